@@ -84,17 +84,18 @@ class WatchCallback(AwaitHint, Generic[E]):
         Raises the error that ends the watch; SubscriptionClosed when it was stopped. Cancelling ends only the wait.
         """
         task = self._started()
-        await self._watcher.ready()
-        while self._busy or not self._watcher.caught_up:
-            self._called.clear()
-            called = asyncio.ensure_future(self._called.wait())
-            try:
-                await asyncio.wait((called, task), return_when=asyncio.FIRST_COMPLETED)
-            finally:
-                called.cancel()
-            if task.done():
-                task.result()
-                raise SubscriptionClosed(self._watcher.what, "stopped")
+        with self._end_waiters.waiting():
+            await self._watcher.ready()
+            while self._busy or not self._watcher.caught_up:
+                self._called.clear()
+                called = asyncio.ensure_future(self._called.wait())
+                try:
+                    await asyncio.wait((called, task), return_when=asyncio.FIRST_COMPLETED)
+                finally:
+                    called.cancel()
+                if task.done():
+                    task.result()
+                    raise SubscriptionClosed(self._watcher.what, "stopped")
 
     async def wait(self, until: asyncio.Event | None = None) -> None:
         """Wait until the watch has ended, or until the event is set. Raises the error that ended it, if any.
@@ -102,9 +103,10 @@ class WatchCallback(AwaitHint, Generic[E]):
         Cancelling ends only the wait.
         """
         task = self._started()
-        await self._end_waiters.wait((task,), until)
-        if task.done():
-            task.result()
+        with self._end_waiters.waiting():
+            await self._end_waiters.wait((task,), until)
+            if task.done():
+                task.result()
 
     async def stop(self) -> None:
         """Stop calling the callback and wait for a running call. Entries that were not passed to it are dropped.
@@ -112,15 +114,16 @@ class WatchCallback(AwaitHint, Generic[E]):
         Cancelling cancels that call too.
         """
         self._begun = True
-        await self._watcher.stop()
-        task = self._task
-        if task is None or task is asyncio.current_task():
-            return
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            task.cancel()
-            raise
+        with self._end_waiters.waiting():
+            await self._watcher.stop()
+            task = self._task
+            if task is None or task is asyncio.current_task():
+                return
+            try:
+                await asyncio.wait((task,))
+            except asyncio.CancelledError:
+                task.cancel()
+                raise
 
     async def __aenter__(self) -> WatchCallback[E]:
         self._begun = True

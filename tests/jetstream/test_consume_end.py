@@ -8,12 +8,19 @@ import logging
 
 import pytest
 
-from natsproto.errors import ConsumerGone
+from natsproto.errors import ConsumerGone, PullRefused
 from natsproto.jetstream import JetStream, JsMessage
-from tests.jetstream.reading import eventually, make
+from tests.core.helpers import turns, world
+from tests.jetstream.reading import eventually, make, store
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour
 
 
 async def ignore(message: JsMessage) -> None: ...
+
+
+def errors(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_end_that_no_wait_sees_is_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
@@ -27,7 +34,7 @@ async def test_end_that_no_wait_sees_is_logged(jetstream: JetStream, caplog: pyt
             await eventually(lambda: work.closed)
     texts = [record.getMessage() for record in caplog.records if record.name == "natsproto"]
     assert not [text for text in texts if text.count("consumer 'd'") > 1]
-    (ended,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+    (ended,) = errors(caplog)
     assert ended.startswith("consume() has ended: consumer 'd' of stream 'S': ")
     assert ended.endswith(": create the consumer, then consume it again")
     caplog.clear()
@@ -39,7 +46,72 @@ async def test_end_that_no_wait_sees_is_logged(jetstream: JetStream, caplog: pyt
         for end in (waiting, stack.aclose()):
             with pytest.raises(ConsumerGone):
                 await end
-    assert not [record for record in caplog.records if record.levelname == "ERROR"], "the wait has raised it"
+    assert not errors(caplog), "the wait has raised it"
+
+
+async def test_end_that_a_wait_raised_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    """While the handler is still at work: the wait returns because of its event."""
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d")
+    began, go_on, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    stop.set()
+
+    async def slow(message: JsMessage) -> None:
+        began.set()
+        await go_on.wait()
+
+    with pytest.raises(ConsumerGone):  # noqa: PT012  # at the end of the block
+        async with consumer.consume(slow) as work:
+            await began.wait()
+            await consumer.delete()
+            with pytest.raises(ConsumerGone):  # noqa: PT012  # once it is known
+                async with asyncio.timeout(60):
+                    while True:
+                        await work.wait(stop)
+            go_on.set()
+            await eventually(lambda: work.closed)
+    assert not errors(caplog)
+
+
+@virtual_clock
+async def test_end_during_a_stop_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The consumer is deleted while the end of the block waits for the server."""
+    async with world(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as place:
+        server, nc = place.server, await place.connect()
+        consumer = await (await nc.jetstream().stream("S", bind=True)).consumer("d", bind=True)
+        began, go_on = asyncio.Event(), asyncio.Event()
+
+        async def slow(message: JsMessage) -> None:
+            began.set()
+            await go_on.wait()
+
+        stack = contextlib.AsyncExitStack()
+        work = await stack.enter_async_context(consumer.consume(slow, on_success="nothing"))
+        sid = (await server.expect("SUB")).args[-1]
+        inbox = (await server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")).args[1]
+        server.deliver(sid, "s.a", b"1", reply="$JS.ACK.S.d.1.1.1.1795000000000000000.0")
+        await began.wait()
+        ending = asyncio.create_task(stack.aclose())
+        await server.expect("UNSUB", sid)
+        server.deliver(sid, inbox, headers=b"NATS/1.0 409 Consumer Deleted\r\n\r\n")
+        await turns(10)
+        go_on.set()
+        await turns(10)
+        assert work.closed
+        server.current.pong()
+        with pytest.raises(ConsumerGone):
+            await ending
+    assert not errors(caplog)
+
+
+async def test_end_by_a_refused_pull_has_no_advice(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    stream = await make(jetstream)
+    await store(stream, [1], size=1000)
+    consumer = await stream.create_consumer(durable_name="d")
+    with pytest.raises(PullRefused) as refused:
+        async with consumer.consume(ignore, max_bytes=100) as work:
+            await eventually(lambda: work.closed)
+    assert errors(caplog) == [f"consume() has ended: {refused.value}"]
 
 
 async def test_wait_of_consume_ends_with_an_event(jetstream: JetStream) -> None:

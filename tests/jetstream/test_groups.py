@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import natsproto
-from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError
+from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError, StreamNotFound
 from natsproto.jetstream._codec import dumps, loads
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
 from natsproto.jetstream._groups.partitions import (
@@ -293,6 +293,16 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
         await send(js, range(5, 10))
         await eventually(lambda: desk.count == 10, LONG)
     desk.check(10)
+
+
+async def test_error_of_wait_joined_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    await orders(jetstream)
+    group = await StaticGroup.create(jetstream, "O", "g", max_members=1, members=["a"])
+    await jetstream.delete_stream("O")
+    with pytest.raises(StreamNotFound):
+        async with group.consume("a", print) as member:
+            await within(member.wait_joined())
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_static_group_ends_with_its_config(

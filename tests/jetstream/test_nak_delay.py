@@ -47,8 +47,11 @@ def test_nak_delay_default_follows_backoff() -> None:
 def test_nak_delay_given(given: NakDelay, delay: float) -> None:
     assert HandlerOptions(nak_delay=given).nak_delay_for(_delivered(3)) == delay
     assert HandlerOptions(nak_delay=timedelta(seconds=2)).nak_delay_for(_delivered(1)) == 2.0
+    for wrong in (-1, 1e-10):
+        with pytest.raises(ConfigError):
+            HandlerOptions(nak_delay=wrong)
     with pytest.raises(ConfigError):
-        HandlerOptions(nak_delay=-1)
+        HandlerOptions(nak_delay=lambda message: 1e-10).nak_delay_for(_delivered(1))
 
 
 async def _deliveries(stream: Stream, count: int, **consumer: object) -> list[float]:

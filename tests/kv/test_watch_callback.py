@@ -98,6 +98,19 @@ async def test_watch_callback_of_a_deleted_bucket_ends(jetstream: JetStream, cap
     assert [record.getMessage() for record in caplog.records] == [ended]
 
 
+async def test_watch_end_that_ready_raised_is_not_logged(
+    jetstream: JetStream, caplog: pytest.LogCaptureFixture
+) -> None:
+    kv = await jetstream.key_value("gone", bind=True)
+    async with AsyncExitStack() as stack:
+        watching = await stack.enter_async_context(kv.watch(cb=print))
+        for end in (watching.ready, watching.wait, stack.aclose):
+            with pytest.raises(BucketNotFound):
+                await end()
+            await asyncio.sleep(0)
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
 async def test_watch_callback_may_stop_its_watch(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     for number in range(5):

@@ -12,16 +12,16 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
 from types import TracebackType
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, cast
 
 from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.readers import EndWaiters
-from natsproto._durations import positive_seconds, seconds
+from natsproto._durations import positive_seconds
 from natsproto._value import Value
-from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, NatsError
-from natsproto.jetstream._codec import Duration
+from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
+from natsproto.jetstream._codec import Duration, accept_seconds
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage, is_retried, nak_all
 
@@ -31,6 +31,8 @@ FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
 """Seconds until a message whose handler failed is redelivered: the first delay, which doubles with every delivery, and
 the longest.
 """
+
+_GONE_ADVICE = "create the consumer, then consume it again"
 
 MAX_MESSAGES_PER_TURN = 256
 """Messages that a handler which never suspends handles before other tasks get a turn."""
@@ -64,7 +66,7 @@ class HandlerOptions(Value):
         if self.on_error not in ("nak", "term", "nothing"):
             raise ConfigError("on_error", self.on_error, 'must be "nak", "term" or "nothing"')
         if self.nak_delay is not None and not callable(self.nak_delay):
-            seconds("nak_delay", self.nak_delay)
+            accept_seconds("nak_delay", self.nak_delay)
         if not isinstance(self.keep_alive, bool):
             positive_seconds("keep_alive", self.keep_alive)
 
@@ -72,7 +74,7 @@ class HandlerOptions(Value):
         """Return the seconds until a failed message is redelivered. Raises the errors of a callable ``nak_delay``."""
         delay = self.nak_delay(message) if callable(self.nak_delay) else self.nak_delay
         if delay is not None:
-            return seconds("nak_delay", delay)
+            return cast("float", accept_seconds("nak_delay", delay))
         before = message.metadata.num_delivered - 1
         if self.backoff:
             return self.backoff[min(before, len(self.backoff) - 1)]
@@ -136,7 +138,8 @@ class HandlerTasks:
                         await asyncio.sleep(0)
                 more = not self.is_stopping and await messages.wait()
                 if self.is_stopping or not (more or (self._key_queues and self._key_queues[worker])):
-                    self.end_waiters.on_end("consume()", messages.error, "create the consumer, then consume it again")
+                    error = messages.error
+                    self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
                     return
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
@@ -315,8 +318,9 @@ class ConsumeContext(AwaitHint):
         Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling it ends only the wait.
         """
         self._check_started()
-        await self._all_done(until)
-        self._raise_error()
+        with self._handler_tasks.end_waiters.waiting():
+            await self._all_done(until)
+            self._raise_error()
 
     async def stop(self) -> None:
         """Stop calling the handler, wait for running calls, and return waiting messages to the server.
@@ -329,8 +333,9 @@ class ConsumeContext(AwaitHint):
             return
         self._handler_tasks.is_stopping = True
         try:
-            await self._messages.stop()
-            await self._all_done()
+            with self._handler_tasks.end_waiters.waiting():
+                await self._messages.stop()
+                await self._all_done()
         except asyncio.CancelledError:
             self._cancel()
             raise
@@ -341,8 +346,9 @@ class ConsumeContext(AwaitHint):
         Cancelling it ends only the wait.
         """
         self._check_started()
-        await self._messages.drain()
-        await self._all_done()
+        with self._handler_tasks.end_waiters.waiting():
+            await self._messages.drain()
+            await self._all_done()
 
     # ---------------------------------------------------------------- internals
 

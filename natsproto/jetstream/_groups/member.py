@@ -156,10 +156,11 @@ class Member(AwaitHint):
         """
         task = self._started()
         waiting = asyncio.ensure_future(self._joined.wait())
-        try:
-            await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            waiting.cancel()
+        with self._end_waiters.waiting():
+            try:
+                await asyncio.wait({task, waiting}, return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                waiting.cancel()
         if not self._joined.is_set():
             await self.wait()
             raise LocalProtocolError(f"member {self.name!r} has ended before it joined")
@@ -192,7 +193,8 @@ class Member(AwaitHint):
         deleted. Cancelling ends the wait.
         """
         task = self._started()
-        await self._end_waiters.wait((task,), until)
+        with self._end_waiters.waiting():
+            await self._end_waiters.wait((task,), until)
         if task.done() and not task.cancelled() and (error := task.exception()) is not None:
             raise error.with_traceback(None)
 
@@ -204,7 +206,8 @@ class Member(AwaitHint):
         self._begun = True
         if self._task is not None and not self._task.done():
             self._task.cancel()
-            await asyncio.wait({self._task})
+            with self._end_waiters.waiting():
+                await asyncio.wait({self._task})
 
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # avoids the warning about an unused object
