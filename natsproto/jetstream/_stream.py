@@ -169,12 +169,9 @@ class Stream(ConsumerManager):
         if subject:
             subscribe_subject(subject)
             body["filter"] = subject
-        if keep and sequence:
+        body |= _nonzero("keep", "keep", keep) | _nonzero("seq", "sequence", sequence)
+        if "keep" in body and "seq" in body:
             raise ConfigError("keep", keep, "cannot be given together with a sequence")
-        if keep != 0:
-            body["keep"] = check_stream_sequence("keep", keep)
-        if sequence != 0:
-            body["seq"] = check_stream_sequence("sequence", sequence)
         done = await self._api.call_for(
             Purged, f"STREAM.PURGE.{self.name}", body or b"", operation=f"purge {self._description}", timeout=timeout
         )
@@ -444,6 +441,13 @@ def _positive(what: str, number: int | None) -> int | None:
     if number is not None and (type(number) is not int or number < 1):
         raise ConfigError(what, number, "must be a positive number")
     return number
+
+
+def _nonzero(field: str, what: str, number: int | None) -> dict[str, object]:
+    """Return the field of a sequence or count; nothing for 0, the default, and None."""
+    if number is None or (type(number) is int and number == 0):
+        return {}
+    return {field: check_stream_sequence(what, number)}
 
 
 def _has_wildcard(subject: str) -> bool:

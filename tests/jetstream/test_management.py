@@ -320,7 +320,10 @@ async def test_purge_counts_what_it_removes(jetstream: JetStream, nats_client: C
     assert await stream.purge(subject="s.a", keep=2) == 3
     assert await stream.purge(sequence=5) == 2
     assert await stream.purge(subject="s.b", sequence=7) == 1
-    assert await stream.purge() == 4
+    for wrong in (0.0, False):
+        with pytest.raises(TypeError, match="keep must be an int"):
+            await stream.purge(keep=wrong)  # type: ignore[arg-type]
+    assert await stream.purge(keep=None) == 4  # type: ignore[arg-type]
     assert await stream.purge() == 0
 
 

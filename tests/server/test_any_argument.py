@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -22,7 +23,7 @@ from natsproto.errors import ConfigError, InvalidSubject
 
 NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 SECONDS: list[object] = ["1", [1], b"1", math.nan, math.inf, -1, -0.001, timedelta(seconds=-1), 10**400]
-COUNTS: list[object] = ["1", [1], b"1", 1.5, math.nan, -(2**70)]
+COUNTS: list[object] = ["1", [1], b"1", 1.5, 0.0, False, math.nan, -(2**70)]
 NAMES: list[object] = [
     5,
     b"a",
@@ -36,6 +37,16 @@ NAMES: list[object] = [
     "x" * 5000,
 ]
 NAMED = frozenset(("subject", "stream", "consumer", "bucket", "key", "replaced", "subjects_filter"))
+NOTHING = frozenset(("min_pending", "min_ack_pending", "priority"))
+"""Counts for which 0.0 and False are 0: not given."""
+CALLED = {
+    "revision": ("sequence", "expected_last_subject_seq"),
+    "up_to_revision": ("up_to_sequence",),
+    "resume_from": ("start_sequence",),
+    "stream": ("subject",),
+    "key": ("subject",),
+}
+"""Other names of an argument, which its error may have: a revision is a sequence, and a name is a part of a subject."""
 SAMPLES: dict[str, object] = {
     "subject": "s.a", "stream": "S", "name": "S", "consumer": "c", "bucket": "B", "key": "k", "value": b"v",
     "revision": 1,
@@ -44,7 +55,8 @@ SAMPLES: dict[str, object] = {
     "target": "o", "store": "B", "handler": print, "function": print, "callback": print,
 }  # fmt: skip
 CONFIGURE: dict[str, dict[str, object]] = {
-    "stream": {"name": "S"}, "key_value": {"bucket": "B"}, "object_store": {"bucket": "B"}
+    "stream": {"name": "S"}, "consumer": {"durable_name": "c"}, "key_value": {"bucket": "B"},
+    "object_store": {"bucket": "B"},
 }  # fmt: skip
 OTHERWISE = {
     "Client.health": "tells what is wrong instead of raising it",
@@ -63,7 +75,9 @@ def values(parameter: inspect.Parameter) -> list[object]:
     if "Duration" in annotation or "timedelta" in annotation:
         return SECONDS
     if annotation in ("int", "int | None"):
-        return [] if parameter.name == "n" else COUNTS  # a counter is of any size
+        if parameter.name == "n":
+            return []  # a counter is of any size
+        return [value for value in COUNTS if value != 0 or parameter.name not in NOTHING]
     return NAMES if parameter.name in NAMED and annotation in ("str", "str | None") else []
 
 
@@ -136,7 +150,7 @@ async def test_any_wrong_argument_is_refused(
     for name, argument, call in chain.from_iterable(map(wrong_calls, kinds)):
         sent = nats_client.stats.out_msgs
         said = await refusal(call)
-        named = any(word in said for word in (argument, "name", "subject", "sequence"))  # a revision is a sequence
+        named = any(re.search(rf"\b{word}\b", said) for word in (argument, *CALLED.get(argument, ())))
         if not named or (nats_client.stats.out_msgs != sent and not name.startswith(READS_FIRST)):
             passed.append(f"{name}: {said}, {nats_client.stats.out_msgs - sent} sent")
         tried += 1
