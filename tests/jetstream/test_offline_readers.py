@@ -1,14 +1,18 @@
-"""Readers that begin before there was ever a connection."""
+"""Readers that begin before there was ever a connection, and messages that arrive while a reader drains."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 import natsproto
 from natsproto.testing import run_server
+from tests.core.helpers import world
 from tests.jetstream.reading import make, numbers
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour
 
 LONG = 60.0
 
@@ -59,3 +63,34 @@ async def test_drain_hands_over_what_is_on_its_way() -> None:
         assert got + numbers(rest) == [*range(1, len(got) + 1), *range(len(got) + dropped + 1, 401)]
         assert len(got) >= pulled
         assert dropped <= pulled
+
+
+@virtual_clock
+async def test_drain_hands_over_all_messages_in_flight() -> None:
+    """They arrive between the end of the reader's subscription and the server's confirmation of it."""
+    before, after = random.randint(0, 20), random.randint(1, 20)
+    print(f"{before} messages arrive before the end, {after} after it")
+    async with world(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as place:
+        nc = await place.connect()
+        stream = await nc.jetstream().stream("S", bind=True)
+        consumer = await stream.consumer("d", bind=True)
+        async with consumer.messages(max_messages=40) as messages:
+            sid = (await place.server.expect("SUB")).args[-1]
+            await place.server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")
+
+            def deliver(*sequences: int) -> None:
+                for sequence in sequences:
+                    ack = f"$JS.ACK.S.d.1.{sequence}.{sequence}.1795000000000000000.0"
+                    place.server.deliver(sid, "s.a", b"%d" % sequence, reply=ack)
+
+            deliver(*range(before))
+            place.server.forget()
+            draining = asyncio.create_task(messages.drain())
+            await place.server.expect("UNSUB", sid)
+            await place.server.expect("PING")
+            assert not draining.done()
+            deliver(*range(before, before + after))
+            place.server.current.pong()
+            got = numbers([message async for message in messages])
+            await draining
+        assert got == list(range(before + after))

@@ -149,7 +149,7 @@ async def test_jetstream_trace_from_publish_to_ack(nats_server: Server, recorder
         assert list(published) == ["publish s.a"]
         attributes = published["publish s.a"].attributes or {}
         assert (attributes["nats.stream"], attributes["messaging.message.id"]) == ("S", "1")
-        for answer in ("ack", "ack_sync", "nak", "term"):
+        for answer, sent in (("ack", "+ACK"), ("ack_sync", "+ACK"), ("nak", "-NAK"), ("term", "+TERM")):
             await js.publish("s.a", b"1")
             message = await consumer.next(timeout=5)
             assert len(recorder.spans()["receive S"].links) == 1
@@ -159,6 +159,7 @@ async def test_jetstream_trace_from_publish_to_ack(nats_server: Server, recorder
             settle, process = spans["settle S"], spans["process s.a"]
             assert parent(settle) == identity(process) == span.get_span_context().span_id
             assert (settle.attributes or {})["messaging.consumer.group.name"] == "d"
+            assert (settle.attributes or {})["nats.ack"] == sent
             assert (process.attributes or {})["messaging.consumer.group.name"] == "d"
 
 
