@@ -141,9 +141,10 @@ class SparkNats(Value):
     would travel in every task and be stored with it.
 
     ``tls`` demands TLS, and so do ``tls_ca``, ``tls_cert`` and ``tls_key``: absolute paths on the executors, or
-    SecretRefs that name files. ``tls_first`` and ``tls_hostname``, ``connect_timeout``, ``request_timeout`` and
-    ``ping_interval`` (seconds), ``inbox_prefix``, ``jetstream_domain``, ``jetstream_api_prefix`` and ``name`` are those
-    of ``natsproto.Options``. ConfigError for invalid values, when it is made: on the driver.
+    SecretRefs that name files. ``tls_first`` and ``tls_hostname``, ``connect_timeout``, ``retry_connect_for``,
+    ``request_timeout`` and ``ping_interval`` (seconds), ``inbox_prefix``, ``jetstream_domain``,
+    ``jetstream_api_prefix`` and ``name`` are those of ``natsproto.Options``. ConfigError for invalid values, when it is
+    made: on the driver.
     """
 
     servers: str | Sequence[str] = DEFAULT_SERVER
@@ -161,6 +162,7 @@ class SparkNats(Value):
     tls_cert: str | SecretRef | None = None
     tls_key: str | SecretRef | None = None
     connect_timeout: float = 5.0
+    retry_connect_for: float = 0.0
     request_timeout: float = 5.0
     ping_interval: float = 120.0
     inbox_prefix: str = "_INBOX"
@@ -239,6 +241,7 @@ _CONNECT_OPTIONS = (
     "tls_first",
     "tls_hostname",
     "connect_timeout",
+    "retry_connect_for",
     "request_timeout",
     "ping_interval",
     "inbox_prefix",
@@ -412,6 +415,7 @@ _SECRET_OPTIONS = {
 _FLAG_OPTIONS = {"tls": "tls", "tlsFirst": "tls_first", "allowLiteralSecrets": "allow_literal_secrets"}
 _DURATION_OPTIONS = {
     "connectTimeout": "connect_timeout",
+    "retryConnectFor": "retry_connect_for",
     "requestTimeout": "request_timeout",
     "pingInterval": "ping_interval",
 }

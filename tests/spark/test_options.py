@@ -33,6 +33,10 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
     assert settings.fail_on_data_loss is False
 
 
+def test_first_connection_may_be_retried() -> None:
+    assert source(retryConnectFor="7.5").nats.options().retry_connect_for == 7.5
+
+
 def test_subjects_are_a_comma_list() -> None:
     assert source(subjects="orders.eu, orders.us.>").subjects == ("orders.eu", "orders.us.>")
 
