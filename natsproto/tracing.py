@@ -16,7 +16,7 @@ from types import MappingProxyType
 
 from natsproto._core.connection import Connection
 from natsproto._value import Value
-from natsproto.errors import ConfigError, ConnectionClosed, RequestTimeout, SubscriptionClosed
+from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -142,7 +142,7 @@ async def trace(
             except RequestTimeout:
                 break
             except SubscriptionClosed:
-                raise ConnectionClosed(f"trace of {subject!r}") from None
+                raise connection._outbox.closed_error(f"trace of {subject!r}") from None
             server = _read(message)
             if server is not None:
                 found.append(server)

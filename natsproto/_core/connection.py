@@ -25,7 +25,7 @@ from natsproto._core.wire import Runtime, nuid
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
 from natsproto._value import Value
-from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError
+from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject, subscribe_subject
@@ -509,7 +509,7 @@ class Connection:
         ConnectionClosed when the client is closed.
         """
         if self._engine.state is State.CLOSED:
-            raise ConnectionClosed("set_servers")
+            raise self._outbox.closed_error("set_servers")
         self._engine.supervisor.pool.set_servers(self._options.replace(servers=servers).addresses)
 
     @items

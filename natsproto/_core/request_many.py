@@ -14,7 +14,6 @@ from natsproto._core.engine import Engine
 from natsproto._core.events import Disconnected, Event, PermissionViolation
 from natsproto._core.subscription import Subscription
 from natsproto.errors import (
-    ConnectionClosed,
     ConnectionLost,
     NatsError,
     NoResponders,
@@ -89,7 +88,7 @@ class RequestMany:
             unlisten()
             engine.registry.unsubscribe(inbox, None)
         if not self._is_over:
-            raise ConnectionClosed(f"request to {self._subject!r}")
+            raise engine.outbox.closed_error(f"request to {self._subject!r}")
         if not count and engine.session is None:
             raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # it was never sent
 

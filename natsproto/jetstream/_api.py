@@ -20,7 +20,6 @@ from natsproto._durations import positive_seconds
 from natsproto.errors import (
     ApiError,
     ConfigError,
-    ConnectionClosed,
     InvalidReply,
     JetStreamNotEnabled,
     NatsError,
@@ -71,13 +70,13 @@ def _may_pass(error: ApiError) -> bool:
     return error.err_code == ErrCode.CLUSTER_NOT_AVAIL
 
 
-async def raise_closed(subscription: Subscription, operation: str) -> NoReturn:
+async def raise_closed(connection: Connection, subscription: Subscription, operation: str) -> NoReturn:
     """Raise the error that ended an inbox: a permission violation, or the closing of the client."""
     try:
         await subscription.next(0)
     except SubscriptionClosed:
         pass
-    raise ConnectionClosed(operation)
+    raise connection._outbox.closed_error(operation)
 
 
 class Api:

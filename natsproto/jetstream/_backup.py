@@ -296,7 +296,7 @@ class _TransferInbox:
         if self._error is not None:
             raise self._error
         if self._subscription.closed:
-            await raise_closed(self._subscription, self.operation)
+            await raise_closed(self.connection, self._subscription, self.operation)
         raise RequestTimeout(self.operation, self._timeout)
 
     def take_nowait(self) -> list[Message]:

@@ -256,7 +256,7 @@ class BatchGet:
                     raise self._refused
                 if not received and not self._needs_page:
                     if subscription.closed:
-                        await raise_closed(subscription, self._operation)
+                        await raise_closed(connection, subscription, self._operation)
                     raise RequestTimeout(self._operation, self._timeout)
                 found, status = self._read_page(received)
                 if status is not None and (message := await self._end_page(status)) is not None:

@@ -12,10 +12,16 @@ from natsproto.testing import Server, run_server
 async def test_closed_client_error_has_its_cause(nats_server: Server) -> None:
     nc = await natsproto.connect(nats_server.url, allow_reconnect=False)
     js = nc.jetstream()
+    ordered = (await js.stream("S", bind=True)).ordered_consumer()
     nats_server.kill()
     reason = await nc.wait_closed()
     assert reason is not None
-    for call in (lambda: nc.publish("a"), lambda: nc.request("a"), lambda: js.publish("a"), nc.flush):
+
+    async def set_servers() -> None:
+        nc.set_servers(nats_server.url)
+
+    publishing = (lambda: nc.publish("a"), lambda: nc.request("a"), lambda: js.publish("a"))
+    for call in (*publishing, nc.flush, set_servers, lambda: ordered.fetch(1, timeout=1)):
         with pytest.raises(errors.ConnectionClosed) as caught:
             await call()
         assert caught.value.reason is caught.value.__cause__ is reason

@@ -13,7 +13,7 @@ from typing import Unpack
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._durations import seconds
-from natsproto.errors import ConfigError, ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
+from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, check_consumer_name, check_priority_group
@@ -393,7 +393,7 @@ def no_message_error(connection: Connection, what: str, timeout: Duration) -> Na
     """Return the error of ``next`` when no message arrived."""
     operation = f"next message of {what}"
     if connection.state is State.CLOSED:
-        return ConnectionClosed(operation)
+        return connection._outbox.closed_error(operation)
     return RequestTimeout(operation, seconds("timeout", timeout))
 
 

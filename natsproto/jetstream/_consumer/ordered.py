@@ -282,7 +282,7 @@ class OrderedSource:
         """Start where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
         state, options, buffer, connection = self._state, self._options, self.buffer, self.connection
         if connection.state is State.CLOSED:
-            raise ConnectionClosed(f"read {state.description}")
+            raise connection._outbox.closed_error(f"read {state.description}")
         is_connected = connection.is_connected
         inbox = state.attach(self)
         self._unlisten = connection.add_listener(self._on_event)
@@ -484,7 +484,7 @@ class OrderedSource:
                     if self.connection.is_connected:
                         self._start_run(None)
             elif isinstance(event, Closed) and self._source is None:
-                self._state.fail_creation(ConnectionClosed(f"read {self._state.description}"))
+                self._state.fail_creation(self.connection._outbox.closed_error(f"read {self._state.description}"))
                 self._end(None)  # there will be no consumer that could say so
         except Exception as exc:
             self._end(wrap_unexpected(f"reading {self._state.description}", exc))

@@ -14,7 +14,6 @@ from natsproto._async_hints import AsyncForHint
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
-    ConnectionClosed,
     DigestMismatch,
     LocalProtocolError,
     ObjectChanged,
@@ -221,7 +220,7 @@ class ObjectReader(AsyncForHint):
             except RequestTimeout:
                 await self._check_missing()
             except SubscriptionClosed:
-                raise ConnectionClosed(f"get of object {self.info.name!r}") from None
+                raise self._index.api.connection._outbox.closed_error(f"get of object {self.info.name!r}") from None
             except StreamNotFound as exc:
                 raise BucketNotFound(self._index.bucket) from exc
         self._chunks_left -= 1
