@@ -355,7 +355,9 @@ class FastPublisher:
 
     @property
     def lost(self) -> int:
-        """With ``gap="ok"``: messages that the stream did not or may not have stored."""
+        """With ``gap="ok"``: messages that the stream did not or may not have stored, as far as it has reported them.
+        Where a report is lost with the connection, ``Disconnected.in_flight`` is an upper bound.
+        """
         return self._messages.lost
 
     def _check_entered(self) -> None:
