@@ -403,9 +403,8 @@ async def test_one_message_and_a_restart_store_one(series: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("gaps", "auto_msg_id"), [(False, False), (False, True), (True, False), (True, True)])
 async def test_random_faults_are_told_by_fast_batches(nats_server: Server, gaps: bool, auto_msg_id: bool) -> None:
-    """As the model has it (test_fast_batch_state), on a network that breaks; the report of a gap can be lost with it."""
-    seed = random.randrange(2**32)
-    print(f"seed {seed}")
+    """As the model has it (test_fast_batch_state), on a network that breaks; reports of gaps can be lost."""
+    print(f"seed {(seed := random.randrange(2**32))}")
     rng, taken, lost, diary = random.Random(seed), 0, 0, EventRecorder()
     failed: dict[int, NatsError] = {}
     async with through_a_proxy(nats_server) as (proxy, nc, _):
@@ -444,7 +443,7 @@ async def test_random_faults_are_told_by_fast_batches(nats_server: Server, gaps:
         held = await numbers(stream)
     assert held == sorted(set(held)), "stored twice, or out of order"
     missing = set(range(1, taken + 1)) - set(held) - failed.keys()
-    in_flight = sum(event.in_flight for event in diary.all(Disconnected))
+    in_flight = sum(event.in_flight for event in diary.of(Disconnected))
     assert len(missing) <= (lost + in_flight if gaps else 0), "lost without a word"
     assert {type(error) for error in failed.values()} <= {PublishUncertain, PublishTimeout, LocalProtocolError}
     assert {number for number, error in failed.items() if isinstance(error, LocalProtocolError)}.isdisjoint(held)
