@@ -19,7 +19,7 @@ from natsproto.jetstream._consumer import prefetch, pull_state
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
-from tests.kit.tasks import end_of_tasks
+from tests.kit.tasks import cancel_after, end_of_tasks
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -531,10 +531,5 @@ async def test_cancelled_block_leaves_no_consumer(nats_server: Server, jetstream
                     await messages.next()
 
     entering = asyncio.Event()
-    task = asyncio.create_task(read())
-    await entering.wait()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    await cancel_after(turns, entering, read())
     await no_consumers(stream)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 
-__all__ = ["end_of_tasks"]
+__all__ = ["cancel_after", "end_of_tasks"]
 
 _PATIENCE = 10.0
 
@@ -16,3 +17,13 @@ async def end_of_tasks(expected: set[asyncio.Task[object]]) -> None:
     while left := asyncio.all_tasks() - expected:
         assert asyncio.get_running_loop().time() < deadline, [task.get_name() for task in left]
         await asyncio.wait(left, timeout=_PATIENCE)
+
+
+async def cancel_after(turns: int, begun: asyncio.Event, work: Coroutine[object, object, object]) -> None:
+    """Run the work in a task, cancel it so many turns of the event loop after ``begun``, and wait for its end."""
+    task = asyncio.create_task(work)
+    await begun.wait()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    task.cancel()
+    await asyncio.wait([task])

@@ -21,6 +21,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.testing import Server
+from tests.kit.tasks import cancel_after
 
 LONG = 60.0
 
@@ -122,12 +123,7 @@ async def test_cancelled_release_frees_the_lock(jetstream: JetStream, turns: int
             leaving.set()
 
     leaving = asyncio.Event()
-    task = asyncio.create_task(work())
-    await leaving.wait()
-    for _ in range(turns):
-        await asyncio.sleep(0)
-    task.cancel()
-    await asyncio.wait([task])
+    await cancel_after(turns, leaving, work())
     async with asyncio.timeout(LONG):
         await kv.lock("a", ttl=600).acquire()
         with pytest.raises(RequestTimeout):  # the same object waits for its own release

@@ -17,6 +17,7 @@ from typing import ParamSpec, TypeVar, Unpack, cast
 import pytest
 import uvloop
 
+from natsproto import sync
 from natsproto._client import Client, connect
 from natsproto._options import OptionArgs
 
@@ -107,3 +108,12 @@ async def answered(ask: Callable[[], AsyncIterator[Answer]], count: int = 1) -> 
     while len(found := [answer async for answer in ask()]) < count:
         pass
     return found
+
+
+def filled_stream(nc: sync.Client, count: int) -> sync.Stream:
+    """Create a stream with the messages 0, 1 ... of the subject ``s``, through the blocking client."""
+    js = nc.jetstream()
+    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
+    for number in range(count):
+        js.publish("s", b"%d" % number)
+    return stream

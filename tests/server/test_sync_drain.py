@@ -12,6 +12,7 @@ import pytest
 from natsproto import sync
 from natsproto._core.engine import State
 from natsproto.testing import Server
+from tests.server.helpers import filled_stream
 from tests.server.test_sync import loops
 from tests.server.test_sync_hardship import Crew
 
@@ -41,24 +42,16 @@ def read_subscription(nc: sync.Client) -> AbstractContextManager[Iterator[object
     return nullcontext(iter(subscription))
 
 
-def stored(nc: sync.Client) -> sync.Stream:
-    js = nc.jetstream()
-    stream = js.create_stream(name="S", subjects=["s"], storage="memory")
-    for number in range(COUNT):
-        js.publish("s", b"%d" % number)
-    return stream
-
-
 def read_messages(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
-    return Opened(stored(nc).create_consumer(durable_name="d", ack_wait=300).messages())
+    return Opened(filled_stream(nc, COUNT).create_consumer(durable_name="d", ack_wait=300).messages())
 
 
 def read_messages_not_entered(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
-    return nullcontext(iter(stored(nc).create_consumer(durable_name="d", ack_wait=300).messages()))
+    return nullcontext(iter(filled_stream(nc, COUNT).create_consumer(durable_name="d", ack_wait=300).messages()))
 
 
 def read_ordered(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
-    return Opened(stored(nc).ordered_consumer().messages())
+    return Opened(filled_stream(nc, COUNT).ordered_consumer().messages())
 
 
 def read_keys(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
@@ -111,7 +104,7 @@ def test_drain_waits_for_reading_threads(nats_server: Server, read: Open) -> Non
 
 def test_closed_client_ends_new_iterations(nats_server: Server) -> None:
     with sync.connect(nats_server.url) as nc:
-        messages = stored(nc).create_consumer(durable_name="d").messages()
+        messages = filled_stream(nc, COUNT).create_consumer(durable_name="d").messages()
         watcher = nc.jetstream().create_key_value(bucket="k", storage="memory").watch()
         readers: list[Iterable[object]] = [nc.subscribe("a"), messages.__enter__(), watcher.__enter__()]
         nc.close()

@@ -14,6 +14,7 @@ from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.messages import Fetch
 from natsproto.jetstream._message import JsMessage
 from natsproto.testing import Server
+from tests.server.helpers import filled_stream
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
 
@@ -28,11 +29,7 @@ def nc(nats_server: Server) -> Iterator[sync.Client]:
 
 @pytest.fixture
 def stream(nc: sync.Client) -> sync.Stream:
-    js = nc.jetstream()
-    made = js.create_stream(name="S", subjects=["s"], storage="memory")
-    for number in range(COUNT):
-        js.publish("s", b"%d" % number)
-    return made
+    return filled_stream(nc, COUNT)
 
 
 @pytest.fixture
