@@ -552,10 +552,10 @@ class Connection:
     async def close(self) -> None:
         """Close the client: pending requests end with ConnectionClosed, readers end, callbacks stop.
 
-        Locks that are being released and ordered consumers that are being deleted get up to 2 seconds before that; no
-        message is received meanwhile, and published ones are still sent. Messages already published get up to 2 seconds
-        to leave, and an asynchronous ``on_event`` up to 2 seconds for the last events. Never raises because the server
-        is gone.
+        Locks that are being released, and objects and ordered consumers that are being deleted, get up to 2 seconds
+        before that; no message is received meanwhile, and published ones are still sent. Messages already published get
+        up to 2 seconds to leave, and an asynchronous ``on_event`` up to 2 seconds for the last events. Never raises
+        because the server is gone.
         """
         await self._engine.close()
 

@@ -37,8 +37,8 @@ async def chunks(store: ObjectStore) -> dict[str, int]:
 
 async def settled(store: ObjectStore) -> None:
     """Waits until nothing is going on behind what was called."""
-    while store._index._tasks:
-        await asyncio.wait(set(store._index._tasks))
+    while cleanups := store._api.connection._engine.readers.cleanups:
+        await asyncio.wait(set(cleanups))
 
 
 async def only(store: ObjectStore, wanted: Iterable[str]) -> None:

@@ -90,7 +90,7 @@ async def test_put_in_an_outage_is_removed_afterwards(nats_server: Server, jetst
 
     with pytest.raises(NatsError):
         await store.put("o", interrupted(content(SIZE), 30, stop), timeout=0.5)
-    assert store._index._tasks
+    assert store._api.connection._engine.readers.cleanups
     await nats_server.restart()
     async with asyncio.timeout(30):
         await settled(store)
@@ -154,7 +154,44 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
         await nc.close()
         with pytest.raises(ConnectionClosed):
             await rest(obj)
-    assert other._index._tasks == set()
+    await settled(other)
+
+
+async def test_close_ends_cancelled_deletes_and_puts(nats_server: Server, jetstream: JetStream) -> None:
+    store = await jetstream.create_object_store(bucket="files")
+    for name in ("deleted", "replaced"):
+        await store.put(name, content(3 * CHUNK))
+    nc = await natsproto.connect(nats_server.url)
+    other = await nc.jetstream().object_store("files")
+    reading = asyncio.Event()
+
+    async def wait() -> None:
+        reading.set()
+        await asyncio.Event().wait()
+
+    put = asyncio.create_task(other.put("replaced", interrupted(content(SIZE), 30, wait)))
+    await reading.wait()
+    delete = asyncio.create_task(other.delete("deleted"))
+    await asyncio.sleep(0)
+    put.cancel()
+    delete.cancel()
+    await asyncio.sleep(0)
+    await nc.close()
+    assert await names(store) == ["replaced"]
+    await only(store, ["replaced"])
+
+
+async def test_close_in_an_outage_ends_a_delete(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    store = await nc.jetstream().create_object_store(bucket="files")
+    await store.put("o", content(3 * CHUNK))
+    await nats_server.stop()
+    delete = asyncio.create_task(store.delete("o"))
+    await asyncio.sleep(0)
+    await nc.close()
+    with pytest.raises(ConnectionClosed, match="files"):
+        await delete
+    await settled(store)
 
 
 @pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])

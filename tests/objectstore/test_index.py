@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 
 import pytest
 
@@ -76,6 +77,20 @@ async def test_delete_removes_the_content(jetstream: JetStream) -> None:
         await store.delete("never")
     assert (await store.put("o", b"1")).size == 1
     assert await names(store) == ["o"]
+
+
+async def test_bad_argument_of_a_step_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    store = await made(jetstream, o=b"1")
+    calls: list[Callable[[], Awaitable[object]]] = [
+        lambda: store.delete("o", timeout="1"),  # type: ignore[arg-type]
+        lambda: store.update_meta("o", rename="p", timeout="1"),  # type: ignore[arg-type]
+        lambda: store.update_meta("o", rename="p", description=5),  # type: ignore[arg-type]
+    ]
+    for call in calls:
+        with pytest.raises((TypeError, ConfigError)):
+            await call()
+    await settled(store)
+    assert (caplog.record_tuples, await names(store)) == ([], ["o"])
 
 
 async def test_a_cancelled_delete_deletes_or_does_not(jetstream: JetStream) -> None:

@@ -71,7 +71,6 @@ class ObjectIndex:
 
     def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
         self.api, self.bucket, self.stream = api, bucket, stream
-        self._tasks: set[asyncio.Task[Any]] = set()
 
     def index_of(self, bucket: str) -> ObjectIndex:
         """Return the index of another store of this account, which may not exist."""
@@ -189,19 +188,25 @@ class ObjectIndex:
             await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
 
     async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
-        """Run a step to its end, even if the caller is cancelled."""
-        return await asyncio.shield(self._start(step))
+        """Run a step to its end, even if the caller is cancelled; the closing of the client waits for it as well.
 
-    def _start(self, step: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(step, name="natsproto object store")
-        self._tasks.add(task)
-        task.add_done_callback(self._on_task_done)
-        return task
+        ConnectionClosed when that takes too long.
+        """
+        connection = self.api.connection
+        task = connection._start_cleanup(step)
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            task.add_done_callback(self._log_bug)
+            raise
+        if task.cancelled():
+            raise connection._outbox.closed_error(f"object store {self.bucket!r}")
+        return task.result()
 
-    def _on_task_done(self, task: asyncio.Task[Any]) -> None:
-        self._tasks.discard(task)
+    def _log_bug(self, task: asyncio.Task[Any]) -> None:
+        """Log the error of a step whose caller was cancelled, unless it is one of those that every call has."""
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, NatsError):  # a bug; other errors reach the waiting caller
+        if error is not None and not isinstance(error, NatsError):
             log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
 
     # ---------------------------------------------------------------- chunks
@@ -210,10 +215,11 @@ class ObjectIndex:
         """Purge the chunks of an object that no longer has an info.
 
         Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
-        background until it is done, the client is closed, or the server rejects it. Cancelling ends only the wait.
+        background until it is done, the server rejects it, or the client is closed, which waits for it for a while.
+        Cancelling ends only the wait.
         ``settled``: no chunk can still be in flight.
         """
-        task = self._start(self._purge_chunks(nuid, settled))
+        task = self.api.connection._start_cleanup(self._purge_chunks(nuid, settled))
         if self.api.connection.is_connected:
             await asyncio.wait({task}, timeout=self.api.timeout)
 
