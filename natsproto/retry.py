@@ -21,6 +21,7 @@ from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
+from natsproto.jetstream._codec import accept_delays, accept_seconds
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage, Metadata, is_retried, mark_retried
 from natsproto.middleware import Call
@@ -103,9 +104,9 @@ class RetryPolicy(Value):
         if not 0 <= self.jitter <= 1:
             raise ConfigError("jitter", self.jitter, "must be a fraction of the delay, from 0 to 1")
         fields = self.__dict__
-        fields["delays"] = tuple(seconds("delays", delay) for delay in self.delays)
+        fields["delays"] = accept_delays("delays", self.delays)
         for name in ("first_delay", "max_delay"):
-            fields[name] = seconds(name, getattr(self, name))
+            fields[name] = accept_seconds(name, getattr(self, name))
 
     def delay_of(self, attempt: int) -> float:
         """Return the seconds between this attempt (from 1) and the next, without the jitter."""

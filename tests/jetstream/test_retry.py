@@ -350,7 +350,8 @@ def test_delays_grow_or_are_told() -> None:
     ("given", "error"),
     [
         ({"max_attempts": 0}, ConfigError), ({"jitter": 2}, ConfigError), ({"delays": [-1]}, ConfigError),
-        ({"first_delay": -1}, ConfigError), ({"dead_letter_subject": "dead.*"}, InvalidSubject),
+        ({"first_delay": -1}, ConfigError), ({"first_delay": 1e-10}, ConfigError), ({"max_delay": 1e12}, ConfigError),
+        ({"delays": [1, timedelta(days=999_999)]}, ConfigError), ({"dead_letter_subject": "dead.*"}, InvalidSubject),
         ({"delay": 1}, TypeError),
     ],
 )  # fmt: skip
