@@ -78,7 +78,6 @@ BATCHED = "iterating comes in batches by itself"
 READ = "headers and reply say it; there it spares an object for each message"
 
 PARTS = {
-    "AckFuture.add_done_callback": ON_THE_LOOP,
     "AckFuture.outcome": INSIDE,
     "AckFuture.unseen_error": INSIDE,
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",

@@ -39,7 +39,7 @@ R = TypeVar("R")
 class AckFuture:
     """The future acknowledgement of one message. Several threads may wait for it."""
 
-    __slots__ = ("_error", "_inner", "_notifier", "_portal", "subject")
+    __slots__ = ("_callbacks", "_error", "_inner", "_notifier", "_portal", "subject")
 
     def __init__(self, portal: Portal, subject: str) -> None:
         self.subject: str = subject
@@ -48,6 +48,7 @@ class AckFuture:
         self._inner: ack_future.AckFuture | None = None
         self._error: Exception | None = None
         self._notifier: Notifier | None = None
+        self._callbacks: list[Callable[[AckFuture], object]] | None = None  # until the async publisher has the message
 
     def done(self) -> bool:
         """Return True when the message was acknowledged or has failed."""
@@ -82,6 +83,22 @@ class AckFuture:
         """Return False, as it is never cancelled."""
         return False
 
+    def add_done_callback(self, callback: Callable[[AckFuture], object]) -> None:
+        """Call ``callback`` after it is done, on the client's own thread, which logs its exceptions.
+
+        It must not wait: other calls of the client raise LocalProtocolError there. ``result`` and ``exception`` mark
+        the error as seen. ConnectionClosed when the client is closed.
+        """
+        self._portal.post(partial(self._add_callback, callback))
+
+    def _add_callback(self, callback: Callable[[AckFuture], object]) -> None:
+        if self._inner is not None:
+            self._inner.add_done_callback(lambda _: callback(self))
+        elif self._error is not None:
+            asyncio.get_running_loop().call_soon(callback, self)
+        else:
+            self._callbacks = [*(self._callbacks or ()), callback]
+
     @property
     def duplicate(self) -> bool:
         """True when the stream already had a message with this id. False before ``done()``."""
@@ -95,6 +112,10 @@ class AckFuture:
             self._inner = outcome
         if self._notifier is not None:
             self._notifier.wake()
+        if self._callbacks is not None:
+            callbacks, self._callbacks = self._callbacks, None
+            for callback in callbacks:
+                self._add_callback(callback)
 
     def _wait(self, timeout: float | timedelta | None) -> None:
         if self.done():

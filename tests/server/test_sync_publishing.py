@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Iterator
 from itertools import islice
@@ -190,6 +191,33 @@ def test_threads_share_a_window(js: sync.JetStream) -> None:
     assert all(sequences == sorted(sequences) for sequences in acks), "what one thread publishes keeps its order"
     assert sorted(sequence for sequences in acks for sequence in sequences) == list(range(1, 4001))
     assert stream.info().state.messages == 4000
+
+
+def test_done_callbacks_of_acknowledgements(js: sync.JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    js.create_stream(name="S", subjects=["s.>"], storage="memory")
+    done: queue.Queue[sync.AckFuture] = queue.Queue()
+
+    def fail(future: sync.AckFuture) -> None:
+        raise ValueError(future.subject)
+
+    with pytest.raises(PublishFailed), js.publisher(retry_attempts=0) as publisher:  # noqa: PT012
+        stored, lost = publisher.publish("s.a"), publisher.publish("none")
+        for future in (stored, lost):
+            future.add_done_callback(done.put)
+            future.add_done_callback(fail)
+        assert {done.get(timeout=30), done.get(timeout=30)} == {stored, lost}
+        for future in (stored, lost):
+            future.add_done_callback(done.put)  # it is done
+        assert [done.get(timeout=30), done.get(timeout=30)] == [stored, lost]
+        unpublished = sync.AckFuture(publisher._portal, "s.b")
+        error = ConnectionClosed("publish")
+        unpublished.add_done_callback(done.put)
+        publisher._portal.run(unpublished._set_published, error)
+        assert done.get(timeout=30).exception() is error
+    assert stored.result().seq == 1
+    assert isinstance(lost.exception(), NoStream)
+    logged = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert sorted(logged) == ["none", "s.a"]
 
 
 def test_unacknowledged_messages_fail_on_close(nats_server: Server) -> None:
