@@ -33,7 +33,7 @@ async def publish(
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer for a server that must not get the message; it is called again for every new server.
     """
-    pairs = header_pairs(subject, headers, args) or None
+    pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
     interval = RESEND_AFTER_S if has_id else 0.0
     loop = asyncio.get_running_loop()
