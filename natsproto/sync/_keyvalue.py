@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Final, Self
 from natsproto._old_names import KEY_VALUE, explain_missing
 from natsproto._old_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream.kv import _atomic as atomic
 from natsproto.jetstream.kv import _bucket as bucket
-from natsproto.jetstream.kv import _cache as cache
 from natsproto.jetstream.kv import _lock as lock
 from natsproto.jetstream.kv import _watch as watch
 from natsproto.jetstream.kv._entry import KeyValueEntry
@@ -65,14 +63,14 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
         return self._inner.take_all()
 
 
-class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
+class KeyValueCache(SyncContext[watch.KeyValueCache[bytes]], Mapping[str, bytes]):
     """The keys and values of a bucket as a mapping in memory, kept up to date by a watch. Use it with ``with``.
 
     A lookup needs neither the server nor the event loop. Iteration, ``items`` and ``values`` use a snapshot. Once the
     watch has ended, every method raises the error that ended it.
     """
 
-    wait_for: Final = blocking(cache.KeyValueCache[bytes].wait_for)
+    wait_for: Final = blocking(watch.KeyValueCache[bytes].wait_for)
 
     @property
     def revision(self) -> int:
@@ -108,17 +106,17 @@ class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]
         return key in self._inner
 
 
-class KeyValueBatch(SyncContext[atomic.KeyValueBatch[bytes]]):
+class KeyValueBatch(SyncContext[bucket.KeyValueBatch[bytes]]):
     """Writes to keys of one bucket that happen all together or not at all. Leaving ``with`` commits."""
 
     _exit_needs_client = True
 
-    put: Final = blocking(atomic.KeyValueBatch[bytes].put)
-    create: Final = blocking(atomic.KeyValueBatch[bytes].create)
-    update: Final = blocking(atomic.KeyValueBatch[bytes].update)
-    delete: Final = blocking(atomic.KeyValueBatch[bytes].delete)
-    purge: Final = blocking(atomic.KeyValueBatch[bytes].purge)
-    commit: Final = blocking(atomic.KeyValueBatch[bytes].commit)
+    put: Final = blocking(bucket.KeyValueBatch[bytes].put)
+    create: Final = blocking(bucket.KeyValueBatch[bytes].create)
+    update: Final = blocking(bucket.KeyValueBatch[bytes].update)
+    delete: Final = blocking(bucket.KeyValueBatch[bytes].delete)
+    purge: Final = blocking(bucket.KeyValueBatch[bytes].purge)
+    commit: Final = blocking(bucket.KeyValueBatch[bytes].commit)
 
     @property
     def revisions(self) -> dict[str, int]:

@@ -21,7 +21,7 @@ from natsproto.errors import (
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv import KeyValue, KeyValueEntry
-from natsproto.jetstream.kv import _bucket_stream as bucket_stream
+from natsproto.jetstream.kv import _entry as entries
 
 STORED = (
     b"NATS/1.0\r\nNats-Stream: KV_b\r\nNats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\n"
@@ -219,7 +219,7 @@ async def test_key_codec_is_asked_every_time(jetstream: JetStream) -> None:
 
 
 async def test_what_is_remembered_of_keys_is_bounded(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(bucket_stream, "MAX_CACHED_GETS", 8)
+    monkeypatch.setattr(entries, "MAX_CACHED_GETS", 8)
     kv = await jetstream.create_key_value(bucket="b", storage="memory")
     for number in range(20):
         await kv.put(f"k.{number}", b"%d" % number)

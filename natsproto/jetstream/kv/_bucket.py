@@ -1,53 +1,52 @@
-"""A key/value bucket (ADR-8).
-
-Owns the handle that programs use.
-"""
+"""A key/value bucket (ADR-8): the handle that programs use, its status, and its atomic writes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Generic, Literal, overload
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
 from natsproto._old_names import KEY_VALUE, explain_missing
+from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
-    BucketNotFound,
+    ConfigError,
     KeyDeleted,
     KeyExists,
     KeyNotFound,
     MessageNotFound,
     NoResponders,
-    StreamNotFound,
     UnsupportedByServer,
+    WrongLastSequence,
     WrongRevision,
 )
-from natsproto.jetstream._api import Api
+from natsproto.jetstream._api import DEFAULT_PREFIX, Api
+from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import KV_STREAM, check_bucket_name
+from natsproto.jetstream._config import KV_STREAM, KeyValueConfig, check_bucket_name
+from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
-from natsproto.jetstream.kv._atomic import KeyValueBatch
-from natsproto.jetstream.kv._bucket_stream import BucketStream, BucketSubjects, T, V
-from natsproto.jetstream.kv._cache import KeyValueCache
-from natsproto.jetstream.kv._entry import OPERATION_HEADER, KeyValueEntry, Operation, headerless_entry, last_entry
+from natsproto.jetstream.kv._entry import (
+    OPERATION_HEADER,
+    BucketStream,
+    KeyValueEntry,
+    Operation,
+    Ttl,
+    headerless_entry,
+)
+from natsproto.jetstream.kv._keys import BucketSubjects, KeyCodec, T, V
 from natsproto.jetstream.kv._lock import Lock
-from natsproto.jetstream.kv._status import KeyValueStatus
-from natsproto.jetstream.kv._watch import KeyWatcher, watch
+from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher, watch
 from natsproto.protocol.frames import Payload
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._info import StreamInfo
-    from natsproto.jetstream._publish.headers import MessageArgs
-    from natsproto.jetstream.kv._keys import KeyCodec
-
-Ttl = Duration | Literal["never"]
 
 MAX_MIRROR_POLLS, MIRROR_POLL_INTERVAL_S = 20, 0.05
 """How often ``create`` reads a mirror to find the deletion that it overwrites, and the seconds between."""
@@ -77,7 +76,8 @@ class KeyValue(Generic[V]):
     def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
         """Create the handle of a bucket whose stream has this info; None when it is unknown."""
         stream = Stream(api, KV_STREAM + check_bucket_name(bucket), info)
-        subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, api.prefix, key_codec)
+        origin_api = "" if api.prefix == DEFAULT_PREFIX else api.prefix
+        subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, origin_api, key_codec)
         return KeyValue(BucketStream(api, stream, subjects))
 
     def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
@@ -113,22 +113,22 @@ class KeyValue(Generic[V]):
         key was deleted, purged or has expired. BucketNotFound.
         """
         bucket = self._bucket
-        if revision is not None:
-            message = await bucket.get_revision(key, revision, direct=direct, timeout=timeout)
-        elif direct and bucket.stream.reads_directly:
+        entry: KeyValueEntry[V] | None
+        if revision is None and direct and bucket.stream.reads_directly:
             get = bucket.last_get(key)
             try:
                 reply = await get.request(timeout)
                 if (head := get.headerless(reply)) is not None:  # nearly always: a value without headers
                     return headerless_entry(bucket.subjects, head, reply.data)
-                message = get.read(reply)
+                entry = KeyValueEntry(bucket.subjects, get.read(reply))
             except MessageNotFound:
-                raise KeyNotFound(bucket.bucket, key) from None
+                entry = None
             except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
-                message = await bucket.get_last(key, direct=True, timeout=timeout)
+                entry = await bucket.find(key, direct=True, timeout=timeout)
         else:
-            message = await bucket.get_last(key, direct=direct, timeout=timeout)
-        entry = KeyValueEntry(bucket.subjects, message)
+            entry = await bucket.find(key, revision, direct=direct, timeout=timeout)
+        if entry is None:
+            raise KeyNotFound(bucket.bucket, key, revision)
         if entry.is_deleted:
             raise KeyDeleted(bucket.bucket, key, entry.revision, entry.operation)
         return entry
@@ -144,9 +144,8 @@ class KeyValue(Generic[V]):
         when the bucket does not exist; MessageTooLarge, LimitReached and every other ApiError when it is rejected.
         """
         bucket = self._bucket
-        if ttl is not None:
-            await bucket.require_ttl(timeout)
-        return (await bucket.publish(key, bucket.subjects.encode_value(value), None, _ttl_args(ttl), timeout)).seq
+        args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
+        return await bucket.write(key, bucket.subjects.encode_value(value), None, args, None, timeout)
 
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Write a value if the key has none, or was deleted; return its revision.
@@ -155,15 +154,13 @@ class KeyValue(Generic[V]):
         """
         bucket = self._bucket
         payload = bucket.subjects.encode_value(value)
-        args = _ttl_args(ttl)
-        if ttl is not None:
-            await bucket.require_ttl(timeout)
+        args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         expected, unchanged = 0, 0
         while True:
             try:
-                return await bucket.publish_at(key, expected, payload, None, args, timeout)
+                return await bucket.write(key, payload, None, args, expected, timeout)
             except WrongRevision as exc:
-                found = await last_entry(bucket, key, timeout)
+                found = await bucket.find(key, timeout=timeout)
                 if found is not None and not found.is_deleted:
                     raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
                 # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
@@ -183,11 +180,8 @@ class KeyValue(Generic[V]):
         as ``put``.
         """
         bucket = self._bucket
-        if ttl is not None:
-            await bucket.require_ttl(timeout)
-        return await bucket.publish_at(
-            key, revision, bucket.subjects.encode_value(value), None, _ttl_args(ttl), timeout
-        )
+        args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
+        return await bucket.write(key, bucket.subjects.encode_value(value), None, args, revision, timeout)
 
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
         """Mark a key as deleted and keep its history; return the revision of the marker.
@@ -195,7 +189,7 @@ class KeyValue(Generic[V]):
         A key without a value gets a marker, too. WrongRevision when ``revision`` is given and not the key's last one.
         Otherwise as ``put``.
         """
-        return await self._publish_marker(key, {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
+        return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
 
     async def purge(
         self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
@@ -204,18 +198,8 @@ class KeyValue(Generic[V]):
 
         With ``ttl`` the marker expires after that many seconds. Otherwise as ``delete``.
         """
-        args: MessageArgs = {"rollup": "sub"}
-        if ttl is not None:
-            await self._bucket.require_ttl(timeout)
-            args = {"rollup": "sub", "ttl": ttl}
-        return await self._publish_marker(key, {OPERATION_HEADER: Operation.PURGE}, args, revision, timeout)
-
-    async def _publish_marker(
-        self, key: str, headers: dict[str, str], args: MessageArgs, revision: int | None, timeout: Duration | None
-    ) -> int:
-        if revision is None:
-            return (await self._bucket.publish(key, b"", headers, args, timeout)).seq
-        return await self._bucket.publish_at(key, revision, b"", headers, args, timeout)
+        args: MessageArgs = {"rollup": "sub"} if ttl is None else await self._bucket.ttl_args(ttl, timeout)
+        return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.PURGE}, args, revision, timeout)
 
     # ---------------------------------------------------------------- many keys
 
@@ -290,13 +274,10 @@ class KeyValue(Generic[V]):
     async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
         """Return every stored entry of a key, including deletions, the oldest first; empty when there is none."""
         bucket = self._bucket
-        found = bucket.stream.get_batch(
-            subject=bucket.subjects.read_prefix + bucket.subjects.encode_key(key), timeout=timeout
-        )
-        try:
+        subject = bucket.subjects.read_prefix + bucket.subjects.encode_key(key)
+        with bucket_errors(self.bucket):
+            found = bucket.stream.get_batch(subject=subject, timeout=timeout)
             return [KeyValueEntry(bucket.subjects, message) async for message in found]
-        except StreamNotFound as exc:
-            raise BucketNotFound(self.bucket) from exc
 
     async def get_many(
         self,
@@ -394,19 +375,178 @@ class KeyValue(Generic[V]):
         renewed it; it is renewed three times as often. ``value`` is the value of the key meanwhile, for example the
         name of the holder. ConfigError, InvalidSubject.
         """
-        bucket = self._bucket
-        return Lock(BucketStream(bucket.api, bucket.stream, bucket.subjects.untyped()), key, ttl, value)
+        return Lock(cast("BucketStream[bytes]", self._bucket), key, ttl, value)  # it never decodes a value
 
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
         """Get the configuration and state of the bucket. BucketNotFound."""
-        try:
+        with bucket_errors(self.bucket):
             return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
-        except StreamNotFound as exc:
-            raise BucketNotFound(self.bucket) from exc
 
 
-def _ttl_args(ttl: Ttl | None) -> MessageArgs:
-    """The rollup removes older entries, which would become the newest again when this one expires (ADR-48)."""
-    return {} if ttl is None else {"ttl": ttl, "rollup": "sub"}
+class KeyValueStatus(Value):
+    """The configuration of a bucket, and the info of its stream."""
+
+    config: KeyValueConfig
+    stream: StreamInfo
+
+    @classmethod
+    def of(cls, info: StreamInfo) -> KeyValueStatus:
+        """Return the status from a stream's info. ConfigError when the stream is not a bucket."""
+        return cls(config=KeyValueConfig.from_stream(info.config), stream=info)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self.config.bucket
+
+    @property
+    def values(self) -> int:
+        """Entries in the bucket, including history and deletions."""
+        return self.stream.state.messages
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all entries."""
+        return self.stream.state.bytes
+
+    @property
+    def last_revision(self) -> int:
+        """The revision of the last entry written."""
+        return self.stream.state.last_seq
+
+    @property
+    def history(self) -> int:
+        """Entries kept per key."""
+        return self.config.history
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which entries expire; 0 for never."""
+        return self.config.ttl
+
+    @property
+    def limit_marker_ttl(self) -> float:
+        """Seconds for which markers of expired keys are kept; 0: no markers, and no TTL for single keys."""
+        return self.config.limit_marker_ttl
+
+    @property
+    def is_compressed(self) -> bool:
+        """True if it is compressed on disk."""
+        return self.config.compression
+
+    @property
+    def backing_store(self) -> str:
+        """The backing store: "JetStream"."""
+        return "JetStream"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the bucket, including the server's."""
+        return self.config.metadata
+
+
+# ---------------------------------------------------------------- atomic writes
+
+
+class _Write(NamedTuple):
+    key: str
+    expected: int | None
+
+
+class KeyValueBatch(Generic[V]):
+    """Atomic writes to keys of one bucket. Created by ``kv.atomic()``; use it with ``async with``.
+
+    The end of the block commits; an exception in the block discards everything. ``revisions`` has the new revision of
+    every key afterwards. Expected revisions are compared at the commit: WrongRevision names the first key with another
+    revision.
+    """
+
+    def __init__(self, bucket: BucketStream[V], batch: AtomicBatch, timeout: Duration | None) -> None:
+        self._bucket, self._batch, self._timeout = bucket, batch, timeout
+        self._writes: list[_Write] = []
+        self._committed = False
+        self.revisions: dict[str, int] = {}
+        """The revision of each key, once committed."""
+
+    def __len__(self) -> int:
+        return len(self._writes)
+
+    async def put(self, key: str, value: V) -> None:
+        """Write a value unconditionally. Raises the errors of ``AtomicBatch.publish``, as all methods do."""
+        await self._add(key, self._bucket.subjects.encode_value(value), None, None, {})
+
+    async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
+        """Write a value if the key has none at the commit. KeyExists when it has one now."""
+        payload = self._bucket.subjects.encode_value(value)
+        last = await self._bucket.find(key, timeout=self._timeout)
+        if last is not None and not last.is_deleted:
+            raise KeyExists(self._bucket.bucket, key, last.revision)
+        expected = 0 if last is None else last.revision
+        await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
+
+    async def update(self, key: str, value: V, revision: int) -> None:
+        """Write a value if ``revision`` is the key's last one at the commit."""
+        await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
+
+    async def delete(self, key: str, *, revision: int | None = None) -> None:
+        """Mark the key as deleted."""
+        await self._add(key, b"", {OPERATION_HEADER: Operation.DELETE}, revision, {})
+
+    async def purge(self, key: str, *, revision: int | None = None) -> None:
+        """Delete the key with its history. ConfigError when this batch has written it before."""
+        await self._add(key, b"", {OPERATION_HEADER: Operation.PURGE}, revision, {"rollup": "sub"})
+
+    async def commit(self) -> dict[str, int]:
+        """Commit, and return ``revisions``. WrongRevision (KeyExists) when a key has another revision; BatchRefused and
+        every other ApiError; PublishUncertain when the outcome is unknown.
+        """
+        self._committed = True
+        try:
+            ack = await self._batch.commit()
+        except WrongLastSequence as exc:
+            raise await self._translate_refusal(exc) from exc
+        if ack is not None:
+            first = ack.seq - len(self._writes) + 1
+            self.revisions = {write.key: first + place for place, write in enumerate(self._writes)}
+        return self.revisions
+
+    async def __aenter__(self) -> KeyValueBatch[V]:
+        await self._batch.__aenter__()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if exc is None and not self._committed:
+            await self.commit()
+        else:
+            await self._batch.__aexit__(kind, exc, trace)
+
+    async def _add(
+        self, key: str, payload: bytes, headers: dict[str, str] | None, expected: int | None, args: MessageArgs
+    ) -> None:
+        subject = self._bucket.subjects.write_prefix + self._bucket.subjects.encode_key(key)
+        if (expected is not None or "rollup" in args) and any(write.key == key for write in self._writes):
+            why = "its revision cannot be compared" if expected is not None else "it cannot be purged"
+            raise ConfigError("key", key, f"was written in this batch before: {why}")
+        if expected is not None:
+            args = {**args, "expected_last_subject_seq": expected}
+        await self._batch.publish(subject, payload, headers=headers, **args)
+        self._writes.append(_Write(key, expected))
+
+    async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
+        """Return the error with the rejected key, or the error of the server when all keys are as expected by now."""
+        first: dict[str, int] = {}
+        for key, expected in self._writes:
+            if expected is not None:
+                first.setdefault(key, expected)
+        for key, expected in first.items():
+            actual = await self._bucket.last_revision(key, self._timeout)
+            if actual not in (expected, None):
+                return WrongRevision(self._bucket.bucket, key, expected, actual)
+        return error
+
+    def __repr__(self) -> str:
+        return f"KeyValueBatch(bucket={self._bucket.bucket!r}, {len(self)} writes)"

@@ -1,27 +1,48 @@
-"""Entries: the value of a key at a revision.
+"""Entries: the value of a key at a revision, and the stream that has them.
 
-Owns the entry that get, history and watch return, and the meaning of a bucket's messages: a value, a deletion, a purge,
-or the server's marker for an expired key (ADR-8, ADR-48).
+Owns the entry that get, history and watch return, the meaning of a bucket's messages (a value, a deletion, a purge, or
+the server's marker for an expired key: ADR-8, ADR-48), and the reading and writing of one key. Translates errors of the
+stream into errors of keys.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TYPE_CHECKING, Generic, cast
+from typing import TYPE_CHECKING, Generic, Literal, cast
 
-from natsproto.errors import InvalidPayload, KeyDeleted, KeyNotFound
+from natsproto._durations import seconds
+from natsproto.errors import (
+    BucketNotFound,
+    InvalidPayload,
+    KeyDeleted,
+    MessageNotFound,
+    NatsError,
+    StreamNotFound,
+    WrongLastSequence,
+    WrongRevision,
+)
+from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import RawMessage, headerless_message
-from natsproto.jetstream.kv._bucket_stream import BucketStream, BucketSubjects, V
+from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
+from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._keys import BucketSubjects, V, check_key_name
 
 if TYPE_CHECKING:
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._timestamp import Timestamp
     from natsproto.protocol.headers import Headers
 
+Ttl = Duration | Literal["never"]
+
 OPERATION_HEADER = "KV-Operation"
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
+
+MAX_CACHED_GETS = 4096
+"""Keys for which a handle keeps a prepared direct get."""
 
 
 class Operation(StrEnum):
@@ -178,9 +199,98 @@ def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> K
     return entry
 
 
-async def last_entry(bucket: BucketStream[V], key: str, timeout: Duration | None) -> KeyValueEntry[V] | None:
-    """Return the newest entry of a key from the stream's leader; None for a key without one. BucketNotFound."""
-    try:
-        return KeyValueEntry(bucket.subjects, await bucket.get_last(key, direct=False, timeout=timeout))
-    except KeyNotFound:
-        return None
+class BucketStream(Generic[V]):
+    """The stream of a bucket for one handle: reads and writes the messages of keys."""
+
+    api: Api
+    stream: Stream
+    subjects: BucketSubjects[V]
+
+    def __init__(self, api: Api, stream: Stream, subjects: BucketSubjects[V]) -> None:
+        self.api, self.stream, self.subjects = api, stream, subjects
+        self.bucket: str = subjects.bucket
+        self._gets: dict[str, LastGet] = {}  # by the encoded key
+
+    # ---------------------------------------------------------------- reading
+
+    def last_get(self, key: str) -> LastGet:
+        """Return the prepared direct get of a key's newest entry. InvalidSubject, TypeError."""
+        subjects = self.subjects
+        encoded = key if subjects.key_codec is None else subjects.key_codec.encode(key)
+        try:
+            return self._gets[encoded]
+        except (KeyError, TypeError):  # TypeError for a key that is not hashable
+            get = LastGet(self.api, self.stream.name, subjects.read_prefix + check_key_name(encoded))
+        if len(self._gets) >= MAX_CACHED_GETS:
+            self._gets.clear()
+        self._gets[encoded] = get
+        return get
+
+    async def find(
+        self, key: str, revision: int | None = None, *, direct: bool = False, timeout: Duration | None
+    ) -> KeyValueEntry[V] | None:
+        """Return the newest entry of a key, or the one at a revision; it may be a deletion. None when there is none,
+        also if another key has the revision. From the stream's leader unless ``direct``. BucketNotFound.
+        """
+        subject = self.subjects.read_prefix + self.subjects.encode_key(key)
+        try:
+            if revision is None:
+                message = await self.stream.get_last_message(subject, direct=direct, timeout=timeout)
+            else:
+                message = await self.stream.get_message(revision, direct=direct, timeout=timeout)
+        except MessageNotFound:
+            return None
+        except StreamNotFound as exc:
+            raise BucketNotFound(self.bucket) from exc
+        return KeyValueEntry(self.subjects, message) if message.subject == subject else None
+
+    async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
+        """Return the key's last revision, which the error of a replicated stream lacks; None when it is unknown."""
+        try:
+            entry = await self.find(key, timeout=timeout)
+        except NatsError:
+            return None
+        return 0 if entry is None else entry.revision
+
+    # ---------------------------------------------------------------- writing
+
+    async def ttl_args(self, ttl: Ttl, timeout: Duration | None) -> MessageArgs:
+        """Return the arguments of a write with a TTL. UnsupportedByServer if the server would store and ignore it.
+
+        The rollup removes older entries, which would become the newest again when this one expires (ADR-48).
+        """
+        await self.api.require_api_level(1, "2.11", f"time to live of a key of bucket {self.bucket!r}", timeout)
+        return {"ttl": ttl, "rollup": "sub"}
+
+    async def write(
+        self,
+        key: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        args: MessageArgs,
+        revision: int | None,
+        timeout: Duration | None,
+    ) -> int:
+        """Store a message under a key and return its revision. Raises the errors of ``publish``.
+
+        With ``revision`` only if that is the key's last one (0: it has none): WrongRevision.
+        """
+        if revision is not None:
+            args = {**args, "expected_last_subject_seq": revision}
+        try:
+            ack = await publish(
+                self.api.connection,
+                self.subjects.write_prefix + self.subjects.encode_key(key),
+                payload,
+                headers,
+                args,
+                timeout=self.api.timeout if timeout is None else seconds("timeout", timeout),
+                retry_attempts=None,
+                retry_wait=RETRY_WAIT_S,
+            )
+        except WrongLastSequence as exc:
+            if revision is None:
+                raise
+            actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
+            raise WrongRevision(self.bucket, key, revision, actual) from exc
+        return ack.seq

@@ -1,6 +1,7 @@
-"""Keys: the rules for their names, and the codecs that change them (ADR-6, ADR-8, ADR-54).
+"""PURE. Keys: the rules for their names, the codecs that change them, and their subjects (ADR-6, ADR-8, ADR-54).
 
-Owns the rules for keys and filters, and the codecs for names that are not valid keys. It does not know buckets.
+Owns the rules for keys and filters, the codecs for names that are not valid keys, and the subjects of stored keys and
+of writes, which differ for a mirror and for a bucket in another domain or account (ADR-19, ADR-57).
 """
 
 from __future__ import annotations
@@ -8,10 +9,25 @@ from __future__ import annotations
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
-from functools import lru_cache
-from typing import Protocol
+from copy import copy
+from functools import lru_cache, partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Generic, Protocol, cast
 
+from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
+from natsproto.jetstream._config import KV_STREAM, KV_SUBJECTS, StreamConfig
+from natsproto.jetstream._publish.headers import as_bytes
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers ship it; TypeVar defaults are new in Python 3.13
+
+    V = TypeVar("V", default=bytes)
+    T = TypeVar("T")
+else:
+    from typing import TypeVar
+
+    V, T = TypeVar("V"), TypeVar("T")
 
 _TERM = r"[-/_=a-zA-Z0-9]+"
 _KEY = re.compile(rf"{_TERM}(?:\.{_TERM})*")
@@ -180,3 +196,80 @@ def _from_base64(token: str) -> str:
     if _to_base64(text) != token:
         raise InvalidPayload("decode", f"key token {token!r}", "is not valid base64")
     return text
+
+
+# ---------------------------------------------------------------- subjects
+
+
+class BucketSubjects(Generic[V]):
+    """The subjects of a bucket and the codecs of a handle.
+
+    ``read_prefix`` precedes a key in the stream that is read, ``origin_prefix`` in the stream that is written; with the
+    API prefix of that stream's domain or account it is ``write_prefix``. ``encode_key`` returns the key as stored in
+    the bucket and raises InvalidSubject; ``key_of`` returns the key of a stored subject and raises InvalidPayload.
+    ``encode_value`` returns the payload of a value and raises TypeError or InvalidPayload. ``decode_value`` reverses
+    it; None when values are bytes.
+    """
+
+    __slots__ = (
+        *("bucket", "decode_value", "encode_key", "encode_value", "key_codec"),
+        *("key_of", "origin_prefix", "read_prefix", "write_prefix"),
+    )
+
+    bucket: str
+    key_codec: KeyCodec | None
+    read_prefix: str
+    origin_prefix: str
+    write_prefix: str
+    encode_key: Callable[[str], str]
+    encode_value: Callable[[V], bytes]
+    decode_value: Callable[[bytes], V] | None
+    key_of: Callable[[str], str]
+
+    def __init__(self, bucket: str, config: StreamConfig | None, origin_api: str, key_codec: KeyCodec | None) -> None:
+        """``config`` of the stream, None when it is unknown; ``origin_api`` is the prefix of the context's API, empty
+        for the default. Values are bytes.
+        """
+        for name in ("encode", "decode", "encode_filter"):
+            if key_codec is not None and not callable(getattr(key_codec, name, None)):
+                raise ConfigError("key_codec", key_codec, f"has no method {name}")
+        self.bucket, self.key_codec = bucket, key_codec
+        prefix = origin = f"{KV_SUBJECTS}{bucket}."
+        mirror = None if config is None else config.mirror
+        if mirror is not None:
+            origin = f"{KV_SUBJECTS}{mirror.name.removeprefix(KV_STREAM)}."
+            if not any(rule.dest == f"{prefix}>" for rule in mirror.subject_transforms):
+                prefix = origin
+            if mirror.external is not None:
+                origin_api = mirror.external.api
+        self.read_prefix, self.origin_prefix = prefix, origin
+        self.write_prefix = f"{origin_api}.{origin}" if origin_api else origin
+        self.encode_value, self.decode_value = as_bytes, None
+        cut: Callable[[str], str] = itemgetter(slice(len(prefix), None))
+        if key_codec is None:  # saves a Python call for every entry and write
+            self.encode_key, self.key_of = check_key_name, cut
+        else:
+            self.encode_key, self.key_of = partial(_encode_key, key_codec), partial(_decode_key, key_codec, cut)
+
+    def typed(self, kind: type[T], codec: Codec) -> BucketSubjects[T]:
+        """Return the same subjects with values of a type."""
+        for name in ("encode", "decode"):
+            if not callable(getattr(codec, name, None)):
+                raise ConfigError("codec", codec, f"has no method {name}")
+        decode = codec.decode
+        copied: BucketSubjects[T] = cast("BucketSubjects[T]", copy(self))
+        copied.encode_value, copied.decode_value = codec.encode, lambda payload: decode(payload, kind)
+        return copied
+
+    def filter_subject(self, pattern: str) -> str:
+        """Return the subject filter of a consumer for a key pattern. InvalidSubject."""
+        encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
+        return self.read_prefix + check_key_filter(encoded)
+
+
+def _encode_key(key_codec: KeyCodec, key: str) -> str:
+    return check_key_name(key_codec.encode(key))
+
+
+def _decode_key(key_codec: KeyCodec, cut: Callable[[str], str], subject: str) -> str:
+    return key_codec.decode(cut(subject))

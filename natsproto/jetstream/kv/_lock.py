@@ -27,8 +27,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
-from natsproto.jetstream.kv._bucket_stream import BucketStream
-from natsproto.jetstream.kv._entry import OPERATION_HEADER, KeyValueEntry, Operation, last_entry
+from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload
 
@@ -60,6 +59,7 @@ class Lock:
             raise ConfigError("ttl", ttl, "must be at least one second")
         self._loop = asyncio.get_running_loop()
         self._id = {LOCK_ID_HEADER: bucket.api.connection._new_id()}
+        self._args: MessageArgs = {}  # of its writes, once the server is known to understand them
         self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
         self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
@@ -126,7 +126,7 @@ class Lock:
             )
         if self._release_task is not None:
             await asyncio.wait((self._release_task,))  # it must not purge the new entry
-        await self._bucket.require_ttl(None)
+        self._args = await self._bucket.ttl_args(ceil(self._ttl), None)  # the server counts whole seconds
         expected = 0
         while True:
             started_at = self._loop.time()
@@ -165,7 +165,7 @@ class Lock:
                 expected_last_subject_seq_subject=bucket.subjects.origin_prefix + bucket.subjects.encode_key(self._key),
             )
             try:
-                return (await bucket.publish(key, as_bytes(value), None, args, timeout)).seq
+                return await bucket.write(key, as_bytes(value), None, args, None, timeout)
             except WrongLastSequence as exc:
                 last = await self._last_entry()
                 if last is None or not self._is_mine(last):
@@ -321,20 +321,14 @@ class Lock:
     # ---------------------------------------------------------------- the key
 
     async def _write(self, expected: int) -> int:
-        """The server counts whole seconds. The rollup removes the previous entry, which would reappear when this one
-        expires.
-        """
-        args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
-        return await self._bucket.publish_at(self._key, expected, self._value, self._id, args, self._request_timeout)
+        return await self._bucket.write(self._key, self._value, self._id, self._args, expected, self._request_timeout)
 
     async def _purge(self, revision: int) -> None:
-        args = MessageArgs(ttl=ceil(self._ttl), rollup="sub")
-        await self._bucket.publish_at(
-            self._key, revision, b"", {OPERATION_HEADER: Operation.PURGE}, args, self._request_timeout
-        )
+        headers = {OPERATION_HEADER: Operation.PURGE.value}
+        await self._bucket.write(self._key, b"", headers, self._args, revision, self._request_timeout)
 
     async def _last_entry(self) -> KeyValueEntry[bytes] | None:
-        return await last_entry(self._bucket, self._key, self._request_timeout)
+        return await self._bucket.find(self._key, timeout=self._request_timeout)
 
     def _is_mine(self, entry: KeyValueEntry[bytes]) -> bool:
         return entry.headers.last(LOCK_ID_HEADER) == self._id[LOCK_ID_HEADER]
