@@ -40,6 +40,9 @@ CEILING = {
     "a message of messages() and ack": Length(31, 12, 16),
     "an update of a watch": Length(27, 13, 17),
     "opening a watch": Length(230, 40, 129),
+    "key/value put": Length(36, 17, 25),
+    "key/value get": Length(31, 14, 21),
+    "key/value update": Length(47, 18, 28),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(80, 5, 60),
 }
@@ -156,6 +159,28 @@ async def _opening(js: JetStream, publisher: Publisher) -> Length:
     return min(lengths[1:])
 
 
+async def _kv_put(js: JetStream, _: Publisher) -> Length:
+    kv = await js.key_value("B")
+    return await _least(lambda: kv.put("put", b"x"), lambda: None)
+
+
+async def _kv_get(js: JetStream, _: Publisher) -> Length:
+    kv = await js.key_value("B")
+    await kv.put("get", b"x")
+    return await _least(lambda: kv.get("get"), lambda: None)
+
+
+async def _kv_update(js: JetStream, _: Publisher) -> Length:
+    kv = await js.key_value("B")
+    revision = await kv.put("update", b"x")
+
+    async def operation() -> None:
+        nonlocal revision
+        revision = await kv.update("update", b"x", revision)
+
+    return await _least(operation, lambda: None)
+
+
 async def _fast_batch(js: JetStream, publisher: Publisher, *, ids: bool = False) -> Length:
     async with js.fast_publisher(auto_msg_id=ids) as fast:
         await fast.publish("f.a")  # opens the batch
@@ -172,6 +197,9 @@ OPERATIONS: dict[str, Callable[[JetStream, Publisher], Awaitable[Length]]] = {
     "a message of messages() and ack": _messages,
     "an update of a watch": _update,
     "opening a watch": _opening,
+    "key/value put": _kv_put,
+    "key/value get": _kv_get,
+    "key/value update": _kv_update,
     "10 messages of a fast batch": _fast_batch,
     "10 of a fast batch, with ids": partial(_fast_batch, ids=True),
 }
