@@ -82,7 +82,7 @@ DONE: Final = Decision(Action.DONE)
 class PullRequest(NamedTuple):
     """A request to ``CONSUMER.MSG.NEXT``; ``body()`` is its JSON. Durations are seconds."""
 
-    batch: int = 0
+    batch: int
     expires: float = 0.0
     max_bytes: int = 0
     no_wait: bool = False
@@ -192,9 +192,7 @@ class PullState:
         self._since_probe = 0  # messages since the last probe
         self._failures = 0  # in a row
         self._retry_at = 0.0  # when it may be asked again
-        if counts.received and (
-            self._is_complete() or (options.mode is PullMode.AVAILABLE and counts.received > counts.consumed)
-        ):
+        if self._is_complete() or self._has_available():
             self.phase = PullPhase.DONE
 
     # ------------------------------------------------------------ pulling
@@ -209,8 +207,7 @@ class PullState:
         """The number of messages that still fit, beyond the requested ones if other readers left messages over."""
         if not self._is_bounded:
             return UNBOUNDED_BATCH
-        left = self._options.max_messages - self._counts.received + self._counts.consumed
-        return max(left, 0) if self.phase is not PullPhase.DONE else 0
+        return self._options.max_messages - self._counts.received + self._counts.consumed
 
     @property
     def refill_at(self) -> int | None:
@@ -229,7 +226,7 @@ class PullState:
         if self.phase is PullPhase.DISCONNECTED:
             return self._until or None
         due = self._until + END_GRACE_S if self._is_bounded else 0.0
-        if self._retry_at and (not due or self._retry_at < due):
+        if self._retry_at:  # never after ``_until``
             due = self._retry_at
         if self.pending:
             wait = (
@@ -270,8 +267,10 @@ class PullState:
             self._finish()
             return None
         heartbeat = options.heartbeat
-        if self.losses or heartbeat * 2 > expires:
-            heartbeat, expires = self._heartbeat_and_expires(expires)
+        if heartbeat * 2 > expires:
+            heartbeat = default_heartbeat(expires)
+        if self.losses:
+            heartbeat, expires = self._after_loss(heartbeat, expires)
         early = options.mode is PullMode.AVAILABLE
         if options.mode is PullMode.NO_WAIT or (early and held):
             heartbeat = expires = 0.0  # with a time the server would wait for a first message
@@ -316,15 +315,10 @@ class PullState:
             left = max(left, MIN_EXPIRES_S)
         return min(left, self._limits.expires) if left >= MIN_EXPIRES_S else None
 
-    def _heartbeat_and_expires(self, expires: float) -> tuple[float, float]:
-        """Heartbeat and ``expires`` of a pull, shorter after a loss."""
-        heartbeat = self._options.heartbeat
-        if heartbeat * 2 > expires:
-            heartbeat = default_heartbeat(expires)
-        if not self.losses:
-            return heartbeat, expires
+    def _after_loss(self, heartbeat: float, expires: float) -> tuple[float, float]:
+        """Heartbeat and ``expires`` of a pull after losses: shorter than these."""
         sooner = HEARTBEAT_AFTER_LOSS_S * 2.0 ** min(self.losses - 1, 10)
-        if sooner >= heartbeat or sooner * 2 > expires:
+        if sooner >= heartbeat:
             return heartbeat, expires
         return sooner, min(expires, max(EXPIRES_AFTER_LOSS_S, sooner * 2))
 
@@ -420,9 +414,7 @@ class PullState:
         self._failures = 0
         if not self._is_bounded:
             return REFILL
-        in_pieces = (
-            self._limits.expires < self._options.expires if code == 408 else code == 409 and not self._is_complete()
-        )
+        in_pieces = self._limits.expires < self._options.expires if code == 408 else code == 409
         return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
 
     def _on_refusal(self, code: int, description: str, now: float) -> Decision:
@@ -454,15 +446,13 @@ class PullState:
 
     def on_deadline(self, now: float) -> Decision:
         """To be called at ``deadline``. Missed heartbeats abandon the open pulls and pull again."""
-        if self.phase is PullPhase.DONE:
-            return KEEP
         if self._is_bounded and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
             return self._finish()
         if self.phase is PullPhase.DISCONNECTED:
             return KEEP
         if self._retry_at and now >= self._retry_at:
             self._retry_at = 0.0
-            return self._finish() if self._is_bounded and self._time_left(now) is None else REFILL
+            return self._finish() if self._time_left(now) is None else REFILL
         if not self.pending or now < (self.deadline or now):
             return KEEP
         if now < self._last_heard + self.idle_timeout:
@@ -471,15 +461,14 @@ class PullState:
         missed = HeartbeatMissed(self.idle_timeout, *self._consumer)
         self._abandon_pulls()
         self.losses += 1
-        if self._is_bounded and (self._time_left(now) is None or self._has_available()):
+        if self._time_left(now) is None or self._has_available():
             return self._finish()
         return Decision(Action.REFILL, notice=missed)
 
     def on_not_sent(self, now: float) -> None:
         """The outbox had no room for the last pull. It is sent again, with growing waits."""
-        if self._open_pulls:
-            pull = self._open_pulls.pop()
-            self._reduce_pending(pull.batch, pull.size)
+        pull = self._open_pulls.pop()
+        self._reduce_pending(pull.batch, pull.size)
         self._back_off(now)
 
     def on_disconnect(self) -> None:
@@ -498,7 +487,7 @@ class PullState:
         if self.phase is PullPhase.DONE:
             return KEEP
         self.phase = PullPhase.PULLING
-        if self._is_bounded and self._time_left(now) is None:
+        if self._time_left(now) is None:
             return self._finish()
         return REFILL
 
@@ -512,14 +501,11 @@ class PullState:
         """Drop the oldest pulls that were served and ended silently: the younger ones account for all pending
         messages.
         """
-        sized = self._options.max_bytes > 0
-        sizes = [pull.size if sized else pull.batch for pull in self._open_pulls]
-        owed = self.pending_bytes if sized else self.pending
-        left, served = sum(sizes), 0
-        while served < len(sizes) and left - sizes[served] >= owed:
-            left -= sizes[served]
-            served += 1
-        del self._open_pulls[:served]
+        pulls = self._open_pulls
+        spare = sum(pull.size or pull.batch for pull in pulls) - (self.pending_bytes or self.pending)
+        while spare >= (size := pulls[0].size or pulls[0].batch):
+            spare -= size
+            del pulls[0]
 
     def _reduce_pending(self, count: int, size: int) -> None:
         """Reduce the pending messages and bytes."""
@@ -533,18 +519,18 @@ class PullState:
 
     def _end_pull(self, number: int, headers: Mapping[str, str]) -> int:
         """End one pull before it was served in full; return the bytes that were left."""
-        left, left_bytes = (_parse_count(headers.get(f"Nats-Pending-{what}")) for what in ("Messages", "Bytes"))
+        left = _parse_count(headers.get("Nats-Pending-Messages"))
+        left_bytes = _parse_count(headers.get("Nats-Pending-Bytes")) or 0
         pull = next((pull for pull in self._open_pulls if pull.number == number), None)
-        if left is None and self._is_bounded:
+        if pull is not None:
+            self._open_pulls.remove(pull)
+            if left is None:  # without these headers the server did not take it at all
+                left, left_bytes = pull.batch, pull.size
+        if self._is_bounded:  # there is one pull at a time
             self._clear_pulls()
-        else:
-            if pull is not None:
-                self._open_pulls.remove(pull)
-                if left is None:  # without these headers the server did not take it at all
-                    left, left_bytes = pull.batch, pull.size
-            if left is not None:
-                self._reduce_pending(left, left_bytes or 0)
-        return left_bytes or 0
+        elif left is not None:
+            self._reduce_pending(left, left_bytes)
+        return left_bytes
 
     def _clear_pulls(self) -> None:
         """Forget all pulls, which have ended."""
@@ -585,8 +571,7 @@ class PullState:
             self._retry_at = min(self._retry_at, self._until)
 
     def _finish(self) -> Decision:
-        if self.pending:
-            self._abandon_pulls()
+        self._abandon_pulls()
         self.phase = PullPhase.DONE
         return DONE
 
