@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from natsproto import errors
+from natsproto._core.engine import State
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.messages import ConsumerNotice
@@ -50,6 +51,7 @@ class FakeApi:
             _emit=self.notices.append,
             _start_cleanup=asyncio.ensure_future,
             is_connected=self.is_connected,
+            state=State.OPEN,
         )
 
     async def call(self, endpoint: str, **_: Any) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
 from typing import Unpack
 
-from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
 from natsproto.errors import (
     ConfigError,
@@ -281,10 +280,8 @@ class OrderedSource:
     def start(self) -> None:
         """Start where the last reader ended, with the kept consumer or a new one. ConnectionClosed."""
         state, options, buffer, connection = self._state, self._options, self.buffer, self.connection
-        if connection.state is State.CLOSED:
-            raise connection._outbox.closed_error(f"read {state.description}")
-        is_connected = connection.is_connected
         inbox = state.attach(self)
+        is_connected = connection.is_connected
         self._unlisten = connection.add_listener(self._on_event)
         if self._is_fetch:
             self._until = self._loop.time() + options.expires

@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Final
 
+from natsproto._core.engine import State
 from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
@@ -105,9 +106,11 @@ class OrderedState:
     # ---------------------------------------------------------------- readers
 
     def attach(self, reader: MessageSource) -> PullInbox | None:
-        """Set the active reader; return the inbox of the kept consumer, if there is one. LocalProtocolError when
-        there is another reader.
+        """Set the active reader; return the inbox of the kept consumer, if there is one. ConnectionClosed;
+        LocalProtocolError when there is another reader.
         """
+        if self.connection.state is State.CLOSED:
+            raise self.connection._outbox.closed_error(f"read {self.description}")
         if self.reader is not None:
             raise LocalProtocolError(f"{self.description} is being read already: it can have one reader at a time")
         self.reader = reader
