@@ -81,7 +81,7 @@ LAYER_INTERFACE = {
             "_start_cleanup",
             "_yield_if_needed",
         ],
-        *["_publish_encoded", "_request_encoded", "_request_literal", "_request_resending"],
+        *["_publish_encoded", "_request_encoded", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
     },
     "Client": {"_connect", "_start"},

@@ -28,7 +28,7 @@ from natsproto._value import Value
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.protocol.frames import Message, Payload, ServerInfo
 from natsproto.protocol.headers import HeadersLike, block_of
-from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject, subscribe_subject
+from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
 
 
 class Stats(Value):
@@ -284,9 +284,10 @@ class Connection:
         reply.
         """
         encoded_subject = self._control_lines.encode_subject(subject)
+        wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
-        return await self._send_request(subject, encoded_subject, payload, timeout, headers)
+        return await self._send_request(subject, encoded_subject, payload, wait, headers)
 
     def _request_resending(
         self,
@@ -298,7 +299,7 @@ class Connection:
         interval: float,
     ) -> Awaitable[Message]:
         """``request``, sent again every ``interval`` seconds (0: never) until any copy gets a reply, for idempotent
-        requests.
+        requests. ``timeout`` in checked seconds.
 
         Await the result at once.
         """
@@ -314,32 +315,24 @@ class Connection:
         """The default timeout of requests in seconds."""
         return self._options.request_timeout
 
-    def _request_literal(
+    def _request_encoded(
         self,
         subject: str,
+        encoded_subject: bytes,
         payload: Payload = b"",
         *,
-        timeout: float | timedelta | None = None,
+        timeout: float,
         headers: HeadersLike | None = None,
     ) -> Awaitable[Message]:
-        """``request`` to a subject in which ``*`` and a final ``>`` are literal, since subjects of the JetStream API
-        have filters.
+        """``request`` to a checked subject, in which ``*`` and a final ``>`` are literal: subjects of the JetStream API
+        have filters. ``timeout`` in checked seconds.
 
-        Await the result at once: the request was sent unless the connection is congested. Bad arguments raise at the
-        call.
+        Await the result at once: the request was sent unless the connection is congested. Other bad arguments raise at
+        the call.
         """
-        encoded_subject = subscribe_subject(subject)
         if self._outbox.must_wait:
             return self._in_turn(partial(self._send_request, subject, encoded_subject, payload, timeout, headers))
         return self._send_request(subject, encoded_subject, payload, timeout, headers)
-
-    def _request_encoded(self, subject: str, encoded_subject: bytes, timeout: float | timedelta) -> Awaitable[Message]:
-        """``_request_literal`` without payload and validation."""
-        if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, encoded_subject, b"", timeout, None))
-        return self._registry.request_mux().send_request(
-            subject, encoded_subject, b"", None, positive_seconds("timeout", timeout)
-        )
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()
@@ -350,11 +343,10 @@ class Connection:
         subject: str,
         encoded_subject: bytes,
         payload: Payload,
-        timeout: float | timedelta | None,
+        timeout: float,
         headers: HeadersLike | None,
         resend_after: float = 0.0,
     ) -> asyncio.Future[Message]:
-        wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         if type(payload) is not bytes:
             payload = _payload(payload)
         block = None if headers is None else block_of(headers)
@@ -365,7 +357,7 @@ class Connection:
         mux = self._registry.mux
         if mux is None:
             mux = self._registry.request_mux()
-        return mux.send_request(subject, encoded_subject, payload, block, wait, resend_after)
+        return mux.send_request(subject, encoded_subject, payload, block, timeout, resend_after)
 
     @items
     def request_many(

@@ -141,7 +141,7 @@ class Api:
         """
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
-        wait = self.timeout if timeout is None else positive_seconds("timeout", timeout)
+        wait = self.seconds(timeout)
         is_idempotent = retry and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
@@ -169,7 +169,7 @@ class Api:
         """Return the reply to a request; an idempotent request is repeated while there is no reply."""
 
         def ask(patience: float) -> Awaitable[Message]:
-            return self.request(endpoint, data, timeout=patience, headers=headers)
+            return self.request(endpoint, data, patience, headers)
 
         try:
             if not is_idempotent or wait <= RETRY_AFTER_S[0]:
@@ -180,38 +180,49 @@ class Api:
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
             raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
 
+    def seconds(self, timeout: Duration | None) -> float:
+        """Return a checked timeout in seconds; None is the default one."""
+        return self.timeout if timeout is None else positive_seconds("timeout", timeout)
+
     def request(
-        self,
-        endpoint: str,
-        payload: bytes = b"",
-        *,
-        timeout: Duration | None = None,
-        headers: Mapping[str, str] | None = None,
+        self, endpoint: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
     ) -> Awaitable[Message]:
-        """Send one request to ``<prefix>.<endpoint>``, in which wildcards are literal; await it for the reply. Raises
-        the errors of ``Connection.request``.
+        """Send one request to ``<prefix>.<endpoint>``, in which wildcards are literal; await it for the reply.
+        ``timeout`` in checked seconds. Raises the errors of ``Connection.request``.
         """
         subject = f"{self.prefix}.{endpoint}"
-        wait = self.timeout if timeout is None else timeout
-        if self._trace is not None:
-            subscribe_subject(subject)  # an invalid one raises before there is anything to trace
-            return self._traced_request(self._trace, subject, payload, wait, headers)
-        return self.connection._request_literal(subject, payload, timeout=wait, headers=headers)
+        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers)
 
-    def request_encoded(self, subject: str, wire: bytes, timeout: Duration | None) -> Awaitable[Message]:
-        """``request`` without a payload to an encoded subject, which includes the prefix."""
-        if self._trace is not None:
-            return self.request(subject[len(self.prefix) + 1 :], timeout=timeout)
-        return self.connection._request_encoded(subject, wire, self.timeout if timeout is None else timeout)
+    def request_encoded(
+        self,
+        subject: str,
+        encoded_subject: bytes,
+        payload: bytes,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+    ) -> Awaitable[Message]:
+        """``request`` to an encoded subject, which includes the prefix."""
+        connection = self.connection
+        if self._trace is None:
+            return connection._request_encoded(subject, encoded_subject, payload, timeout=timeout, headers=headers)
+        return self._traced_request(self._trace, subject, encoded_subject, payload, timeout, headers)
 
     async def _traced_request(
-        self, trace: TraceCallback, subject: str, payload: bytes, timeout: Duration, headers: Mapping[str, str] | None
+        self,
+        trace: TraceCallback,
+        subject: str,
+        encoded_subject: bytes,
+        payload: bytes,
+        timeout: float,
+        headers: Mapping[str, str] | None,
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
         error: BaseException | None = None
         try:
-            reply = await self.connection._request_literal(subject, payload, timeout=timeout, headers=headers)
+            reply = await self.connection._request_encoded(
+                subject, encoded_subject, payload, timeout=timeout, headers=headers
+            )
             response, status = redacted(subject, reply.data), reply.headers.status
             return reply
         except BaseException as exc:

@@ -231,7 +231,7 @@ async def direct_get(
     With ``key``, the message's subject is part of the request's subject, so that permissions can apply to it.
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
-    return _stored(await api.request(endpoint, b"" if key else dumps(body), timeout=timeout), operation)
+    return _stored(await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout)), operation)
 
 
 def _stored(message: Message, operation: str) -> RawMessage:
@@ -267,7 +267,7 @@ class LastGet:
 
     def request(self, timeout: Duration | None) -> Awaitable[Message]:
         """Send the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
-        return self._api.request_encoded(self._request, self._wire, timeout)
+        return self._api.request_encoded(self._request, self._wire, b"", self._api.seconds(timeout))
 
     def headerless(self, reply: Message) -> bytes | None:
         """Return the headers of a reply with a message whose publisher set no headers; None for any other reply."""

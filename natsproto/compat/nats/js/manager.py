@@ -16,6 +16,7 @@ from natsproto.compat._json import parse_time
 from natsproto.compat._translate import translate_error
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, ConsumerInvalidResetError, NotFoundError, ServiceUnavailableError
+from natsproto.protocol.subject import subscribe_subject
 
 if TYPE_CHECKING:
     from natsproto.compat.nats.aio.client import Client
@@ -43,9 +44,8 @@ class JetStreamManager:
         """Send an API request. Errors are those of ``nats.js.errors``."""
         payload = json.dumps(body).encode() if body else b""
         try:
-            reply = await self._nc._opened._request_literal(
-                f"{self._prefix}.{endpoint}", payload, timeout=timeout or self._timeout
-            )
+            subject, wait = f"{self._prefix}.{endpoint}", float(timeout or self._timeout)
+            reply = await self._nc._opened._request_encoded(subject, subscribe_subject(subject), payload, timeout=wait)
         except ours.NoResponders as exc:
             raise ServiceUnavailableError from exc
         except NatsError as exc:
