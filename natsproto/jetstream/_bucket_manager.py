@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, TypeVar, overload
 from natsproto._async_hints import items
 from natsproto.errors import InvalidStreamConfig, NatsError, StreamNameInUse
 from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._codec import Duration, amended
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import (
     KV_STREAM,
     KV_SUBJECTS,
@@ -25,6 +25,7 @@ from natsproto.jetstream._config import (
 )
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._record import amended
 from natsproto.jetstream._stream import create_or_update_stream, write_stream
 from natsproto.jetstream._stream_manager import StreamManager
 

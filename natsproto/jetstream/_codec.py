@@ -551,20 +551,6 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
     return payload
 
 
-def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
-    """Return a copy of the record with other values of some fields, or a new record of these fields. TypeError for
-    unknown fields.
-    """
-    if record is None:
-        return kind(**fields)  # type: ignore[arg-type]  # checked by the constructor
-    if not isinstance(record, kind):
-        raise TypeError(
-            f"the configuration must be of type {kind.__name__}, not {type(record).__name__}; "
-            "single fields are named arguments, names of things too"
-        )
-    return record.replace(**fields)
-
-
 def dumps(payload: Record | Mapping[str, object]) -> bytes:
     """Return the compact JSON of a record, or of a dict whose values may be records.
 

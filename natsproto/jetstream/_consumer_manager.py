@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from natsproto._async_hints import items
 from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._codec import NEVER, Duration, amended
+from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, check_stream_name
 from natsproto.jetstream._config_compare import consumer_differences
 from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
@@ -32,6 +32,7 @@ from natsproto.jetstream._info import (
     StreamInfo,
 )
 from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._record import amended
 
 if TYPE_CHECKING:
     from typing import Unpack

@@ -169,6 +169,20 @@ def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -
     return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
 
 
+def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
+    """Return a copy of the record with other values of some fields, or a new record of these fields. TypeError for
+    unknown fields.
+    """
+    if record is None:
+        return kind(**fields)  # checked by the constructor
+    if not isinstance(record, kind):
+        raise TypeError(
+            f"the configuration must be of type {kind.__name__}, not {type(record).__name__}; "
+            "single fields are named arguments, names of things too"
+        )
+    return record.replace(**fields)
+
+
 def changed(record: R, values: Mapping[str, object]) -> R:
     """``replace`` without checks, for values of natsproto's own."""
     copy = type(record).__new__(type(record))

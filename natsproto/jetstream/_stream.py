@@ -21,7 +21,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
-from natsproto.jetstream._codec import Duration, amended, decode, encode
+from natsproto.jetstream._codec import Duration, decode, encode
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._consumer.handle import check_stream_sequence
@@ -34,6 +34,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
 )
 from natsproto.jetstream._multi_last import MultiLastGet
+from natsproto.jetstream._record import amended
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 

@@ -11,10 +11,11 @@ from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto.errors import NoStream
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._codec import Duration, amended
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._record import amended
 from natsproto.jetstream._stream import Stream, create_or_update_stream, write_stream
 from natsproto.protocol.subject import subscribe_subject
 
