@@ -18,9 +18,9 @@ from opentelemetry.trace import SpanKind
 from natsproto._core.subscription import Subscription
 from natsproto.jetstream._consumer.handle import PullConsumer
 from natsproto.jetstream._consumer.messages import Fetch, FetchIterator, Messages, MessageSource
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.ordered import OrderedConsumer, OrderedSource
 from natsproto.jetstream._consumer.pull import PullSource
-from natsproto.jetstream._consumer.pull_options import FetchArgs, PullMode, fetch_options
+from natsproto.jetstream._consumer.pull_options import FetchArgs, PullMode, PullOptions, fetch_options
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
@@ -126,12 +126,12 @@ class TracedPushConsumer(PushConsumer):
 class TracedOrderedConsumer(OrderedConsumer):
     """An ordered consumer whose messages get receive spans when they are read."""
 
-    def _make_fetch(self, source: MessageSource) -> Fetch:
+    def _make_fetch(self, options: PullOptions) -> Fetch:
         state = self._state
-        return TracedFetch(source, state.put_back, traced_client(state.connection), self)
+        return TracedFetch(OrderedSource(state, options), state.put_back, traced_client(state.connection), self)
 
-    def _make_messages(self, source: MessageSource) -> Messages:
-        state = self._state
+    def _make_messages(self, options: PullOptions) -> Messages:
+        state, source = self._state, OrderedSource(self._state, options)
         return TracedMessages(source, self._description, state.put_back, traced_client(state.connection), self)
 
 

@@ -27,7 +27,7 @@ from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import no_message_error
-from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages, MessageSource
+from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages
 from natsproto.jetstream._consumer.ordered_state import (
     CREATE_TIMEOUT_GROWTH,
     FIRST_CREATE_TIMEOUT_S,
@@ -154,7 +154,7 @@ class OrderedConsumer:
         if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
         options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
-        return self._make_fetch(OrderedSource(self._state, options))
+        return self._make_fetch(options)
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
@@ -192,7 +192,7 @@ class OrderedConsumer:
             threshold_bytes=threshold_bytes,
             stop_after=stop_after,
         )
-        return self._make_messages(OrderedSource(self._state, options))
+        return self._make_messages(options)
 
     def consume(
         self,
@@ -239,13 +239,13 @@ class OrderedConsumer:
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
 
-    def _make_fetch(self, source: MessageSource) -> Fetch:
+    def _make_fetch(self, options: PullOptions) -> Fetch:
         """Create every Fetch."""
-        return Fetch(source, self._state.put_back)
+        return Fetch(OrderedSource(self._state, options), self._state.put_back)
 
-    def _make_messages(self, source: MessageSource) -> Messages:
+    def _make_messages(self, options: PullOptions) -> Messages:
         """Create every Messages."""
-        return Messages(source, self._state.description, self._state.put_back)
+        return Messages(OrderedSource(self._state, options), self._state.description, self._state.put_back)
 
     @property
     def _description(self) -> str:
