@@ -192,7 +192,7 @@ class PullState:
         self._since_probe = 0  # messages since the last probe
         self._failures = 0  # in a row
         self._retry_at = 0.0  # when it may be asked again
-        if self._is_complete() or self._has_available():
+        if counts.received and (self._is_complete() or self._has_available()):  # the first condition saves two calls
             self.phase = PullPhase.DONE
 
     # ------------------------------------------------------------ pulling
@@ -571,7 +571,8 @@ class PullState:
             self._retry_at = min(self._retry_at, self._until)
 
     def _finish(self) -> Decision:
-        self._abandon_pulls()
+        if self.pending:  # saves a call for each complete fetch
+            self._abandon_pulls()
         self.phase = PullPhase.DONE
         return DONE
 
