@@ -36,8 +36,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
     from natsproto.jetstream.kv._bucket import KeyValue, KeyValueStatus
     from natsproto.jetstream.kv._keys import KeyCodec
-    from natsproto.jetstream.objectstore._status import ObjectStoreStatus
-    from natsproto.jetstream.objectstore._store import ObjectStore
+    from natsproto.jetstream.objectstore._store import ObjectStore, ObjectStoreStatus
 
 T = TypeVar("T")
 
@@ -230,7 +229,7 @@ class BucketManager(StreamManager):
     @items
     async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
         """Yield the configuration and state of every object store."""
-        from natsproto.jetstream.objectstore._status import ObjectStoreStatus
+        from natsproto.jetstream.objectstore._store import ObjectStoreStatus
 
         async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):
             if info.config.name.startswith(OBJECT_STREAM):

@@ -13,16 +13,16 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeGuard
 
+from natsproto.jetstream.objectstore import _index as index
 from natsproto.jetstream.objectstore import _reader as reader
 from natsproto.jetstream.objectstore import _store as store
-from natsproto.jetstream.objectstore import _watch as watch
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
 
 if TYPE_CHECKING:
     from natsproto.jetstream._backup import Progress
     from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream.objectstore._content import ObjectContent
     from natsproto.jetstream.objectstore._meta import ObjectInfo
+    from natsproto.jetstream.objectstore._upload import ObjectContent
     from natsproto.protocol.headers import HeadersLike
 
 _END: Final = bytearray()
@@ -41,10 +41,10 @@ class ObjectReader(SyncContext[reader.ObjectReader]):
         return self._portal.iterate(self._inner)
 
 
-class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
+class ObjectWatcher(ContextReader[index.ObjectWatcher, "ObjectInfo"]):
     """The metadata of objects as they change. Enter it, then iterate it or call ``next``."""
 
-    ready: Final = blocking(watch.ObjectWatcher.ready)
+    ready: Final = blocking(index.ObjectWatcher.ready)
 
     @property
     def caught_up(self) -> bool:

@@ -32,7 +32,9 @@ async def names(store: ObjectStore, *, deleted: bool = False) -> list[str]:
 
 async def chunks(store: ObjectStore) -> dict[str, int]:
     """How many chunks the stream holds, by the nuid of their object."""
-    return {subject.split(".")[3]: count async for subject, count in store._stream.subjects(f"$O.{store.bucket}.C.>")}
+    return {
+        subject.split(".")[3]: count async for subject, count in store._index.stream.subjects(f"$O.{store.bucket}.C.>")
+    }
 
 
 async def settled(store: ObjectStore) -> None:

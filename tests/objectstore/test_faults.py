@@ -329,7 +329,7 @@ async def test_new_leaders_cost_no_chunk(batched: bool) -> None:
         await store.put("o", b"before")
 
         async def step_down() -> None:
-            await another_leader(js, store._stream.name)
+            await another_leader(js, store._index.stream.name)
 
         for number in (5, 30, 59):
             await store.put("o", interrupted(data, number, step_down), timeout=20)

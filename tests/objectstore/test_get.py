@@ -24,7 +24,6 @@ from natsproto.jetstream._codec import NEVER, dumps
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore import ObjectReader, ObjectStore
-from natsproto.jetstream.objectstore import _download as downloads
 from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._meta import meta_subject
 from tests.jetstream.reading import subscriptions
@@ -42,12 +41,12 @@ async def made(js: JetStream, data: bytes | None = None) -> ObjectStore:
 
 
 async def sequences(store: ObjectStore) -> list[int]:
-    return [message.seq async for message in store._stream.get_batch(subject="$O.files.C.>")]
+    return [message.seq async for message in store._index.stream.get_batch(subject="$O.files.C.>")]
 
 
 async def no_consumers(store: ObjectStore) -> None:
     async with asyncio.timeout(10):
-        while [name async for name in store._stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
+        while [name async for name in store._index.stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
 
 
@@ -230,7 +229,7 @@ async def test_digest_mismatch_of_a_missing_chunk(
     store = await made(jetstream)
     found = await sequences(store)
     for place in gone:
-        await store._stream.delete_message(found[place])
+        await store._index.stream.delete_message(found[place])
     async with asyncio.timeout(10):
         with pytest.raises(DigestMismatch) as damage:
             await read(store.get("o", offset=offset))
@@ -248,7 +247,7 @@ async def test_digest_mismatch_of_a_chunk_deleted_meanwhile(
     async with store.get("o") as obj:
         await anext(obj)
         for sequence in found[20:]:
-            await store._stream.delete_message(sequence)
+            await store._index.stream.delete_message(sequence)
         with pytest.raises(DigestMismatch, match="20 of 40 chunks are there"):
             async for _ in obj:
                 pass
@@ -400,7 +399,7 @@ async def test_a_file_that_cannot_be_had_leaves_nothing(jetstream: JetStream, tm
         await store.get_file("o", tmp_path)
     with pytest.raises(FileNotFoundError):
         await store.get_file("o", tmp_path / "missing" / "f")
-    await store._stream.delete_message((await sequences(store))[3])
+    await store._index.stream.delete_message((await sequences(store))[3])
     for resume in (False, True):
         with pytest.raises(DigestMismatch):
             await store.get_file("o", tmp_path / "out.bin", resume=resume)
@@ -431,7 +430,7 @@ class Broken(Exception):
 async def test_a_get_goes_on_where_the_last_one_ended(
     jetstream: JetStream, tmp_path: pathlib.Path, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(downloads, "WRITE_BYTES", 1)
+    monkeypatch.setattr(readers, "WRITE_BYTES", 1)
     data = content(4_000_000)
     store = await made(jetstream, data)
     target = tmp_path / "out.bin"

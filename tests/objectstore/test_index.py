@@ -122,16 +122,16 @@ async def test_a_description_that_is_none_is_a_typed_error(jetstream: JetStream,
 
 async def test_what_others_say_of_an_object_is_kept(jetstream: JetStream, nats_client: Client) -> None:
     store = await made(jetstream, o=b"1")
-    said = json.loads((await store._stream.get_last_message(meta_subject("files", "o"))).data)
+    said = json.loads((await store._index.stream.get_last_message(meta_subject("files", "o"))).data)
     assert "mtime" not in said
     said |= {"color": "red", "mtime": "0001-01-01T00:00:00Z"}
     await nats_client.request(meta_subject("files", "o"), json.dumps(said).encode(), headers={"Nats-Rollup": "sub"})
     info = await store.info("o")
     assert info.extra == {"color": "red"}
-    stored = await store._stream.get_last_message(meta_subject("files", "o"))
+    stored = await store._index.stream.get_last_message(meta_subject("files", "o"))
     assert info.mtime == stored.time
     await store.update_meta("o", description="new")
-    said = json.loads((await store._stream.get_last_message(meta_subject("files", "o"))).data)
+    said = json.loads((await store._index.stream.get_last_message(meta_subject("files", "o"))).data)
     assert (said["color"], said["description"], "mtime" in said) == ("red", "new", False)
 
 

@@ -252,7 +252,7 @@ async def test_chunks_have_the_size_that_was_asked_for(jetstream: JetStream) -> 
     data = content(10_001)
     info = await store.put("o", data, chunk_size=1000)
     assert info.chunks == 11
-    sizes = [len(m.data) async for m in store._stream.get_batch(subject="$O.files.C.>")]
+    sizes = [len(m.data) async for m in store._index.stream.get_batch(subject="$O.files.C.>")]
     assert sizes == [1000] * 10 + [1]
     assert await store.get_bytes("o") == data
 

@@ -102,7 +102,7 @@ async def test_watch_of_objects_removed_meanwhile(jetstream: JetStream, monkeypa
     await add_links(store, 2000)
     async with store.watch() as watcher:
         await watcher.next(timeout=5)  # a part of them is on its way now
-        await store._stream.purge()
+        await store._index.stream.purge()
         async with asyncio.timeout(10):
             await watcher.ready()
 
@@ -122,7 +122,7 @@ async def test_watch_is_used_in_its_block_and_leaves_nothing(jetstream: JetStrea
             await watcher.next()
         await watcher.ready()  # an empty store was complete when it was entered
     async with asyncio.timeout(10):
-        while [name async for name in store._stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
+        while [name async for name in store._index.stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
     assert subscriptions(nats_client) == before
     await end_of_tasks(tasks)

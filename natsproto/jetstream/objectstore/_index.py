@@ -1,20 +1,22 @@
-"""The index of a store: the infos of its objects, and their conditional changes.
+"""The index of a store: the infos of its objects, their conditional changes and the watch of them.
 
-Owns the replacement of an info (compare and set on its subject, so that concurrent changes are serialised) and the
-purge of chunks that belong to no object.
+Owns the replacement of an info (compare and set on its subject, so that concurrent changes are serialised), the purge
+of chunks that belong to no object, and the proof that no object uses them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from contextlib import aclosing
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
 
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
     BucketNotFound,
+    ConfigError,
     ConnectionClosed,
     ConnectionLost,
     JetStreamNotEnabled,
@@ -22,6 +24,7 @@ from natsproto.errors import (
     MessageNotFound,
     NatsError,
     NoStream,
+    ObjectNotFound,
     PermissionDenied,
     PublishUncertain,
     RequestTimeout,
@@ -31,14 +34,24 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._codec import Duration, dumps
+from natsproto.jetstream._codec import NEVER, Duration, dumps
 from natsproto.jetstream._config import OBJECT_STREAM
-from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._consumer.messages import Messages
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.watch import WatchBase
+from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.publish import publish, wait_connected
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, meta_subject, read_info
+from natsproto.jetstream.objectstore._meta import (
+    ObjectInfo,
+    all_chunk_subjects,
+    all_meta_subjects,
+    chunk_subject,
+    meta_subject,
+    read_info,
+)
 
 T = TypeVar("T")
 
@@ -69,14 +82,13 @@ class ObjectIndex:
     bucket: str
     stream: Stream
 
-    def __init__(self, api: Api, bucket: str, stream: Stream) -> None:
-        self.api, self.bucket, self.stream = api, bucket, stream
+    def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
+        self.api, self.bucket = api, bucket
+        self.stream = Stream(api, OBJECT_STREAM + bucket, info)
 
     def index_of(self, bucket: str) -> ObjectIndex:
         """Return the index of another store of this account, which may not exist."""
-        return (
-            self if bucket == self.bucket else ObjectIndex(self.api, bucket, Stream(self.api, OBJECT_STREAM + bucket))
-        )
+        return self if bucket == self.bucket else ObjectIndex(self.api, bucket)
 
     def timeout_seconds(self, timeout: Duration | None) -> float:
         """Return a timeout in seconds, more than 0; the context's by default."""
@@ -88,26 +100,22 @@ class ObjectIndex:
         """Find the info of an object, deleted or not.
 
         The leader is asked, and other servers only without permission for the leader: one that lags would return a
-        version whose chunks are being purged.
-        """
-        try:
-            with bucket_errors(self.bucket):
-                found = await self._get_info_message(meta_subject(self.bucket, name), self.timeout_seconds(timeout))
-        except MessageNotFound:
-            return None
-        return IndexEntry(read_info(found.data, found.time), found.seq)
-
-    async def _get_info_message(self, subject: str, wait: float) -> RawMessage:
-        """Repeat the request while there is no reply: a request during an election is dropped, and a long upload must
-        not fail for that.
+        version whose chunks are being purged. The request is repeated while there is no reply: a request during an
+        election is dropped, and a long upload must not fail for that.
         """
         connection, loop = self.api.connection, asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        subject = meta_subject(self.bucket, name)
+        deadline = loop.time() + self.timeout_seconds(timeout)
         direct = False
         while True:
             try:
                 left = min(REQUEST_TIMEOUT_S, max(0.01, deadline - loop.time()))
-                return await self.stream.get_last_message(subject, direct=direct, timeout=left)
+                found = await self.stream.get_last_message(subject, direct=direct, timeout=left)
+                return IndexEntry(read_info(found.data, found.time), found.seq)
+            except MessageNotFound:
+                return None
+            except StreamNotFound as exc:
+                raise BucketNotFound(self.bucket) from exc
             except PermissionDenied:
                 if direct:
                     raise
@@ -118,6 +126,23 @@ class ObjectIndex:
                     raise
             await wait_connected(connection, deadline)
             await asyncio.sleep(MIN_RETRY_PAUSE_S)
+
+    async def get_info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
+        """Return the info of an object. ObjectNotFound, also for a deleted object, unless ``deleted``."""
+        found = await self.find(name, timeout=timeout)
+        if found is None or (found.info.deleted and not deleted):
+            raise ObjectNotFound(self.bucket, name)
+        return found.info
+
+    async def infos(self, *, direct: bool = True, timeout: Duration | None) -> AsyncGenerator[ObjectInfo]:
+        """Yield all infos in the order of the stream, from any server if ``direct``. InvalidReply for an info that
+        cannot be read.
+        """
+        stored = self.stream.get_batch(subject=all_meta_subjects(self.bucket), direct=direct, timeout=timeout)
+        async with aclosing(stored.batches()) as batches:
+            async for batch in batches:
+                for message in batch:
+                    yield read_info(message.data, message.time)
 
     async def translate_error(self, error: NatsError) -> NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone."""
@@ -238,3 +263,96 @@ class ObjectIndex:
             except NatsError:
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, MAX_RETRY_PAUSE_S)
+
+    # ---------------------------------------------------------------- orphaned chunks
+
+    async def find_orphans(self, older_than: float, timeout: Duration | None) -> list[str]:
+        """Find the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
+
+        The order makes this safe. Chunks are listed first, so objects completed meanwhile are in the infos, which are
+        read later. Infos are read twice: from any server, which is fast, and, for the chunks not found there, from the
+        leader in the order of the stream. A change or rename stores the new info before it removes the old one, so one
+        is found.
+        """
+        info = await self.stream.info(timeout=timeout)
+        if info.config.mirror is not None or info.config.sources:
+            why = "is a mirror or has sources: the infos of these chunks may not have arrived yet"
+            raise ConfigError("object store", self.bucket, why)
+        now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
+        chunks = all_chunk_subjects(self.bucket)
+        stored = {subject async for subject, _ in self.stream.subjects(chunks, timeout=timeout)}
+        stored -= await self._referenced(timeout, direct=True)
+        old = [subject for subject in stored if await self._age(subject, now, timeout) >= older_than]
+        if old:
+            named = await self._referenced(timeout, direct=False)
+            old = [subject for subject in old if subject not in named]
+        return old
+
+    async def _referenced(self, timeout: Duration | None, *, direct: bool) -> set[str]:
+        """Return the subjects of the chunks of all objects."""
+        infos = self.infos(direct=direct, timeout=timeout)
+        return {chunk_subject(self.bucket, info.nuid) async for info in infos if not info.deleted}
+
+    async def _age(self, subject: str, now: Timestamp, timeout: Duration | None) -> float:
+        """Return the seconds since the newest chunk was stored; -1 when there is none."""
+        try:
+            newest = await self.stream.get_last_message(subject, direct=False, timeout=timeout)
+        except MessageNotFound:
+            return -1.0
+        return (now - newest.time).total_seconds()
+
+
+class ObjectWatcher(WatchBase[ObjectInfo]):
+    """The infos of objects as they change. Created by ``ObjectStore.watch``; use it with ``async with``, then iterate.
+
+    ``async for`` yields one at a time, ``next()`` returns one within a timeout. It continues after restarts, reconnects
+    and changes of the leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, and
+    raises BucketNotFound when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. When
+    several tasks read one watch, each change goes to one of them and its end to all.
+    """
+
+    def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
+        super().__init__(ordered, bucket, f"watch of object store {bucket!r}", updates_only=updates_only)
+        self._ignore_deletes = ignore_deletes
+
+    def __aiter__(self) -> AsyncIterator[ObjectInfo]:
+        return self._each()
+
+    async def _each(self) -> AsyncGenerator[ObjectInfo]:
+        tasks = self._require_entered()._reader_tasks
+        task = tasks.enter()
+        try:
+            while await self._has_next():
+                yield self._buffered.popleft()
+        finally:
+            tasks.leave(task)
+
+    async def __anext__(self) -> ObjectInfo:
+        if await self._has_next():
+            return self._buffered.popleft()
+        raise StopAsyncIteration
+
+    async def _has_next(self) -> bool:
+        while not self._buffered:
+            if not await self._wait_more() and not self._buffered:
+                return False
+        return True
+
+    async def next(self, timeout: Duration | None = None) -> ObjectInfo:
+        """Return the next change; wait at most ``timeout`` seconds (None: forever).
+
+        RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
+        """
+        return await self._next_item(timeout, "change")
+
+    def _receive(self, messages: Messages) -> bool:
+        before = self._received
+        while (message := messages.take()) is not None:
+            messages.release(message)
+            self._received += 1
+            if not self._initial_done:
+                self._count_initial((message,))
+            info = read_info(message.data, message.metadata.timestamp)
+            if not (info.deleted and self._ignore_deletes):
+                self._buffered.append(info)
+        return self._received > before

@@ -1,14 +1,19 @@
-"""Reading the content of an object from its chunks.
+"""Getting the content of an object from its chunks, also as bytes or a file.
 
-Owns the ordered consumer that reads the chunks, the check of the digest, and the detection of missing chunks.
+Owns the ordered consumer that reads the chunks, the check of the digest, and the detection of missing chunks. Owns the
+partial file: the target appears only when it is complete and its digest is right.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from hashlib import sha256
+import asyncio
+import os
+from collections.abc import AsyncIterator, Callable
+from hashlib import file_digest, sha256
+from io import BytesIO
+from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from natsproto._async_hints import AsyncForHint
 from natsproto.errors import (
@@ -24,6 +29,7 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import check_bucket_name
 from natsproto.jetstream._consumer.messages import Messages
@@ -46,7 +52,11 @@ PREFETCH_CHUNKS = 500
 STALL_TIMEOUT_S = 1.0
 """Seconds without a chunk after which the leader is asked for it."""
 MAX_RESTARTS = 5
-"""Restarts of a read whose object was replaced before its first chunk was returned."""
+"""Restarts of a read whose object was replaced before its first chunk was returned, or of reading a whole object."""
+WRITE_BYTES = 2**20
+"""Bytes written to a file in one go."""
+
+ProgressCallback = Callable[[Progress], object] | None
 
 
 async def resolve(
@@ -60,7 +70,7 @@ async def resolve(
     if isinstance(wanted, ObjectInfo):
         index, name, info = index.index_of(check_bucket_name(wanted.bucket)), wanted.name, wanted
     else:
-        name, info = check_object_name(wanted), await _existing(index, wanted, timeout)
+        name, info = check_object_name(wanted), await index.get_info(wanted, timeout=timeout)
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
@@ -69,17 +79,10 @@ async def resolve(
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
         index, name = index.index_of(check_bucket_name(link.bucket)), link.name
-        info = await _existing(index, name, timeout)
+        info = await index.get_info(name, timeout=timeout)
     if info.deleted:
         raise ObjectNotFound(index.bucket, name)
     return index, info
-
-
-async def _existing(index: ObjectIndex, name: str, timeout: Duration | None) -> ObjectInfo:
-    found = await index.find(name, timeout=timeout)
-    if found is None or found.info.deleted:
-        raise ObjectNotFound(index.bucket, name)
-    return found.info
 
 
 class ObjectReader(AsyncForHint):
@@ -296,3 +299,92 @@ class ObjectReader(AsyncForHint):
         messages, self._messages = self._messages, None
         if messages is not None:
             await messages.stop()
+
+
+# ---------------------------------------------------------------- whole objects
+
+
+async def to_bytes(
+    index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, progress: ProgressCallback
+) -> bytes:
+    """Return the content; start again when the object is replaced meanwhile."""
+    for attempt in range(MAX_RESTARTS + 1):
+        buffer = BytesIO()  # grows in place, and gives its content away without a copy
+        try:
+            async with ObjectReader(index, name, timeout=timeout) as reader:
+                chunks = 0
+                async for chunk in reader:
+                    buffer.write(chunk)
+                    chunks += 1
+                    if progress is not None:
+                        progress(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
+            return buffer.getvalue()
+        except ObjectChanged:
+            if attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
+                raise
+    raise AssertionError
+
+
+async def to_file(
+    index: ObjectIndex,
+    name: str | ObjectInfo,
+    path: str | os.PathLike[str],
+    *,
+    resume: bool,
+    timeout: Duration | None,
+    progress: ProgressCallback,
+) -> ObjectInfo:
+    """Write the content to a file; see ObjectStore.get_file."""
+    target = Path(path)
+    if await asyncio.to_thread(target.is_dir):
+        raise IsADirectoryError(f"{target} is a directory: give the path of a file")
+    for attempt in range(MAX_RESTARTS + 1):
+        store, info = await resolve(index, name, timeout)
+        # What can be resumed is found by the version of the object that it is a part of.
+        mark = info.nuid if resume else index.api.connection._new_id()
+        partial = target.with_name(f"{target.name}.{mark}.partial")
+        try:
+            with partial.open("ab" if resume else "xb") as file:
+                await _write(ObjectReader(store, info, timeout=timeout), info.size, file, partial, progress)
+                await asyncio.to_thread(_sync, file)
+            os.replace(partial, target)
+            return info
+        except BaseException as exc:
+            if not resume or isinstance(exc, (DigestMismatch, ObjectChanged)):
+                partial.unlink(missing_ok=True)
+            if not isinstance(exc, ObjectChanged) or attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
+                raise
+    raise AssertionError
+
+
+async def _write(reader: ObjectReader, total: int, file: BinaryIO, path: Path, progress: ProgressCallback) -> None:
+    """Write the content of an object of ``total`` bytes to a file, which may have the beginning of it."""
+    size = await asyncio.to_thread(os.path.getsize, path)
+    if size:
+        size = min(size, total)
+        await asyncio.to_thread(file.truncate, size)
+        reader.resume(size, await asyncio.to_thread(_digest_of, path))
+    pieces: list[bytes] = []
+    waiting = chunks = 0
+    async with reader:
+        async for chunk in reader:
+            pieces.append(chunk)
+            waiting += len(chunk)
+            chunks += 1
+            if waiting >= WRITE_BYTES:
+                await asyncio.to_thread(file.writelines, pieces)
+                size += waiting
+                pieces, waiting = [], 0
+            if progress is not None:
+                progress(Progress(bytes=size + waiting, chunks=chunks, total=total))
+    await asyncio.to_thread(file.writelines, pieces)
+
+
+def _digest_of(path: Path) -> Hash:
+    with path.open("rb") as file:
+        return file_digest(file, "sha256")
+
+
+def _sync(file: BinaryIO) -> None:
+    file.flush()
+    os.fsync(file.fileno())

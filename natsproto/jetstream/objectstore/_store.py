@@ -1,7 +1,7 @@
 """The object store (ADR-20).
 
-Owns the handle for programs, and the rules for objects and links. ``_upload`` stores content, ``_reader`` reads it,
-``_index`` changes infos.
+Owns the handle for programs, its status, and the rules for objects and links. ``_upload`` stores content, ``_reader``
+reads it, ``_index`` changes infos.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypedDict, overload
 from natsproto._async_hints import items
 from natsproto._durations import seconds
 from natsproto._old_names import OBJECT_STORE, explain_missing
+from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
     NatsError,
@@ -29,13 +30,10 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import NEVER, Duration, dumps
-from natsproto.jetstream._config import OBJECT_STREAM, DeliverPolicy, check_bucket_name
+from natsproto.jetstream._config import DeliverPolicy, ObjectStoreConfig, check_bucket_name
 from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
-from natsproto.jetstream.objectstore._content import ObjectContent
-from natsproto.jetstream.objectstore._download import to_bytes, to_file
-from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex
+from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import (
     DEFAULT_CHUNK_BYTES,
     ObjectInfo,
@@ -43,13 +41,9 @@ from natsproto.jetstream.objectstore._meta import (
     ObjectOptions,
     all_meta_subjects,
     check_object_name,
-    read_info,
 )
-from natsproto.jetstream.objectstore._orphans import find_orphans
-from natsproto.jetstream.objectstore._reader import ObjectReader
-from natsproto.jetstream.objectstore._status import ObjectStoreStatus
-from natsproto.jetstream.objectstore._upload import Upload
-from natsproto.jetstream.objectstore._watch import ObjectWatcher
+from natsproto.jetstream.objectstore._reader import ObjectReader, to_bytes, to_file
+from natsproto.jetstream.objectstore._upload import ObjectContent, Upload
 from natsproto.protocol.headers import HeadersLike
 
 MESSAGE_OVERHEAD_BYTES = 512
@@ -78,9 +72,8 @@ class ObjectStore:
         self.bucket: str = check_bucket_name(bucket)
         """The name of the store."""
         self._api = api
-        self._stream = Stream(api, OBJECT_STREAM + bucket, info)
+        self._index = ObjectIndex(api, bucket, info)
         self._batched = info is not None and info.config.allow_batched
-        self._index = ObjectIndex(api, bucket, self._stream)
 
     def __repr__(self) -> str:
         return f"ObjectStore(bucket={self.bucket!r})"
@@ -90,14 +83,14 @@ class ObjectStore:
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Get the configuration and state of the store."""
         with bucket_errors(self.bucket):
-            info = await self._stream.info(timeout=timeout)
+            info = await self._index.stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus.of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Make the store read-only, permanently: nothing is put, changed, deleted or expired from now on."""
         with bucket_errors(self.bucket):
-            return ObjectStoreStatus.of(await self._stream.seal(timeout=timeout))
+            return ObjectStoreStatus.of(await self._index.stream.seal(timeout=timeout))
 
     async def purge_orphans(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
         """Purge orphaned chunks, left by programs that were killed during ``put``; return their number.
@@ -111,8 +104,8 @@ class ObjectStore:
         """
         removed, age = 0, seconds("older_than", older_than)
         with bucket_errors(self.bucket):
-            for subject in await find_orphans(self._index, age, timeout):
-                removed += await self._stream.purge(subject=subject, timeout=timeout)
+            for subject in await self._index.find_orphans(age, timeout):
+                removed += await self._index.stream.purge(subject=subject, timeout=timeout)
         return removed
 
     # ---------------------------------------------------------------- putting
@@ -248,22 +241,16 @@ class ObjectStore:
         """Get the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
         ``deleted``.
         """
-        found = await self._index.find(check_object_name(name), timeout=timeout)
-        if found is None or (found.info.deleted and not deleted):
-            raise ObjectNotFound(self.bucket, name)
-        return found.info
+        return await self._index.get_info(check_object_name(name), deleted=deleted, timeout=timeout)
 
     @items
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
         """Yield the info of every object and link, the oldest first; deleted ones only with ``deleted``."""
-        stored = self._stream.get_batch(subject=all_meta_subjects(self.bucket), timeout=timeout)
         with bucket_errors(self.bucket):
-            async with aclosing(stored.batches()) as batches:
-                async for batch in batches:
-                    for message in batch:
-                        info = read_info(message.data, message.time)
-                        if deleted or not info.deleted:
-                            yield info
+            async with aclosing(self._index.infos(timeout=timeout)) as infos:
+                async for info in infos:
+                    if deleted or not info.deleted:
+                        yield info
 
     @overload
     def watch(self, *, ignore_deletes: bool = False, updates_only: bool = False) -> ObjectWatcher: ...
@@ -291,7 +278,8 @@ class ObjectStore:
         with each info: see WatchCallback.
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
-        ordered = self._stream.ordered_consumer(filter_subject=all_meta_subjects(self.bucket), deliver_policy=policy)
+        subject = all_meta_subjects(self.bucket)
+        ordered = self._index.stream.ordered_consumer(filter_subject=subject, deliver_policy=policy)
         watcher = ObjectWatcher(ordered, self.bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
         return watcher if cb is None else WatchCallback(watcher, cb, self._api.connection)
 
@@ -401,10 +389,8 @@ class ObjectStore:
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, check_object_name(goal)) == (self.bucket, name):
             raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
-        found = await self._index.index_of(check_bucket_name(bucket)).find(goal, timeout=timeout)
-        if found is None or found.info.deleted:
-            raise ObjectNotFound(bucket, goal)
-        if found.info.link is not None:
+        index = self._index.index_of(check_bucket_name(bucket))
+        if (await index.get_info(goal, timeout=timeout)).link is not None:
             raise ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
         link = ObjectLink(bucket=bucket, name=goal)
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
@@ -469,6 +455,68 @@ class ObjectStore:
         if 0 < limit < size:
             raise PayloadTooLarge(size, limit)
         return info
+
+
+class ObjectStoreStatus(Value):
+    """The configuration of an object store, and the info of its stream."""
+
+    config: ObjectStoreConfig
+    stream: StreamInfo
+
+    @classmethod
+    def of(cls, info: StreamInfo) -> ObjectStoreStatus:
+        """Return the status from a stream's info. ConfigError when the stream is not an object store."""
+        return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the store."""
+        return self.config.bucket
+
+    @property
+    def description(self) -> str:
+        """Its description."""
+        return self.config.description
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all objects and their infos."""
+        return self.stream.state.bytes
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which objects expire; 0 for never."""
+        return self.config.ttl
+
+    @property
+    def storage(self) -> str:
+        """The storage: "file" or "memory"."""
+        return str(self.config.storage)
+
+    @property
+    def replicas(self) -> int:
+        """The number of replicas."""
+        return self.config.num_replicas
+
+    @property
+    def sealed(self) -> bool:
+        """True if the store is read-only."""
+        return self.stream.config.sealed
+
+    @property
+    def is_compressed(self) -> bool:
+        """True if it is compressed on disk."""
+        return self.config.compression
+
+    @property
+    def backing_store(self) -> str:
+        """The backing store: "JetStream"."""
+        return "JetStream"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the store, including the server's."""
+        return self.config.metadata
 
 
 class _Changes(TypedDict, total=False):
