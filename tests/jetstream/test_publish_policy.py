@@ -17,7 +17,13 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.retry_policy import MAX_RETRY_PAUSE_S, TRANSIENT_CODES, PublishState, RetryCounter
+from natsproto.jetstream._publish.retry_policy import (
+    MAX_RETRY_PAUSE_S,
+    TRANSIENT_CODES,
+    PublishState,
+    RetryCounter,
+    uncertain_error,
+)
 
 NOBODY, LOST, SILENCE = NoResponders("s"), ConnectionLost("cut"), RequestTimeout("request to 's'", 5)
 FULL, REFUSED = OutboxFull(1, 2, 3), ApiError(400, ErrCode.STREAM_WRONG_LAST_SEQUENCE, "wrong last sequence", "s")
@@ -94,3 +100,65 @@ def test_refusal_pauses_grow_to_a_second(err_code: int) -> None:
     assert pauses[0] == 0.25 / 8
     assert pauses[-1] == MAX_RETRY_PAUSE_S
     assert pauses == sorted(pauses, key=lambda pause: pause or 0)
+
+
+def test_refusal_pauses_double() -> None:
+    refusals = RetryCounter(2, 0.25)
+    assert [refusals.pause_after(TOO_BUSY) for _ in range(6)] == [1 / 32, 1 / 16, 1 / 8, 1 / 4, 1 / 2, 1.0]
+
+
+def test_attempts_without_a_stream_by_default() -> None:
+    without_id = RetryCounter(None, 0.25)
+    assert [without_id.pause_after(NOBODY) for _ in range(3)] == [0.25, 0.25, None]
+    with_id = RetryCounter(None, 0.25, has_id=True)
+    assert [with_id.pause_after(NOBODY) for _ in range(9)] == [0.25] * 9
+
+
+@pytest.mark.parametrize(("attempts", "waited"), [(-1, 5), (0, 0), (1, 0)])
+def test_no_stream_error_has_the_time_waited(attempts: int, waited: float) -> None:
+    assert RetryCounter(attempts, 0.25).no_stream_error("s", 5).waited == waited
+
+
+def test_uncertain_error_has_reason_and_cause() -> None:
+    error = uncertain_error("s", LOST, 5)
+    assert error.reason == "connection lost: cut"
+    assert error.__cause__ is LOST
+    assert uncertain_error("s", LOST, 5, "the batch was lost").reason == "the batch was lost"
+
+
+@pytest.mark.parametrize("now", [5.0, 6.0])
+def test_lost_connection_after_the_timeout_is_raised(now: float) -> None:
+    with pytest.raises(PublishUncertain):
+        state(has_id=True).pause_after(LOST, 0, now)
+
+
+def test_refusal_of_a_copy_is_certain() -> None:
+    """The server looks for a stored copy first, so a refusal shows that there is none."""
+    message = state(has_id=True)
+    message.pause_after(LOST, 0, 1)
+    with pytest.raises(ApiError, match="wrong last sequence"):
+        message.pause_after(REFUSED, 1, 1.1)
+
+
+def test_first_reason_of_uncertainty_is_told() -> None:
+    message = state(has_id=True, attempts=0)
+    message.pause_after(LOST, 0, 1)
+    with pytest.raises(PublishUncertain, match="cut, and then no stream"):
+        message.pause_after(NOBODY, 1, 3)
+    silent = state(has_id=True, attempts=0)
+    with pytest.raises(PublishUncertain, match=r"1\.5") as caught:
+        silent.pause_after(NOBODY, 2, 3.5)
+    assert "5.5" not in str(caught.value)
+
+
+def test_silence_of_exactly_a_second_counts() -> None:
+    with pytest.raises(PublishUncertain):
+        state(has_id=True, attempts=0).pause_after(NOBODY, 1, 2)
+    with pytest.raises(NoStream):
+        state(has_id=True, attempts=0).pause_after(NOBODY, 1, 1.99)
+
+
+def test_pause_must_end_before_the_timeout() -> None:
+    assert state(has_id=True).pause_after(NOBODY, 4.7, 4.7) == 0.25
+    with pytest.raises(NoStream):
+        state(has_id=True).pause_after(NOBODY, 4.75, 4.75)

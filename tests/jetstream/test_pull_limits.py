@@ -37,6 +37,19 @@ def test_limits_only_shrink() -> None:
             assert known.learn(f"exceeded maxrequest{what} of {other}") == known
 
 
+def test_limit_of_one_is_a_limit() -> None:
+    batch, size = (NO_PULL_LIMITS.learn(f"exceeded maxrequest{what} of 1") for what in ("batch", "maxbytes"))
+    assert batch == NO_PULL_LIMITS._replace(batch=1)
+    assert size == NO_PULL_LIMITS._replace(size=1)
+
+
+@pytest.mark.parametrize(("limit", "seconds"), [("1.5µs", 1.5e-6), ("2us", 2e-6), ("70ns", 7e-8), ("2h3m", 7380.0)])
+def test_limit_of_time_in_any_unit(limit: str, seconds: float) -> None:
+    learned = NO_PULL_LIMITS.learn(f"exceeded maxrequestexpires of {limit}")
+    assert learned is not None
+    assert learned.expires == pytest.approx(seconds)
+
+
 @pytest.mark.parametrize(("consumed", "done"), [(0, True), (1, True), (2, False)])
 def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> None:
     """The one that takes its place has nothing to ask for as long as messages wait to be read."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConsumerGone, PullRefused
+from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PriorityOptions, PullMode, pull_options
 from natsproto.jetstream._consumer.pull_state import ARM, DONE, KEEP, REFILL, Action, PullRequest, PullState
 from tests.jetstream.pulling import Counted, Pulling
@@ -408,7 +410,7 @@ def test_fetch_of_available_messages_waits_for_one() -> None:
     assert asked(ledger, 1.0).batch == 10
 
 
-def test_reconnect_forgets_abandoned_pulls_and_failures() -> None:
+def test_reconnect_forgets_old_pulls_and_failures() -> None:
     ledger = open_pull()
     ledger.state.on_disconnect()
     ledger.state.on_reconnect(0.0)
@@ -423,3 +425,47 @@ def test_reconnect_does_not_begin_again_after_the_end() -> None:
     ledger.state.stop()
     assert ledger.state.on_reconnect(0.0) is KEEP
     assert ledger.is_done
+
+
+# ---------------------------------------------------------------- adaptive prefetch
+
+
+class Payload(NamedTuple):
+    """A message of so many bytes."""
+
+    data: range
+
+
+def prefetched(sizes: list[int], took: float) -> AdaptivePrefetch:
+    """Messages of these sizes came together, and were consumed in two equal steps."""
+    prefetch = AdaptivePrefetch()
+    prefetch.on_messages([Payload(range(size)) for size in sizes], 0, 0.0)
+    for step in (1, 2):
+        prefetch.on_consumed(len(sizes) // 2, took * step / 2)
+    return prefetch
+
+
+def test_prefetch_counts_each_second_once() -> None:
+    assert prefetched([1] * 1000, took=0.08).decide() == 1250
+
+
+def test_prefetch_is_measured_anew_after_each_decision() -> None:
+    prefetch = prefetched([1] * 1000, took=0.05)
+    assert prefetch.decide() == 2000
+    prefetch.on_messages([Payload(range(1))] * 1000, 0, 1.0)
+    prefetch.on_consumed(1000, 1.0625)
+    assert prefetch.decide() == 1600
+    prefetch.on_consumed(63, 1.0625)
+    assert prefetch.decide() == 1600, "too few to judge by"
+
+
+@pytest.mark.parametrize(("consumed", "bound"), [(63, 500), (64, 4096)])
+def test_prefetch_reset_forgets_measurements(consumed: int, bound: int) -> None:
+    prefetch = prefetched([1] * 1000, took=0.05)
+    prefetch.reset()
+    prefetch.on_consumed(consumed, 0.05)
+    assert prefetch.decide() == bound
+
+
+def test_prefetch_size_is_the_mean_of_eight() -> None:
+    assert prefetched([2**24, *[0] * 15], took=0.0).bound == 8

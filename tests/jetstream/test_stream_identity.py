@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
-from natsproto.errors import JetStreamNotEnabled, NatsError, RequestTimeout, StreamNotFound
+from natsproto.errors import ApiError, JetStreamNotEnabled, NatsError, PermissionDenied, RequestTimeout, StreamNotFound
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._codec import decode
+from natsproto.jetstream._codec import NEVER, decode
 from natsproto.jetstream._consumer.stream_identity import StreamIdentity
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._timestamp import Timestamp
@@ -50,3 +51,155 @@ async def test_lost_stream_is_noticed_on_a_slow_server(fault: NatsError) -> None
     with pytest.raises(StreamNotFound):
         await same.verify(lambda: 10)
     assert server.asked < 50
+
+
+# ---------------------------------------------------------------- scripted replies
+
+BEGUN = Timestamp.parse("2026-01-02T00:00:00Z")
+"""When the first consumer was created."""
+
+
+class Replies:
+    """Answers STREAM.INFO with one info after the other, the last one again and again, and notes the times."""
+
+    def __init__(self, *replies: dict[str, Any] | NatsError) -> None:
+        self._replies = list(replies)
+        self.asked: list[float] = []
+
+    async def call_for(self, kind: type[StreamInfo], endpoint: str, *, operation: str, timeout: float) -> StreamInfo:
+        assert (endpoint, operation, timeout) == ("STREAM.INFO.S", "go on", 1.0)
+        self.asked.append(asyncio.get_running_loop().time())
+        reply = self._replies.pop(0) if len(self._replies) > 1 else self._replies[0]
+        if isinstance(reply, NatsError):
+            raise reply
+        return decode(kind, {"config": {"name": "S"}, **reply})
+
+
+def info(last_seq: int, *, created: str = MADE, ts: str = "", last_ts: str = "") -> dict[str, Any]:
+    """The info of the stream; times without a date are of one day."""
+    state: dict[str, Any] = {"last_seq": last_seq}
+    if last_ts:
+        state["last_ts"] = f"2026-01-03T{last_ts}Z"
+    reply: dict[str, Any] = {"state": state}
+    if created:
+        reply["created"] = created
+    if ts:
+        reply["ts"] = f"2026-01-03T{ts}Z"
+    return reply
+
+
+def identity(replies: Replies, created: Timestamp | None = None) -> StreamIdentity:
+    """The identity of a stream whose second consumer was just created."""
+    same = StreamIdentity(cast("Api", replies), "S", created or Timestamp.parse(MADE), operation="go on")
+    for _ in range(2):
+        same.on_consumer(BEGUN)
+    assert same.unverified
+    return same
+
+
+LATER = "2026-01-02T00:00:01Z"
+"""A creation time after that of the first consumer."""
+
+
+@pytest.mark.parametrize(
+    ("replies", "asked"),
+    [
+        ([info(10)], 1),
+        ([info(11, created="")], 1),  # an old server, which does not tell
+        ([info(10, created="2026-01-01T12:00:00Z")], 1),  # restored before the first consumer
+        ([info(10, created="2026-01-02T00:00:00Z")], 1),
+        ([info(9), info(10)], 2),  # a new leader that catches up
+        ([info(9)] * 29 + [info(10)], 30),
+        ([info(9, ts="02:00:00", last_ts="01:00:00")] * 3 + [info(10, ts="02:00:01", last_ts="01:00:00")], 4),
+        ([info(9, ts="02:00:00", last_ts="02:00:00")] * 3 + [info(10)], 4),  # the last message, not a new one
+        ([info(9, last_ts="03:00:00")] * 3 + [info(10)], 4),  # a server that does not tell its time
+        ([info(0, ts="02:00:00")] * 3 + [info(10)], 4),  # empty until it has caught up
+    ],
+)
+@virtual_clock
+async def test_stream_that_was_read_is_recognised(replies: list[dict[str, Any]], asked: int) -> None:
+    server = Replies(*replies)
+    same = identity(server)
+    await same.verify(lambda: 10)
+    assert (same.unverified, len(server.asked)) == (False, asked)
+    assert server.asked[-1] - server.asked[0] == pytest.approx(0.1 * (asked - 1))
+
+
+@pytest.mark.parametrize(
+    ("replies", "asked"),
+    [
+        ([info(20, created=LATER)], 1),
+        ([info(9), info(20, created=LATER)], 2),
+        ([info(9)], 30),
+        ([info(9, ts="02:00:00"), info(8, ts="02:00:02", last_ts="02:00:01")], 2),  # a new message
+        # compared with the first of the infos: a server's clock goes on
+        ([info(9, ts="02:00:00"), info(9, ts="02:00:05"), info(9, ts="02:00:06", last_ts="02:00:01")], 3),
+    ],
+)
+@virtual_clock
+async def test_stream_that_was_recreated_is_not_found(replies: list[dict[str, Any]], asked: int) -> None:
+    server = Replies(*replies)
+    same = identity(server)
+    with pytest.raises(StreamNotFound, match="lost and recreated") as caught:
+        await same.verify(lambda: 10)
+    assert caught.value.code == 404
+    assert len(server.asked) == asked
+
+
+@virtual_clock
+async def test_stream_created_after_its_consumer_is_known() -> None:
+    """The servers' clocks differ, so the creation time is compared with the known one."""
+    server = Replies(info(10, created=LATER))
+    same = identity(server, created=Timestamp.parse(LATER))
+    await same.verify(lambda: 10)
+    assert not same.unverified
+
+
+@virtual_clock
+async def test_found_creation_time_is_known_from_then_on() -> None:
+    server = Replies(info(10, created=MADE), info(10, created=""), info(10, created=LATER))
+    same = identity(server, created=NEVER)
+    for _ in range(2):
+        await same.verify(lambda: 10)
+        same.on_consumer(BEGUN)
+    with pytest.raises(StreamNotFound):
+        await same.verify(lambda: 10)
+
+
+@virtual_clock
+async def test_next_consumer_counts_polls_anew() -> None:
+    server = Replies(*[info(9, ts="02:00:00")] * 29, ApiError(500, 1, "no", "x"), info(9, last_ts="02:00:01"))
+    same = identity(server)
+    await same.verify(lambda: 10)
+    assert same.unverified, "the next consumer verifies it"
+    same.on_consumer(BEGUN)
+    with pytest.raises(StreamNotFound):
+        await same.verify(lambda: 10)
+    assert len(server.asked) == 60
+
+
+@virtual_clock
+async def test_stream_is_not_verified_without_permission() -> None:
+    server = Replies(PermissionDenied("no", "publish", "x"))
+    same = identity(server)
+    await same.verify(lambda: 10)
+    assert not same.unverified
+    same.on_consumer(BEGUN)
+    assert not same.unverified
+    assert len(server.asked) == 1
+
+
+@virtual_clock
+async def test_lost_question_is_repeated_after_a_second() -> None:
+    server = Replies(RequestTimeout("x", 1.0), info(10))
+    await identity(server).verify(lambda: 10)
+    assert server.asked[1] - server.asked[0] == pytest.approx(1.0)
+
+
+@virtual_clock
+async def test_messages_read_meanwhile_count() -> None:
+    """The old consumer may still have delivered some: the stream must reach the last one."""
+    read = [5, 12]
+    server = Replies(info(4), info(11), info(12))
+    await identity(server).verify(lambda: read.pop(0) if len(read) > 1 else read[0])
+    assert len(server.asked) == 3

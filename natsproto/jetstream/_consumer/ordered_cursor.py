@@ -108,7 +108,7 @@ class OrderedCursor:
         """Record the created consumer. The start of "new" is kept in case the consumer is lost before its first
         message.
         """
-        if self._base.deliver_policy == DeliverPolicy.NEW and not self.stream_seq and not self._begin:
+        if self._base.deliver_policy == DeliverPolicy.NEW and not self._begin:
             self._begin = info.delivered.stream_seq + 1
 
     def on_failed(self) -> float:

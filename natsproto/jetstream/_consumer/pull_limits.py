@@ -13,13 +13,12 @@ _UNIT_SECONDS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs"
 
 
 _MIN_RETRY_WAIT_S, _RETRY_WAIT_GROWTH, _MAX_RETRY_WAIT_S = 0.1, 1.04, 10.0  # overshoots an election by 4 % of its time
-MAX_FAILURES: Final = 120
-"""Failures in a row after which the wait is the longest."""
+_MAX_FAILURES = 120  # in a row, after which the wait is the longest
 
 
 def retry_wait(failures: int) -> float:
     """Seconds to wait after a number of failures in a row: 0.1 at first, then 4 % of the elapsed time, 10 at most."""
-    return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, MAX_FAILURES), _MAX_RETRY_WAIT_S)
+    return min(_MIN_RETRY_WAIT_S * _RETRY_WAIT_GROWTH ** min(failures, _MAX_FAILURES), _MAX_RETRY_WAIT_S)
 
 
 class PullLimits(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, Protocol
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
 from natsproto.jetstream._codec import dumps
 from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_limits import MAX_FAILURES, NO_PULL_LIMITS, PullLimits, retry_wait
+from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS, PullLimits, retry_wait
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_MAX_MESSAGES,
     NO_PRIORITY,
@@ -566,7 +566,7 @@ class PullState:
 
     def _back_off(self, now: float) -> None:
         self._retry_at = now + retry_wait(self._failures)
-        self._failures = min(self._failures + 1, MAX_FAILURES)
+        self._failures += 1
         if self._is_bounded:
             self._retry_at = min(self._retry_at, self._until)
 

@@ -93,7 +93,7 @@ class BatchMessages:
     def take_error(self) -> NatsError | None:
         """Return the error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
-        self._is_fatal_error_raised = True
+        self._is_fatal_error_raised = self.fatal_error is not None
         if failed:
             error = PublishFailed(failed)
             error.__cause__ = failed[0].error
