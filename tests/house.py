@@ -35,7 +35,6 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/core/test_subscription.py": 927,
         "tests/jetstream/test_consumer.py": 804,
         "tests/jetstream/test_direct.py": 689,
-        "tests/jetstream/test_fast_batch.py": 821,
         "tests/jetstream/test_management.py": 845,
         "tests/jetstream/test_publish.py": 619,
         "tests/jetstream/test_publisher.py": 805,

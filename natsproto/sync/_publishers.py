@@ -342,7 +342,7 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
 
     @property
     def lost(self) -> int:
-        """With ``gap="ok"``: the number of messages that the stream missed, or may have missed."""
+        """With ``gap="ok"``: messages that the stream did not store or may not have stored."""
         return self._inner.lost
 
     def publish(

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from natsproto._core.outbox import CONGESTED_SIZE, LARGE_FLUSH_SIZE, LARGE_PAYLOAD, Outbox
 from natsproto.errors import ConnectionClosed, OutboxFull
 from tests.core.helpers import turns
+from tests.kit.examples import lists_up_to
 
 
 class Turn:
@@ -409,7 +410,7 @@ _EVENTS = st.one_of(
 )
 
 
-@given(st.lists(_EVENTS, max_size=60), st.integers(0, 3000))
+@given(lists_up_to(60, _EVENTS), st.integers(0, 3000))
 def test_messages_are_written_once_in_order(events: list[tuple[str, int]], limit: int) -> None:
     outbox, turn = make(limit)
     wires: list[Pipe] = []

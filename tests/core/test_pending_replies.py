@@ -15,6 +15,7 @@ from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, Outbo
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 from tests.kit.clock import VirtualClockLoop, advance, run_virtual, virtual_clock
+from tests.kit.examples import lists_up_to
 
 PREFIX = "_INBOX.abc."
 NOBODY = b"NATS/1.0 503\r\n\r\n"
@@ -97,14 +98,14 @@ async def test_503_with_payload_is_a_reply() -> None:
     assert third.future.result().headers["Status"] == "503"
 
 
-_REQUESTS = st.lists(
+_REQUESTS = lists_up_to(
+    60,
     st.tuples(
         st.floats(0, 20),  # when it is made
         st.floats(0.001, 30),  # its timeout
         st.one_of(st.none(), st.floats(0, 40)),  # how long after the start it is answered
         st.booleans(),  # or cancelled then
     ),
-    max_size=60,
 )
 
 

@@ -30,6 +30,7 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from tests.core.helpers import turns
 from tests.kit.clock import run_virtual, virtual_clock
+from tests.kit.examples import lists_up_to
 
 
 class SubscriptionCallbacks:
@@ -142,7 +143,8 @@ class Model:
 
 
 _SIZES = st.integers(1, 40)
-_STEPS = st.lists(
+_STEPS = lists_up_to(
+    30,
     st.one_of(
         st.tuples(st.just("arrive"), st.lists(_SIZES, min_size=1, max_size=12)),
         st.tuples(st.just("next"), st.integers(1, 6)),
@@ -150,7 +152,6 @@ _STEPS = st.lists(
         st.tuples(st.just("batch"), st.one_of(st.none(), st.integers(1, 6))),
         st.tuples(st.just("limits"), st.tuples(st.integers(0, 12), st.integers(0, 120))),
     ),
-    max_size=30,
 )
 
 
@@ -226,7 +227,7 @@ async def check_end(sub: Subscription, model: Model) -> None:
     assert sub.delivered + sub.dropped == model.received
 
 
-@given(st.lists(st.tuples(st.lists(_SIZES, min_size=1, max_size=8), st.integers(0, 8)), max_size=10), st.data())
+@given(lists_up_to(10, st.tuples(st.lists(_SIZES, min_size=1, max_size=8), st.integers(0, 8))), st.data())
 def test_messages_beyond_auto_unsubscribe_do_not_count(
     chunks: list[tuple[list[int], int]], data: st.DataObject
 ) -> None:

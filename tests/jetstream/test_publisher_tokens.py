@@ -15,7 +15,7 @@ from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
-from tests.kit.examples import examples
+from tests.kit.examples import examples, lists_up_to
 
 Steps = list[tuple[str, int]]
 
@@ -110,7 +110,7 @@ STEP = st.tuples(
 
 
 @examples(300)
-@given(st.lists(STEP, max_size=60))
+@given(lists_up_to(60, STEP))
 def test_ack_belongs_to_a_stored_message(steps: Steps) -> None:
     asyncio.run(act(steps))
 

@@ -28,7 +28,7 @@ from natsproto.jetstream._consumer.pull_state import (
 )
 from natsproto.jetstream._info import ConsumerInfo
 from tests.jetstream.pulling import Pulling
-from tests.kit.examples import examples
+from tests.kit.examples import examples, lists_up_to
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +180,7 @@ def test_prefetch_does_not_count_idle_time() -> None:
     assert ahead.decide() == pytest.approx(1000, abs=1)
 
 
-@given(st.lists(st.tuples(st.integers(1, 600), st.integers(0, 2**26), st.floats(0, 10), st.booleans())))
+@given(lists_up_to(40, st.tuples(st.integers(1, 600), st.integers(0, 2**26), st.floats(0, 10), st.booleans())))
 def test_prefetch_stays_within_its_limits(steps: list[tuple[int, int, float, bool]]) -> None:
     ahead, now = AdaptivePrefetch(), 0.0
     for count, size, took, decides in steps:

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from hypothesis import settings
+from typing import TypeVar
 
-__all__ = ["examples"]
+from hypothesis import settings
+from hypothesis import strategies as st
+
+__all__ = ["examples", "lists_up_to"]
+
+T = TypeVar("T")
+
+
+def lists_up_to(size: int, elements: st.SearchStrategy[T]) -> st.SearchStrategy[list[T]]:
+    """Lists of all sizes up to this one. Without a drawn size, ``st.lists`` has five elements on average."""
+    return st.integers(0, size).flatmap(lambda drawn: st.lists(elements, min_size=drawn, max_size=drawn))
 
 
 def examples(number: int, *, steps: int = 50) -> settings:

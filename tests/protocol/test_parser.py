@@ -21,7 +21,7 @@ from natsproto.errors import RemoteProtocolError
 from natsproto.protocol import parser as parser_module
 from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, Route, ServerInfo
 from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser
-from tests.kit.examples import examples
+from tests.kit.examples import examples, lists_up_to
 
 # ---------------------------------------------------------------- what an outcome is
 
@@ -325,9 +325,8 @@ FLAWED = (
     b"MSG _INBOX.abc.1 5 3\r\nxyz\rMSG _INBOX.abc.1",
 )  # fmt: skip
 garbage = st.one_of(st.sampled_from(FLAWED), st.binary(max_size=20)).map(lambda piece: [piece])
-valid_frames = st.lists(
-    st.one_of(runs(), alternations(), deliveries(), replies(), statuses(), controls), max_size=6
-).map(lambda groups: [frame for group in groups for frame in group])
+frame_groups = st.one_of(runs(), alternations(), deliveries(), replies(), statuses(), controls)
+valid_frames = lists_up_to(6, frame_groups).map(lambda groups: [frame for group in groups for frame in group])
 
 
 @st.composite
@@ -463,11 +462,11 @@ def test_garbage_gives_events_or_protocol_error(chunks: list[bytes]) -> None:
 
 @examples(200)
 @given(
-    st.lists(
+    lists_up_to(
+        40,
         st.sampled_from(
             (b"MSG", b"HMSG", b"INFO", b"PING", b" ", b" ", b"\r\n", b"\r\n", b"a", b"1", b"2", b"12", b"{}")
         ),
-        max_size=40,
     )
 )
 def test_protocol_words_in_any_order(words: list[bytes]) -> None:

@@ -18,6 +18,7 @@ from natsproto.errors import (
     NatsError,
     OutboxFull,
     PermissionDenied,
+    PublishUncertain,
     UnsupportedByServer,
 )
 from natsproto.jetstream._features import RequiredFeature
@@ -319,13 +320,19 @@ class FastPublisher:
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """Publish the last message and wait for all acknowledgements; raises the errors of ``flush``."""
+        """Publish the last message and wait for all acknowledgements; raises the errors of ``flush``.
+
+        PublishUncertain if the stream's acknowledgement was lost, which only ``gap="ok"`` allows.
+        """
         await self._ready()
+        previous = self._messages.ack
         self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
         await self._sender.settle(finish=True)
         self._raise_outcome()
-        assert self.ack is not None
-        return self.ack
+        ack = self._messages.ack
+        if ack is None or ack is previous:
+            raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
+        return ack
 
     async def flush(self) -> None:
         """Wait for the outcome of every message so far; PublishFailed for failed ones.
@@ -355,8 +362,8 @@ class FastPublisher:
 
     @property
     def lost(self) -> int:
-        """With ``gap="ok"``: messages that the stream did not or may not have stored, as far as it has reported them.
-        Where a report is lost with the connection, ``Disconnected.in_flight`` is an upper bound.
+        """With ``gap="ok"``: messages that the stream did not store or may not have stored. It has reported them as
+        missing, or they were in flight when the connection or the batch was lost.
         """
         return self._messages.lost
 

@@ -9,7 +9,8 @@ in the current batch, the rest wait. Message numbers continue from batch to batc
 
 The server counts a batch's messages and reports a missing one. With ``gap="fail"`` it ends the batch there and has
 stored the messages before the gap. The others are sent again in a new batch, so the stream is complete and in order.
-With ``gap="ok"`` the batch continues, and lost messages are counted.
+With ``gap="ok"`` the batch continues, and lost messages are counted. The stream reports them once, and the report can
+be lost with the connection, so messages in flight then are counted too.
 """
 
 from __future__ import annotations
@@ -71,6 +72,7 @@ class BatchEvent(Enum):
     ACKED = "the stream stored messages"
     RETRY_LATER = "a message was rejected for now"
     GAP_FOUND = "a message is missing or was rejected, and gaps are not allowed"
+    COMMIT_REJECTED = "the committing message was rejected, so the batch is still open"
     ENDED = "the stream has ended the batch, or does not know it"
 
 
@@ -88,6 +90,7 @@ TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase]
     (BatchPhase.STARTING, BatchEvent.RETRY_LATER): BatchPhase.IDLE,  # none of its messages is stored: start it again
     (BatchPhase.SINGLE_MESSAGE, BatchEvent.RETRY_LATER): BatchPhase.IDLE,
     (BatchPhase.OPEN, BatchEvent.RETRY_LATER): BatchPhase.PINGING,
+    (BatchPhase.COMMITTING, BatchEvent.COMMIT_REJECTED): BatchPhase.OPEN,
     **{(phase, BatchEvent.GAP_FOUND): BatchPhase.GAP_FOUND for phase in _STARTED},
     **{(phase, BatchEvent.ENDED): BatchPhase.IDLE for phase in _STARTED},
 }
@@ -299,6 +302,8 @@ class FastBatchState:
             self._transition(BatchEvent.ENDED)
         elif self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE):
             self._on_batch_unknown(reason)
+        elif self._limits.gap_ok:
+            self._lose_up_to(self.sent)
 
     def on_reconnect(self) -> None:
         """There is a connection again; replies may have been lost."""
@@ -373,16 +378,19 @@ class FastBatchState:
     def _on_gap(self, first: int, following: int) -> None:
         """The stream lacks the messages from ``first`` to the one before ``following``."""
         if self._limits.gap_ok:
-            missed = range(max(first, self._acked + 1), min(following, self.sent + 1))
-            self.messages.lost += len(missed) - sum(1 for sequence in self._refused if sequence in missed)
+            self._count_lost(range(max(first, self._acked + 1), min(following, self.sent + 1)))
         else:
             self._transition(BatchEvent.GAP_FOUND)  # its next reply reports the last sequence
 
     def _on_refused(self, sequence: int, error: NatsError) -> None:
         """The stream rejected a message of the batch."""
         if self._limits.gap_ok:
-            self._fail(sequence, error)
-            self._refused[sequence] = error
+            if sequence not in self._refused:  # a repeated commit is rejected again
+                self._fail(sequence, error)
+                self._refused[sequence] = error
+            if self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE):
+                self._settle_up_to(1)
+                self._transition(BatchEvent.ENDED)
         else:
             self._refused = {sequence: error}
             self._transition(BatchEvent.GAP_FOUND)
@@ -401,9 +409,8 @@ class FastBatchState:
             self._on_refused(sequence, error)
             if not gap_ok:
                 self._repeat = True  # the stream will notice the gap and report the last sequence
-            elif sequence == 1:
-                self._settle_up_to(1)
-                self._transition(BatchEvent.ENDED)
+            elif sequence == self.sent:
+                self._transition(BatchEvent.COMMIT_REJECTED)
         return 0
 
     def _on_end(self, ack: PubAck) -> None:
@@ -427,14 +434,14 @@ class FastBatchState:
             self._transition(BatchEvent.ENDED)
 
     def _on_batch_unknown(self, reason: str) -> None:
-        """The last stored message is unknown. Messages with ids can all be sent again."""
-        maybe_stored = self.messages.pending[: self._in_flight]
-        if not all(has_msg_id(block) for _, _, block in maybe_stored):
-            if not self._limits.gap_ok:
-                self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
-                return
-            self.messages.lost += len(maybe_stored) - sum(sequence > self._acked for sequence in self._refused)
-            self._settle_up_to(self.sent)
+        """The last stored message is unknown. With gaps allowed the messages in flight count as lost, otherwise they
+        are sent again, if all have ids.
+        """
+        if self._limits.gap_ok:
+            self._lose_up_to(self.sent)
+        elif not all(has_msg_id(block) for _, _, block in self.messages.pending[: self._in_flight]):
+            self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
+            return
         self._transition(BatchEvent.ENDED)
 
     def _transition(self, event: BatchOperation | BatchEvent) -> None:
@@ -456,6 +463,13 @@ class FastBatchState:
         settled = max(0, min(sequence, self.sent) - self._acked)
         self._acked += settled
         self.messages.settle(settled)
+
+    def _lose_up_to(self, sequence: int) -> None:
+        self._count_lost(range(self._acked + 1, sequence + 1))
+        self._settle_up_to(sequence)
+
+    def _count_lost(self, sequences: range) -> None:
+        self.messages.lost += len(sequences) - sum(sequence in sequences for sequence in self._refused)
 
     def _fail(self, sequence: int, error: NatsError) -> None:
         self.messages.fail(sequence - self._acked - 1, error)
