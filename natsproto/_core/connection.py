@@ -20,7 +20,7 @@ from natsproto._core.handler import Handler
 from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_msgs
 from natsproto._core.wire import Runtime, nuid
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
@@ -394,8 +394,7 @@ class Connection:
         options = self._options
         wait = options.request_timeout if max_wait is None else positive_seconds("max_wait", max_wait)
         pause = 0.0 if stall is None else seconds("stall", stall)
-        if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
-            raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
+        check_max_msgs(max_msgs)
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
         payload = _payload(payload)
@@ -455,8 +454,7 @@ class Connection:
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
             policy=_policy(slow_policy),
         )
-        if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
-            raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
+        check_max_msgs(max_msgs)
         self._registry.subscribe(subscription, message_type, message_note)
         if max_msgs is not None:
             self._registry.unsubscribe(subscription, max_msgs)

@@ -46,6 +46,9 @@ else:
 
 log = logging.getLogger("natsproto")
 
+MAX_AUTO_UNSUBSCRIBE = 999_999_999
+"""The largest ``max_msgs``: servers read at most nine digits in UNSUB, and take more as an UNSUB without a number."""
+
 SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 'error', 'pause']"
 
 
@@ -212,7 +215,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
         ConfigError at once if ``max_msgs`` is not a positive number. Cancelling loses no message that was not yielded.
         """
-        _check_count(max_msgs)
+        check_max_msgs(max_msgs)
         return self._iterate_batches(max_msgs)
 
     async def _iterate_batches(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
@@ -290,7 +293,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
         Does nothing if the subscription has ended. Never waits.
         """
-        _check_count(max_msgs)
+        check_max_msgs(max_msgs)
         if self._close_reason is None:
             self._registry.unsubscribe(self, max_msgs)
 
@@ -556,6 +559,7 @@ class Subscription(AsyncForHint, Generic[M]):
             self._registry.hold_reading(self, False)
 
 
-def _check_count(max_msgs: int | None) -> None:
-    if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
-        raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
+def check_max_msgs(max_msgs: int | None) -> None:
+    """Raise ConfigError for a number of messages after which no subscription can end."""
+    if max_msgs is not None and (type(max_msgs) is not int or not 1 <= max_msgs <= MAX_AUTO_UNSUBSCRIBE):
+        raise ConfigError("max_msgs", max_msgs, "must be from 1 to 999,999,999 messages")

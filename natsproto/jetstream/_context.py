@@ -15,7 +15,7 @@ from natsproto._durations import positive_seconds, seconds
 from natsproto._old_names import JETSTREAM, explain_missing
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._codec import INT64, Duration
 from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
@@ -359,12 +359,12 @@ class JetStream(BucketManager):
 
 
 def _attempts(number: int) -> int:
-    if type(number) is not int or number < -1:
+    if type(number) is not int or not -1 <= number <= INT64:
         raise ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for no limit")
     return number
 
 
 def _check_positive(**numbers: int) -> None:
     for name, value in numbers.items():
-        if type(value) is not int or value < 1:
-            raise ConfigError(name, value, "must be a positive number")
+        if type(value) is not int or not 1 <= value <= INT64:
+            raise ConfigError(name, value, "must be a positive number, and less than 2**63")

@@ -21,7 +21,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
-from natsproto.jetstream._codec import Duration, decode, encode
+from natsproto.jetstream._codec import INT64, Duration, decode, encode
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._consumer.handle import check_stream_sequence
@@ -439,8 +439,8 @@ def _time_text(what: str, time: datetime) -> str:
 
 
 def _positive(what: str, number: int | None) -> int | None:
-    if number is not None and (type(number) is not int or number < 1):
-        raise ConfigError(what, number, "must be a positive number")
+    if number is not None and (type(number) is not int or not 1 <= number <= INT64):
+        raise ConfigError(what, number, "must be a positive number, and less than 2**63")
     return number
 
 

@@ -128,6 +128,17 @@ async def test_too_many_waiting_pulls_do_not_make_it_spin(jetstream: JetStream, 
         assert (await messages.next(timeout=LONG)).data == b"2"
 
 
+async def test_one_pull_for_any_max_messages(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory")
+    consumer = await stream.create_consumer(durable_name="c")
+    for most in (10**9, 2**63 - 1):
+        async with asyncio.timeout(30), consumer.messages(max_messages=most) as messages:
+            sent = nats_client.stats.out_msgs
+            await jetstream.publish("s", b"1")
+            await (await messages.next()).ack()
+            assert nats_client.stats.out_msgs == sent + 2
+
+
 # ---------------------------------------------------------------- as soon as there is one
 
 

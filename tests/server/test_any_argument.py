@@ -23,7 +23,7 @@ from natsproto.errors import ConfigError, InvalidSubject
 
 NEVER = datetime(2100, 1, 1, tzinfo=UTC)
 SECONDS: list[object] = ["1", [1], b"1", math.nan, math.inf, -1, -0.001, timedelta(seconds=-1), 10**400]
-COUNTS: list[object] = ["1", [1], b"1", 1.5, 0.0, False, math.nan, -(2**70)]
+COUNTS: list[object] = ["1", [1], b"1", 1.5, 0.0, False, math.nan, -(2**70), 2**70]
 NAMES: list[object] = [
     5,
     b"a",
@@ -39,6 +39,8 @@ NAMES: list[object] = [
 NAMED = frozenset(("subject", "stream", "consumer", "bucket", "key", "replaced", "subjects_filter"))
 NOTHING = frozenset(("min_pending", "min_ack_pending", "priority"))
 """Counts for which 0.0 and False are 0: not given."""
+LOCAL = frozenset(("pending_msgs_limit", "pending_bytes_limit", "concurrency", "offset", "length"))
+"""Counts that no server gets to see, which may be of any size."""
 CALLED = {
     "revision": ("sequence", "expected_last_subject_seq"),
     "up_to_revision": ("up_to_sequence",),
@@ -77,7 +79,8 @@ def values(parameter: inspect.Parameter) -> list[object]:
     if annotation in ("int", "int | None"):
         if parameter.name == "n":
             return []  # a counter is of any size
-        return [value for value in COUNTS if value != 0 or parameter.name not in NOTHING]
+        name = parameter.name
+        return [value for value in COUNTS if (value or name not in NOTHING) and (value != 2**70 or name not in LOCAL)]
     return NAMES if parameter.name in NAMED and annotation in ("str", "str | None") else []
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final, NamedTuple
 
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH
+from natsproto.jetstream._codec import INT64
 
 _LIMIT_EXCEEDED = re.compile(r"exceeded maxrequest(batch|expires|maxbytes) of (\S+)")
 _GO_DURATION = re.compile(r"([0-9.]+)(h|ms|m|us|µs|ns|s)")
@@ -24,9 +24,9 @@ def retry_wait(failures: int) -> float:
 class PullLimits(NamedTuple):
     """The most that one pull may request, and the bytes that were too few for the next message."""
 
-    batch: int = UNBOUNDED_BATCH
+    batch: int = INT64
     """Messages of a pull."""
-    size: int = 2**63
+    size: int = INT64
     """Bytes of a pull."""
     expires: float = 2.0**31
     """Seconds of a pull."""

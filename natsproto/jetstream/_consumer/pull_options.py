@@ -7,7 +7,7 @@ from typing import Final, NamedTuple, TypedDict, Unpack
 
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError
-from natsproto.jetstream._codec import Duration, Record, integer, text
+from natsproto.jetstream._codec import INT64, Duration, Record, integer, text
 from natsproto.jetstream._config import check_priority_group
 
 UNBOUNDED_BATCH: Final = 1_000_000
@@ -118,9 +118,9 @@ def pull_options(
         type(most) is not int
         or type(most_bytes) is not int
         or type(stop_after) is not int
-        or most < 1
-        or most_bytes < 0
-        or stop_after < 0
+        or not 1 <= most <= INT64
+        or not 0 <= most_bytes <= INT64
+        or not 0 <= stop_after <= INT64
         or threshold_messages is not None
         or threshold_bytes is not None
     ):
@@ -173,8 +173,8 @@ def _check_bounds(
     ):
         if type(bound) is not int:
             raise TypeError(f"{what} must be an int, not {type(bound).__name__}")
-        if bound < least:
-            raise ConfigError(what, bound, f"must be at least {least}")
+        if not least <= bound <= INT64:
+            raise ConfigError(what, bound, f"must be at least {least}, and less than 2**63")
     for what, given, bound in (
         ("threshold_messages", threshold_messages, max_messages),
         ("threshold_bytes", threshold_bytes, max_bytes),
