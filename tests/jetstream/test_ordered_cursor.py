@@ -61,7 +61,7 @@ def test_option_that_the_reader_chooses_is_named() -> None:
     assert caught.value.name == "ack_wait"
 
 
-def test_values_that_the_reader_would_choose_are_accepted() -> None:
+def test_values_of_the_reader_itself_are_accepted() -> None:
     config = cursor(max_deliver=1, num_replicas=1, ack_policy="none").next_consumer()
     assert (config.max_deliver, config.num_replicas, config.ack_policy) == (1, 1, "none")
 

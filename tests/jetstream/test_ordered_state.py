@@ -42,6 +42,8 @@ class FakeApi:
     is_connected: bool = True
     delete_errors: list[NatsError] = field(default_factory=list)
     deletes: list[tuple[float, str]] = field(default_factory=list)
+    owner: str = "unique"
+    """The reader whose id is in the metadata of existing consumers."""
 
     @property
     def connection(self) -> Any:
@@ -64,14 +66,18 @@ class FakeApi:
         if self.publish_error is not None:
             raise self.publish_error
 
-    async def call_for(self, kind: type[ConsumerInfo], endpoint: str, body: Any, **options: Any) -> ConsumerInfo:
+    async def call_for(self, kind: type[ConsumerInfo], endpoint: str, body: Any = None, **options: Any) -> ConsumerInfo:
+        if endpoint.startswith("CONSUMER.INFO.S."):
+            return self._info(ConsumerConfig(name=endpoint[16:], metadata={READER_ID_METADATA: self.owner}))
         assert options["retry"] is False, "the caller repeats it"
         self.asked.append((asyncio.get_running_loop().time(), endpoint, body))
         delay = self.delays.pop(0) if len(self.delays) > 1 else self.delays[0]
         if delay is None:
             await asyncio.get_running_loop().create_future()
         await asyncio.sleep(delay or 0)
-        config: ConsumerConfig = body["config"]
+        return self._info(body["config"])
+
+    def _info(self, config: ConsumerConfig) -> ConsumerInfo:
         place = SequenceInfo(consumer_seq=0, stream_seq=0)
         return ConsumerInfo(
             stream_name="S", name=config.name, created=THEN, config=config, delivered=place, ack_floor=place
@@ -180,7 +186,7 @@ async def test_create_is_repeated_in_growing_pauses() -> None:
     assert pauses[0] == pytest.approx(0.15)
     assert all(pause == pytest.approx(0.15 + 0.04 * at) for at, pause in zip(times, pauses, strict=False))
     assert {endpoint for _, endpoint, _ in api.asked} == {"CONSUMER.CREATE.S.unique_1"}
-    assert api.asked[0][2]["action"] == "create"
+    assert (api.asked[0][2]["stream_name"], api.asked[0][2]["action"]) == ("S", "create")
     assert (ordered.info, ordered.create_timeout) == (None, FIRST_CREATE_TIMEOUT_S)
 
 
@@ -260,6 +266,55 @@ async def test_abandoned_consumer_is_deleted_late() -> None:
     await advance(5.0)
     assert [at - began for at, _ in api.deletes] == pytest.approx([0.0, 0.02, 0.1, 0.3, 1.0])
     assert {endpoint for _, endpoint in api.deletes} == {"CONSUMER.DELETE.S.unique_1"}
+
+
+@pytest.mark.parametrize("dropped", [False, True])
+@virtual_clock
+async def test_kept_consumer_lives_for_its_own_time(dropped: bool) -> None:
+    """The timer of an earlier one does not end it."""
+    ordered: Any = state(FakeApi())
+    for _ in range(3):
+        reader, inbox = object(), Inbox()
+        ordered.attach(reader)
+        ordered.detach(reader, inbox)
+        await advance(KEEP_CONSUMER_S * 0.7)
+        assert not inbox.closed
+        if dropped:
+            ordered.drop_kept_consumer()
+
+
+@virtual_clock
+async def test_created_consumers_are_told_to_cursor_and_identity() -> None:
+    api = FakeApi()
+    ordered = OrderedState(api, "S", ConsumerConfig(deliver_policy="new"), push=False, stream_created=THEN)  # type: ignore[arg-type]  # in its place
+    await create(ordered)
+    assert not ordered.identity.unverified
+    await create(ordered)
+    assert api.asked[1][2]["config"].opt_start_seq == 1
+    assert ordered.identity.unverified is True
+
+
+@pytest.mark.parametrize(("owner", "is_deleted"), [("unique", True), ("another", False)])
+@virtual_clock
+async def test_consumer_of_another_reader_is_not_deleted(owner: str, is_deleted: bool) -> None:
+    """Readers with the same name prefix take turns with the numbers."""
+    api = FakeApi(owner=owner)
+    ordered = state(api, name_prefix="shop")
+    ordered.delete_requested("shop_1")
+    await advance(5.0)
+    assert [endpoint for _, endpoint in api.deletes] == ["CONSUMER.DELETE.S.shop_1"] * is_deleted
+    await create(ordered)  # it is tried again, after the server may have come back
+    await advance(0.01)
+    assert [endpoint for _, endpoint in api.deletes] == ["CONSUMER.DELETE.S.shop_1"] * 2 * is_deleted
+    assert api.deleted == []
+
+
+@virtual_clock
+async def test_abandoned_consumer_waits_for_no_connection() -> None:
+    api = FakeApi(is_connected=False)
+    state(api).delete_requested("unique_1")
+    await advance(5.0)
+    assert api.deletes == []
 
 
 FINAL: list[tuple[Callable[[], NatsError], bool, bool, bool]] = [
