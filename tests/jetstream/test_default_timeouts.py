@@ -63,6 +63,21 @@ async def test_an_object_is_not_put_or_got_with_it(jetstream: JetStream) -> None
     assert taken == 0
 
 
+async def test_a_key_is_not_read_or_written_with_it(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    revision = await kv.put("k", b"1")
+    for call in (
+        kv.get("k", timeout=0),
+        kv.get("k", direct=False, timeout=0),
+        kv.put("k", b"2", timeout=0),
+        kv.update("k", b"2", revision, timeout=0),
+        kv.delete("k", timeout=0),
+    ):
+        with refused():
+            await call
+    assert (await kv.get("k", direct=False)).revision == revision
+
+
 async def _flush(client: Client, row: bytes) -> None:
     await client.flush()
 

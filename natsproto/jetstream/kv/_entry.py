@@ -10,7 +10,6 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import TYPE_CHECKING, Generic, Literal, cast
 
-from natsproto._durations import seconds
 from natsproto.errors import (
     BucketNotFound,
     InvalidPayload,
@@ -284,7 +283,7 @@ class BucketStream(Generic[V]):
                 payload,
                 headers,
                 args,
-                timeout=self.api.timeout if timeout is None else seconds("timeout", timeout),
+                timeout=self.api.seconds(timeout),
                 retry_attempts=None,
                 retry_wait=RETRY_WAIT_S,
             )
