@@ -267,7 +267,7 @@ class BucketManager(StreamManager):
                 if verb == "CREATE" and not isinstance(exc, StreamNameInUse):
                     raise
                 try:
-                    info = await self._info_of(stream.name, timeout)
+                    info = (await self.stream(stream.name, timeout=timeout)).cached_info
                 except NatsError:
                     raise exc from None
                 if verb == "CREATE":
@@ -276,11 +276,6 @@ class BucketManager(StreamManager):
                 elif info.config.allow_msg_ttl and not stream.allow_msg_ttl:
                     return await write_stream(self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout)
                 raise
-
-    async def _info_of(self, stream: str, timeout: Duration | None) -> StreamInfo:
-        return await self._api.call_for(
-            StreamInfo, f"STREAM.INFO.{stream}", operation=f"info of stream {stream!r}", timeout=timeout
-        )
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"

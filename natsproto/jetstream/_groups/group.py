@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._stream import Stream
     from natsproto.jetstream.kv._bucket import KeyValue
+    from natsproto.jetstream.kv._entry import KeyValueEntry
 
 C = TypeVar("C", bound=GroupConfig)
 
@@ -74,7 +75,7 @@ class Group(Generic[C]):
 
     async def info(self) -> C:
         """Get the current configuration. GroupNotFound."""
-        self.config = loads(type(self.config), await self._read())
+        self.config = loads(type(self.config), (await self._read()).data)
         return self.config
 
     def consume(
@@ -138,9 +139,9 @@ class Group(Generic[C]):
     def _consumer_of(self, member: str) -> str:
         return member
 
-    async def _read(self) -> bytes:
+    async def _read(self) -> KeyValueEntry:
         try:
-            return (await self._bucket.get(self._key, direct=False)).data
+            return await self._bucket.get(self._key, direct=False)
         except (KeyNotFound, BucketNotFound):
             raise GroupNotFound(self.stream_name, self.name) from None
 
@@ -309,10 +310,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         compare them.
         """
         while True:
-            try:
-                entry = await self._bucket.get(self._key, direct=False)
-            except (KeyNotFound, BucketNotFound):
-                raise GroupNotFound(self.stream_name, self.name) from None
+            entry = await self._read()
             written = parse(entry.data) | change(loads(ElasticGroupConfig, entry.data))
             config = decode(ElasticGroupConfig, written)
             config.check()

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
 
 from natsproto._async_hints import items
-from natsproto._durations import positive_seconds, seconds
+from natsproto._durations import seconds
 from natsproto._old_names import KEY_VALUE, explain_missing
 from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
@@ -320,7 +320,7 @@ class KeyValue(Generic[V]):
         bucket = self._bucket
         batch = AtomicBatch(
             bucket.api.connection,
-            timeout=bucket.api.timeout if timeout is None else positive_seconds("timeout", timeout),
+            timeout=bucket.api.seconds(timeout),
             max_messages=MAX_BATCH_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,

@@ -13,7 +13,6 @@ from contextlib import aclosing
 from datetime import UTC
 from typing import Any, NamedTuple, TypeVar
 
-from natsproto._durations import positive_seconds
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -90,10 +89,6 @@ class ObjectIndex:
         """Return the index of another store of this account, which may not exist."""
         return self if bucket == self.bucket else ObjectIndex(self.api, bucket)
 
-    def timeout_seconds(self, timeout: Duration | None) -> float:
-        """Return a timeout in seconds, more than 0; the context's by default."""
-        return self.api.timeout if timeout is None else positive_seconds("timeout", timeout)
-
     # ---------------------------------------------------------------- reading
 
     async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
@@ -105,7 +100,7 @@ class ObjectIndex:
         """
         connection, loop = self.api.connection, asyncio.get_running_loop()
         subject = meta_subject(self.bucket, name)
-        deadline = loop.time() + self.timeout_seconds(timeout)
+        deadline = loop.time() + self.api.seconds(timeout)
         direct = False
         while True:
             try:
@@ -169,7 +164,7 @@ class ObjectIndex:
         ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
         the outcome is unknown. BucketNotFound.
         """
-        wait = self.timeout_seconds(timeout)
+        wait = self.api.seconds(timeout)
         before = await self.find(name, timeout=timeout)
         uncertain_writes = 0
         while True:

@@ -140,7 +140,7 @@ class ObjectStore:
         """
         size = self._chunk_size(chunk_size)
         wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
-        wait = self._index.timeout_seconds(timeout)
+        wait = self._api.seconds(timeout)
         upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         made = await upload.run()
         self._batched = upload.batched
