@@ -41,7 +41,7 @@ CEILING = {
     "an update of a watch": Length(27, 13, 17),
     "opening a watch": Length(229, 40, 122),
     "key/value put": Length(36, 17, 25),
-    "key/value get": Length(31, 14, 21),
+    "key/value get": Length(31, 13, 19),
     "key/value update": Length(47, 18, 28),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(80, 5, 60),
