@@ -62,7 +62,7 @@ def check_open_line(begun: bytearray, position: int, limits: Limits) -> None:
     """Raise RemoteProtocolError when an unfinished line is too long (one byte more may be its CR)."""
     what, limit = ("INFO", limits.info) if begun[:5].upper() == b"INFO " else ("control", limits.line)
     if len(begun) > limit + 1:
-        raise _fault(f"{what} line longer than {limit} bytes", position, bytes(begun[: min(limit, 64)]))
+        raise _fault(f"{what} line longer than {limit} bytes", position, bytes(begun[:limit]))
 
 
 def _size(digits: bytes, position: int, line: bytes, limits: Limits) -> int:

@@ -284,7 +284,7 @@ async def test_kept_consumer_lives_for_its_own_time(dropped: bool) -> None:
 
 
 @virtual_clock
-async def test_created_consumers_are_told_to_cursor_and_identity() -> None:
+async def test_cursor_and_identity_know_created_consumers() -> None:
     api = FakeApi()
     ordered = OrderedState(api, "S", ConsumerConfig(deliver_policy="new"), push=False, stream_created=THEN)  # type: ignore[arg-type]  # in its place
     await create(ordered)

@@ -263,7 +263,7 @@ class FastBatchState:
     def allow_append(self) -> None:
         """Allow ``append`` if the open batch has room. To be called when no command is due."""
         in_step = self.phase is BatchPhase.OPEN and self._in_flight == len(self.messages.pending)
-        if in_step and not self.full and not self._is_commit_wanted and self.messages.fatal_error is None:
+        if in_step and not self.full and not self._is_commit_wanted:
             self.append_until = min(self._limit, self._acked + self._limits.max_pending)
         else:
             self.append_until = 0
@@ -288,8 +288,6 @@ class FastBatchState:
         """The connection was lost. ``unsent`` are the operations that were not written; they count as not sent."""
         self._retry_counter = self._new_retry_counter()
         self.append_until = 0
-        if self.phase is BatchPhase.IDLE:
-            return
         for operation in unsent:
             if operation is BatchOperation.COMMIT or operation is BatchOperation.END:
                 self._commits -= 1
@@ -334,7 +332,7 @@ class FastBatchState:
 
     def on_reply(self, batch: bytes, sequence: int, payload: bytes) -> float:
         """Handle the reply to a message of a batch; return the seconds to pause sending."""
-        if batch != self.batch or self.phase is BatchPhase.IDLE:
+        if batch != self.batch:
             return 0  # a reply to an earlier batch
         self._silent_ticks = 0
         try:
@@ -356,13 +354,13 @@ class FastBatchState:
 
     def on_no_responders(self, batch: bytes) -> float:
         """A message had no responders: there is no stream, or it has no leader now. Returns as ``on_reply``."""
-        if batch != self.batch or self.phase is BatchPhase.IDLE:
+        if batch != self.batch:
             return 0
         subject = self.messages.subject
         pause = self._retry_counter.pause_after(NoStream(subject))
         # If the stream has replied before, wait for its election; in an open batch, earlier messages may be stored.
         if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE) and not self.ack_flow:
-            self._stop(self._acked + 1, NoStream(subject))
+            self._stop(1, NoStream(subject))
             return 0
         self._transition(BatchEvent.RETRY_LATER)
         return self._limits.retry_wait
