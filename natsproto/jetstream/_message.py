@@ -35,6 +35,7 @@ from natsproto.protocol.frames import Message
 
 if TYPE_CHECKING:
     from natsproto._core.connection import Connection
+    from natsproto.jetstream._config import ConsumerConfig
     from natsproto.protocol.headers import Headers
 
 _ACK_PREFIX = b"$JS.ACK."
@@ -80,9 +81,9 @@ class AckWait(float):
     api_prefix: str
 
     @classmethod
-    def of(cls, seconds: float, api_prefix: str) -> AckWait:
-        """Create it from both values."""
-        made = cls(seconds)
+    def of(cls, config: ConsumerConfig | None, api_prefix: str) -> AckWait:
+        """Create it for a consumer with this configuration (None: unknown)."""
+        made = cls(0.0 if config is None else min(config.backoff, default=config.ack_wait))
         made.api_prefix = api_prefix
         return made
 
@@ -97,7 +98,7 @@ class JsMessage(Message):
     __slots__ = ()
 
     _note: float | bytes | None
-    """First the ack_wait of its consumer, if known; then the acknowledgement that was sent."""
+    """First the AckWait of its consumer; then the acknowledgement that was sent."""
 
     @classmethod
     def of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
@@ -107,7 +108,7 @@ class JsMessage(Message):
         """
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head = message._reply, message._head
-        made._note = AckWait.of(0.0, api_prefix)
+        made._note = AckWait.of(None, api_prefix)
         made.metadata  # noqa: B018  # raises for a message that is not from a stream
         return made
 

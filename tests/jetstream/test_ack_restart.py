@@ -13,6 +13,7 @@ import natsproto
 from natsproto import Client
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConsumerGone, DeliveryUnknown, NatsError, RequestTimeout
+from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, store
 from tests.kit.interruption import interruptions
 
@@ -125,6 +126,29 @@ async def test_ack_sync_consumer_gone(jetstream: JetStream, what: str) -> None:
         await message.ack_sync()
     assert (caught.value.consumer, caught.value.stream) == ("d", "S")
     assert not message.is_acked
+
+
+async def test_ack_sync_consumer_gone_behind_a_prefix() -> None:
+    accounts = """
+    jetstream: enabled
+    accounts {
+        A { jetstream: enabled, users: [{user: a, password: x}], exports: [
+            {service: "$JS.API.>", response: stream}, {service: "$JS.ACK.>"}]}
+        I { users: [{user: i, password: x}], imports: [
+            {service: {account: A, subject: "$JS.API.>"}, to: "fromA.>"},
+            {service: {account: A, subject: "$JS.ACK.>"}}]}
+    }
+    """
+    async with run_server(jetstream=True, config=accounts) as server:
+        owner_url, user_url = (server.url.replace("nats://", f"nats://{user}:x@") for user in "ai")
+        async with natsproto.connect(owner_url) as owner, natsproto.connect(user_url) as nc:
+            stream = await make(owner.jetstream(), 1)
+            await stream.create_consumer(durable_name="d")
+            consumer = await (await nc.jetstream(prefix="fromA").stream("S")).consumer("d")
+            message = await consumer.next()
+            await consumer.delete()
+            with pytest.raises(ConsumerGone, match="consumer not found"):
+                await message.ack_sync()
 
 
 async def test_ack_sync_unanswered_ends_in_time(nats_server: Server) -> None:

@@ -16,7 +16,7 @@ from natsproto._durations import seconds
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, check_consumer_name, check_priority_group
+from natsproto.jetstream._config import ConsumerConfig, check_consumer_name, check_priority_group
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.messages import Fetch, Messages, MessageSource
 from natsproto.jetstream._consumer.pull import PullSource
@@ -29,7 +29,7 @@ from natsproto.jetstream._consumer.pull_options import (
     pull_options,
 )
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
-from natsproto.jetstream._message import AckWait, JsMessage
+from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
 
 
@@ -116,21 +116,10 @@ class Consumer:
         self._info = reset
         return reset
 
-    @property
-    def _redelivers_unacked(self) -> bool:
-        """True if the server is known to redeliver unacknowledged messages."""
-        return self._info is not None and self._info.config.ack_policy != AckPolicy.NONE
-
-    @property
-    def _ack_wait(self) -> AckWait:
-        """The server's ack_wait, if known, and the prefix of its API."""
-        wait = 0.0
-        if self._info is not None:
-            config = self._info.config
-            wait = min(config.backoff, default=config.ack_wait)
-        return AckWait.of(wait, self._api.prefix)
-
     # ---------------------------------------------------------------- internals
+
+    def _known_config(self) -> ConsumerConfig | None:
+        return None if self._info is None else self._info.config
 
     def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
         """Create a Messages of this consumer; tracing overrides it."""
@@ -375,9 +364,6 @@ class PullConsumer(Consumer):
     def _make_inbox(self) -> PullInbox:
         self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)
         return self._inbox
-
-    def _known_config(self) -> ConsumerConfig | None:
-        return None if self._info is None else self._info.config
 
 
 def create_endpoint(stream: str, config: ConsumerConfig) -> str:

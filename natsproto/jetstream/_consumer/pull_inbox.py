@@ -14,7 +14,7 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
-from natsproto.jetstream._message import JsMessage, nak_all
+from natsproto.jetstream._message import AckWait, JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 DRAIN_TIMEOUT_S: Final = 2.0
@@ -59,7 +59,7 @@ class PullSubscription:
     def __init__(self, inbox: PullInbox) -> None:
         self._inbox = inbox
         self._serial = 0
-        ack_wait = inbox.ack_wait
+        ack_wait = AckWait.of(inbox.config(), inbox.api.prefix)
         self._subject = inbox.api.new_inbox()
         self.prefix = ""
         """The prefix of the reply subjects of the reader's pulls."""
@@ -114,10 +114,10 @@ class PullInbox:
         stream: str,
         consumer: str,
         *,
-        config: Callable[[], ConsumerConfig | None] | None = None,
+        config: Callable[[], ConsumerConfig | None] = lambda: None,
     ) -> None:
         self.pins: dict[str, str] = {}
-        self.api, self.stream, self.consumer = api, stream, consumer
+        self.api, self.stream, self.consumer, self.config = api, stream, consumer, config
         self.connection = api.connection
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.encoded_subject: bytes = self.subject.encode()
@@ -126,7 +126,6 @@ class PullInbox:
         """True while the client is connected; kept only while there are subscriptions."""
         self.leftover: deque[JsMessage] = deque()
         """Messages that arrived for a reader that had left."""
-        self._config = config
         self._open: dict[PullSubscription, None] = {}  # all that are subscribed, those that are ending included
         self._idle: list[PullSubscription] = []
         self._ending: dict[PullSubscription, asyncio.Task[None]] = {}
@@ -137,12 +136,6 @@ class PullInbox:
     def description(self) -> str:
         """Its description in errors."""
         return f"consumer {self.consumer!r} of stream {self.stream!r}"
-
-    @property
-    def ack_wait(self) -> float | None:
-        """The server's ack_wait in seconds, if known."""
-        config = None if self._config is None else self._config()
-        return None if config is None else float(min(config.backoff, default=config.ack_wait)) or None
 
     # ---------------------------------------------------------------- readers
 
@@ -283,7 +276,7 @@ class PullInbox:
 
     def _is_redelivered(self, message: JsMessage) -> bool:
         """True if the server is known to redeliver this message when it is not acknowledged."""
-        config = None if self._config is None else self._config()
+        config = self.config()
         if config is None or config.ack_policy == AckPolicy.NONE:
             return False
         return config.max_deliver <= 0 or message.metadata.num_delivered < config.max_deliver

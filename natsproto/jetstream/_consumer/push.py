@@ -26,6 +26,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice, Messages
@@ -33,7 +34,7 @@ from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import JsMessage, consumer_seq, nak_all, none_has_headers
+from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all, none_has_headers
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
@@ -67,7 +68,7 @@ class PushSource:
         consumer: str,
         queue: str = "",
         heartbeat: float = 0.0,
-        ack_wait: float | None = None,
+        ack_wait: AckWait | None = None,
         stop_after: int = 0,
         buffer: Buffer | None = None,
         cursor: OrderedCursor | None = None,
@@ -381,7 +382,7 @@ class PushConsumer(Consumer):
             consumer=self.name,
             queue=self.deliver_group,
             heartbeat=self._heartbeat,
-            ack_wait=self._ack_wait,
+            ack_wait=AckWait.of(self._known_config(), self._api.prefix),
             stop_after=stop_after,
             lookup=self.info,
             leftover=self._unread,
@@ -433,7 +434,8 @@ class PushConsumer(Consumer):
             raise AlreadyBound(self.stream_name, self.name)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
-        if self._redelivers_unacked:
+        config = self._known_config()
+        if config is not None and config.ack_policy != AckPolicy.NONE:
             nak_all(messages)
         else:
             self._unread.extendleft(reversed(messages))
