@@ -360,7 +360,7 @@ class OrderedSource:
             self._start_verify()
             how = await ended
             if not how.lost:
-                self._is_fetch_complete = self._is_fetch and how.error is None and self._is_complete
+                self._is_fetch_complete = self._is_fetch and how.error is None
                 return how.error
             if how.error is not None:
                 state.emit_notice(how.error)
@@ -368,10 +368,6 @@ class OrderedSource:
             ended = None
             # Back off if the lost consumer never sent anything.
             delay = 0.0 if cursor.is_heard else cursor.on_failed()
-
-    @property
-    def _is_complete(self) -> bool:
-        return isinstance(self._source, PullSource) and self._source.state is not None and self._source.state.is_done
 
     def _pull(self, inbox: PullInbox | None = None) -> asyncio.Future[ConsumerEnd]:
         """Pull from the consumer in use."""

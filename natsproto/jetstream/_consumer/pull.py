@@ -63,7 +63,8 @@ class PullSource:
         self._inbox, self._options, self._cursor, self._acking = inbox, options, cursor, acking
         self.connection = inbox.connection
         self.buffer = buffer or Buffer(options.max_messages, counts_bytes=options.max_bytes > 0)
-        self.state: PullState | None = None
+        self.state: PullState
+        """Set by ``start``."""
         self._ended = ended
         self._replies: PullSubscription | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -98,7 +99,7 @@ class PullSource:
         if state.phase is PullPhase.DONE:  # others have left enough
             if self._acking is not None:
                 self._acking.ack_nowait()
-            self._end(None)
+            self.end(None)
             return
         self._replies = inbox.join(self)
         if not inbox.is_connected:
@@ -115,8 +116,7 @@ class PullSource:
 
     async def finish(self) -> None:
         """Stop pulling and receive the messages in flight. When cancelled, the next reader gets those."""
-        if self.state is not None:
-            self.state.stop()
+        self.state.stop()
         self._stop_timers()
         try:
             if self._replies is not None and (draining := self._inbox.end(self._replies)) is not None:
@@ -126,8 +126,6 @@ class PullSource:
 
     def close(self) -> None:
         """End its pulls on the server. The next reader gets the messages that arrive until then."""
-        if self.state is not None:
-            self.state.stop()
         self._leave()
 
     # ---------------------------------------------------------------- events
@@ -173,7 +171,7 @@ class PullSource:
     def _receive(self, messages: list[JsMessage], now: float) -> None:
         buffer, state = self.buffer, self.state
         left: list[JsMessage] = []
-        if self._replies is None or state is None:  # it has left within this chunk
+        if self._replies is None:  # it has left within this chunk
             self._inbox.keep_leftover(messages)
             return
         options = self._options
@@ -196,7 +194,7 @@ class PullSource:
             if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
                 decision = state.on_messages(len(messages), size, now)
                 if decision is DONE:
-                    self._end(None)
+                    self.end(None)
                 elif decision is not KEEP:
                     self._send_pulls(now)
         if is_gap:
@@ -212,7 +210,7 @@ class PullSource:
     def on_leftover(self, messages: list[JsMessage], now: float) -> int:
         """Take messages that arrived for an earlier reader; return the number it accepts."""
         state = self.state
-        if self._replies is None or state is None or state.phase is PullPhase.DONE or self._cursor is not None:
+        if self._replies is None or state.phase is PullPhase.DONE or self._cursor is not None:
             return 0
         accepted = messages[: state.capacity]
         if accepted:
@@ -223,7 +221,6 @@ class PullSource:
 
     def _on_status(self, message: JsMessage, number: str, now: float) -> None:
         """Handle a status of the server about a pull."""
-        assert self.state is not None
         headers = message.headers
         status = headers.status
         if (
@@ -241,27 +238,17 @@ class PullSource:
 
     def on_disconnect(self) -> None:
         """The connection was lost."""
-        if self.state is not None:
-            self.state.on_disconnect()
-            self._send_pulls(self._inbox.loop.time())
+        self.state.on_disconnect()
+        self._send_pulls(self._inbox.loop.time())
 
     def on_reconnect(self) -> None:
         """The connection is back; no pull has survived."""
-        state = self.state
-        if state is None:
-            return
-        now = self._inbox.loop.time()
+        state, now = self.state, self._inbox.loop.time()
         self._reconnected = self._options.mode is PullMode.ENDLESS and self._cursor is None
         self._apply(state.on_reconnect(now), now)
         if self._reconnected and not state.pending and self._may_lookup and self._lookup_task is None:
             # There is no room, so no pull will show what the server still knows.
             self._start_lookup()
-
-    def end(self, error: NatsError | None) -> None:
-        """End reading: the subscription has ended, or the account may not pull."""
-        if self.state is not None:
-            self.state.stop()
-        self._end(error)
 
     def fail(self, bug: Exception) -> None:
         """End reading because of an unexpected error."""
@@ -274,7 +261,6 @@ class PullSource:
         checked when it fires.
         """
         state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
-        assert state is not None
         while replies is not None and (request := state.next_request(now)) is not None:
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
             body = request.body(inbox.pins.get(group, "") if (group := request.priority.group) else "")
@@ -299,7 +285,7 @@ class PullSource:
             refill_at, deadline = state.refill_at, state.deadline
         if state.phase is PullPhase.DONE:
             if not inbox.is_ending(replies):  # else messages in flight are still to be read
-                self._end(None)
+                self.end(None)
             return
         buffer.refill_at = NEVER_REFILL if refill_at is None else refill_at
         if deadline is not None and replies is not None and (self._timer is None or deadline < self._timer_at):
@@ -319,10 +305,9 @@ class PullSource:
     def _on_timer(self) -> None:
         self._timer = None
         try:
-            state = self.state
-            if state is None or (deadline := state.deadline) is None:
+            state, now = self.state, self._inbox.loop.time()
+            if (deadline := state.deadline) is None:
                 return
-            now = self._inbox.loop.time()
             if deadline > now + TIMER_SLACK_S:
                 self._send_pulls(now)
                 return
@@ -333,14 +318,13 @@ class PullSource:
 
     def _apply(self, decision: Decision, now: float) -> None:
         state, notice = self.state, decision.notice
-        assert state is not None
         if self._cursor is not None and isinstance(decision.error or notice, (ConsumerGone, HeartbeatMissed)):
             self._lose_consumer(decision.error or notice)
             return
         if notice is not None and state.no_responders <= 1 and state.losses <= 1:  # not all tries in vain
             self._emit_notice(notice)
         if decision.action is Action.STOP:
-            self._end(decision.error)
+            self.end(decision.error)
             return
         if decision.action is Action.PROBE:
             self._send_probe()
@@ -359,7 +343,8 @@ class PullSource:
         if self._ended is not None and not self._ended.done():
             self._ended.set_result(ConsumerEnd(error, lost=True))
 
-    def _end(self, error: NatsError | None) -> None:
+    def end(self, error: NatsError | None) -> None:
+        """End reading: it is complete, the subscription has ended, or the account may not pull."""
         if not self._leave() and self.buffer.ended:
             return
         if self._cursor is None:
@@ -375,7 +360,8 @@ class PullSource:
         replies, self._replies = self._replies, None
         if replies is None:
             return False
-        assert self.state is not None
+        if self.state.phase is not PullPhase.DONE:
+            self.state.stop()
         self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
         return True
 
