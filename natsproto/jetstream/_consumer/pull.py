@@ -7,6 +7,7 @@ reader's buffer in the same step of the event loop, which also sends the next pu
 from __future__ import annotations
 
 import asyncio
+from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
 
@@ -33,7 +34,7 @@ from natsproto.jetstream._unexpected import wrap_unexpected
 
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
-_head_of = attrgetter("_head")
+_head_of, _is_status_of = attrgetter("_head"), attrgetter("is_status")
 
 
 class ConsumerEnd(NamedTuple):
@@ -155,18 +156,13 @@ class PullSource:
 
     def _split_statuses(self, received: list[JsMessage], prefix: str, now: float) -> None:
         """Handle messages and statuses in their order."""
-        messages: list[JsMessage] = []
-        for message in received:
-            if not message.is_status:
-                messages.append(message)
+        for is_status, messages in groupby(received, _is_status_of):
+            if not is_status:
+                self._receive(list(messages), now)
                 continue
-            if messages:
-                self._receive(messages, now)
-                messages = []
-            if self._replies is not None and message.subject.startswith(prefix):
-                self._on_status(message, message.subject[len(prefix) :], now)
-        if messages:
-            self._receive(messages, now)
+            for status in messages:
+                if self._replies is not None and status.subject.startswith(prefix):
+                    self._on_status(status, status.subject[len(prefix) :], now)
 
     def _receive(self, messages: list[JsMessage], now: float) -> None:
         buffer, state = self.buffer, self.state

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
+from itertools import groupby
+from operator import attrgetter
 from typing import Final, cast
 
 from natsproto._core.connection import Connection
@@ -181,24 +183,16 @@ class PushSource:
                 if none_has_headers(received):
                     self._receive(received)
                 else:
-                    self._split_statuses(received)
+                    for is_status, messages in groupby(received, attrgetter("is_status")):
+                        if is_status:
+                            for message in messages:
+                                self._on_status(message)
+                        else:
+                            self._receive(list(messages))
             if subscription.closed:
                 self._end(subscription.error)
         except Exception as exc:
             self._end(wrap_unexpected(f"reading {self._description}", exc))
-
-    def _split_statuses(self, received: list[JsMessage]) -> None:
-        messages: list[JsMessage] = []
-        for message in received:
-            if not message.is_status:
-                messages.append(message)
-                continue
-            if messages:
-                self._receive(messages)
-                messages = []
-            self._on_status(message)
-        if messages:
-            self._receive(messages)
 
     def _receive(self, messages: list[JsMessage]) -> None:
         buffer = self.buffer
