@@ -287,8 +287,7 @@ class OrderedSource:
             self._until = self._loop.time() + options.expires
             self._timer = self._loop.call_at(self._until + EXPIRY_GRACE_S, self._on_expired)
         if state.leftover:
-            most = options.max_messages if self._is_fetch else options.stop_after or len(state.leftover)
-            buffer.put_counted(state.take_leftover(most))
+            buffer.put_counted(state.take_leftover(options.most_messages))
             if PullState(options, buffer, 0.0).is_done:
                 self._inbox, self._is_fetch_complete = inbox, True
                 self._end(None)

@@ -25,7 +25,7 @@ from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, Consume
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_inbox import PullInbox, PullSubscription
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PullMode, PullOptions
+from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Decision, PullPhase, PullState
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq
@@ -83,10 +83,7 @@ class PullSource:
         """Start to pull; messages left over by an earlier reader come first. The arguments are an ordered reader's."""
         inbox, options = self._inbox, self._options
         if inbox.leftover and self._cursor is None:
-            most = (
-                options.max_messages if options.mode is not PullMode.ENDLESS else options.stop_after or UNBOUNDED_BATCH
-            )
-            self.buffer.put_counted(inbox.take_leftover(most))
+            self.buffer.put_counted(inbox.take_leftover(options.most_messages))
         now = inbox.loop.time()
         self.state = state = PullState(
             options,

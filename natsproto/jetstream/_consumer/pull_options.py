@@ -70,6 +70,11 @@ class PullOptions(NamedTuple):
     is_bytes_only: bool
     priority: PriorityOptions
 
+    @property
+    def most_messages(self) -> int:
+        """The most messages that it reads in all."""
+        return self.max_messages if self.mode is not PullMode.ENDLESS else self.stop_after or UNBOUNDED_BATCH
+
 
 class FetchArgs(TypedDict, total=False):
     """The arguments of ``fetch`` that become options as they are."""
