@@ -88,8 +88,8 @@ class OrderedState:
         """The active reader."""
         self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
-        self._waiters: list[asyncio.Future[ConsumerInfo]] = []
         self._create_error: NatsError | None = None
+        self._created_or_failed = asyncio.Event()
         self._undeleted: list[str] = []  # deletion requested, not confirmed
         self.create_timeout: float = FIRST_CREATE_TIMEOUT_S
         """Seconds to wait for the next consumer at first."""
@@ -114,7 +114,9 @@ class OrderedState:
         if self.reader is not None:
             raise LocalProtocolError(f"{self.description} is being read already: it can have one reader at a time")
         self.reader = reader
-        self._create_error = None  # a new reader tries again
+        if self.info is None:  # a new reader tries again
+            self._create_error = None
+            self._created_or_failed.clear()
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
@@ -165,9 +167,7 @@ class OrderedState:
             else:
                 self._delete(name)
         self._undeleted.clear()
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_result(info)
+        self._created_or_failed.set()
 
     def delete(self, name: str) -> None:
         """Delete a consumer that was created, without waiting; one that is not deleted ends by itself, after
@@ -214,23 +214,16 @@ class OrderedState:
 
     async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer."""
-        if self.info is not None:
-            return self.info
-        if self._create_error is not None:
-            raise self._create_error.with_traceback(None)
-        waiter: asyncio.Future[ConsumerInfo] = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        try:
-            return await waiter
-        finally:
-            self._waiters.remove(waiter)
+        while self.info is None:
+            if self._create_error is not None:
+                raise self._create_error.with_traceback(None)
+            await self._created_or_failed.wait()
+        return self.info
 
     def fail_creation(self, error: NatsError) -> None:
         """Record that no consumer can be created, and fail the calls that wait for one."""
         self._create_error = error
-        for waiter in self._waiters:
-            if not waiter.done():
-                waiter.set_exception(error)
+        self._created_or_failed.set()
 
     def is_final(self, error: NatsError) -> bool:
         """True if creating a consumer again is of no use."""
