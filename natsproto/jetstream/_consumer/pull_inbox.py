@@ -141,14 +141,14 @@ class PullInbox:
 
     def join(self, reader: PullReceiver) -> PullSubscription:
         """Assign a subscription to a reader, until it leaves."""
-        if self._unlisten is None:
-            self.is_connected = self.connection.is_connected
-            self._unlisten = self.connection.add_listener(self._on_event)
         if self._idle:
             replies = self._idle.pop()
         else:
             replies = PullSubscription(self)
             self._open[replies] = None
+        if self._unlisten is None:
+            self.is_connected = self.connection.is_connected
+            self._unlisten = self.connection.add_listener(self._on_event)
         replies.attach(reader)
         return replies
 
