@@ -9,19 +9,17 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import timedelta
-from functools import partial
 
 import pytest
 
 import natsproto
-from natsproto import Client, sync
+from natsproto import sync
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event
 from natsproto._core.handler import MAX_MESSAGES_PER_TURN
 from natsproto._core.transport import SocketWire
 from natsproto._options import Options
 from natsproto.errors import (
-    ConfigError,
     ConnectionClosed,
     LocalProtocolError,
     NoResponders,
@@ -262,15 +260,6 @@ async def test_unsubscribe_at_once_or_after_a_limit(nats_server: Server) -> None
         await until(lambda: len(callback) == 7)
         await nc.flush()
         assert len(callback) == 7
-
-
-async def test_longest_number_of_an_auto_unsubscribe(nats_client: Client) -> None:
-    sub = await nats_client.subscribe("a", max_msgs=999_999_999)
-    await nats_client.publish("a", b"1")
-    assert (await sub.next(timeout=30)).data == b"1"
-    for call in (sub.unsubscribe, partial(nats_client.subscribe, "a")):
-        with pytest.raises(ConfigError, match="max_msgs"):
-            await call(max_msgs=10**9)  # it would end at once
 
 
 @both_loops

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from functools import partial
 
 import pytest
 
+from natsproto import Client
 from natsproto._core.events import ServerErrorEvent
 from natsproto._core.subscription import Subscription
-from natsproto.errors import TooManySubscriptions
+from natsproto.errors import ConfigError, TooManySubscriptions
 from natsproto.testing import run_server
 from tests.faults.helpers import SOON, EventRecorder
 from tests.server.helpers import both_loops, client, until
@@ -111,3 +113,12 @@ async def test_max_subscriptions_random() -> None:
                 for sub in live:
                     assert (await sub.next(timeout=SOON)).data == b"x"
                     await sub.unsubscribe()
+
+
+async def test_longest_number_of_an_auto_unsubscribe(nats_client: Client) -> None:
+    sub = await nats_client.subscribe("a", max_msgs=999_999_999)
+    await nats_client.publish("a", b"1")
+    assert (await sub.next(timeout=30)).data == b"1"
+    for call in (sub.unsubscribe, partial(nats_client.subscribe, "a")):
+        with pytest.raises(ConfigError, match="max_msgs"):
+            await call(max_msgs=10**9)  # it would end at once
