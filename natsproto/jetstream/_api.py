@@ -20,6 +20,7 @@ from natsproto._durations import positive_seconds
 from natsproto.errors import (
     ApiError,
     ConfigError,
+    ConnectionClosed,
     InvalidReply,
     JetStreamNotEnabled,
     NatsError,
@@ -179,6 +180,8 @@ class Api:
         except NoResponders:
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
             raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
+        except ConnectionClosed as exc:
+            raise ConnectionClosed(operation, exc.reason) from exc.reason
 
     def seconds(self, timeout: Duration | None) -> float:
         """Return a checked timeout in seconds; None is the default one."""

@@ -14,6 +14,7 @@ from operator import attrgetter
 from natsproto.errors import (
     ApiError,
     BadRequest,
+    ConnectionClosed,
     InvalidReply,
     LimitReached,
     MessageNotFound,
@@ -231,7 +232,11 @@ async def direct_get(
     With ``key``, the message's subject is part of the request's subject, so that permissions can apply to it.
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
-    return _stored(await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout)), operation)
+    try:
+        reply = await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout))
+    except ConnectionClosed as exc:
+        raise ConnectionClosed(operation, exc.reason) from exc.reason
+    return _stored(reply, operation)
 
 
 def _stored(message: Message, operation: str) -> RawMessage:

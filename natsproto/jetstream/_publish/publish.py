@@ -9,7 +9,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._core.events import Closed, Connected, Event, Reconnected
 from natsproto._core.notifier import release
-from natsproto.errors import ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
+from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, PublishState
@@ -46,6 +46,8 @@ async def publish(
                 subject, payload, timeout=left, headers=pairs, interval=interval
             )
             return pub_ack(reply.data, f"publish to {subject!r}")
+        except ConnectionClosed as exc:
+            raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
         except NatsError as exc:
             error = exc
         if state is None:  # nearly every message is acknowledged at once

@@ -16,6 +16,7 @@ from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     ConfigError,
+    ConnectionClosed,
     KeyDeleted,
     KeyExists,
     KeyNotFound,
@@ -123,6 +124,8 @@ class KeyValue(Generic[V]):
                 entry = KeyValueEntry(bucket.subjects, get.read(reply))
             except MessageNotFound:
                 entry = None
+            except ConnectionClosed as exc:
+                raise ConnectionClosed(f"get of key {key!r}", exc.reason) from exc.reason
             except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
                 entry = await bucket.find(key, direct=True, timeout=timeout)
         else:
