@@ -543,8 +543,8 @@ class Connection:
         """Close the client: pending requests end with ConnectionClosed, readers end, callbacks stop.
 
         Locks that are being released, and objects and ordered consumers that are being deleted, get up to 2 seconds
-        before that; no message is received meanwhile, and published ones are still sent. Messages already published get
-        up to 2 seconds to leave, and an asynchronous ``on_event`` up to 2 seconds for the last events. Never raises
+        before that; meanwhile no other message is received or published: ConnectionClosed. Messages already published
+        get up to 2 seconds to leave, and an asynchronous ``on_event`` up to 2 seconds for the last events. Never raises
         because the server is gone.
         """
         await self._engine.close()

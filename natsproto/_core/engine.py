@@ -511,6 +511,7 @@ class Engine:
                 if self.state is State.OPEN:
                     self._set_state(State.DRAINING)
                 self.registry.end_subscriptions()
+                self.outbox.accept_only_cleanups()
                 await self.readers.wait_cleanups(0.0 if self.session is None else CLOSE_TIMEOUT_S)
         finally:
             await self._close_now()
@@ -529,8 +530,6 @@ class Engine:
             tasks = [*self.registry.cancel_callbacks(), *self.readers.cancel(), *self.readers.cleanups]
             if supervising is not None and not supervising.done():
                 tasks.append(supervising)
-            if session is not None and not session.ended.done():
-                session.end(ConnectionClosed())
             self._finish(None)
         if tasks:
             # They end within a few turns of the loop, unless a callback suppresses the cancellation.

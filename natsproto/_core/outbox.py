@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
+from natsproto._core.readers import IN_CLEANUP
 from natsproto._core.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
 
@@ -31,6 +32,9 @@ LARGE_FLUSH_SIZE = 196_608
 
 CONGESTED_SIZE = 262_144
 """Waiting bytes above which publish() waits while the wire is busy."""
+
+_ONLY_CLEANUPS, _CLOSED = -1, -2
+"""Limits of an outbox that takes the messages of cleanups alone, and of one that takes none."""
 
 
 class CallSoon(Protocol):
@@ -277,9 +281,15 @@ class Outbox:
         self.flush()
         self._notifier.wake()
 
+    def accept_only_cleanups(self) -> None:
+        """Refuse further messages, except those of the tasks that must end before the client closes."""
+        if self._limit >= 0:
+            self._limit = self._fast_limit = _ONLY_CLEANUPS
+            self._notifier.wake()
+
     def close(self, reason: Exception | None = None) -> None:
         """Refuse further messages: put raises ConnectionClosed."""
-        self._limit = self._fast_limit = -1
+        self._limit = self._fast_limit = _CLOSED
         self._closed_by = reason
         self._notifier.wake()
 
@@ -296,7 +306,7 @@ class Outbox:
 
     def _check_room(self, size: int) -> None:
         """Check the limits of put(): a wire that accepts data makes room for any message."""
-        if self._limit < 0:
+        if self._limit < 0 and not (self._limit == _ONLY_CLEANUPS and IN_CLEANUP.get()):
             raise self.closed_error("publish")
         if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):
-            raise OutboxFull(self.size, size, self._limit)
+            raise OutboxFull(self.size, size, max(self._limit, 0))

@@ -15,7 +15,7 @@ from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
-from natsproto.errors import NatsError, NoResponders, OutboxFull, RequestTimeout
+from natsproto.errors import ConnectionClosed, NatsError, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 
@@ -236,6 +236,6 @@ class RequestMux:
                 self._replies.postpone(token, min(now + interval, deadline))
                 try:
                     self._put(control, payload)
-                except OutboxFull:
-                    pass  # sent again when there is room
+                except (OutboxFull, ConnectionClosed):
+                    pass  # sent again when there is room; the closing client fails it
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

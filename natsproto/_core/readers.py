@@ -11,6 +11,7 @@ import asyncio
 import logging
 from collections.abc import Collection, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar, copy_context
 from typing import Any, Protocol, TypeVar
 
 from natsproto._core.notifier import Notifier
@@ -20,6 +21,9 @@ from natsproto.errors import NatsError, Unavailable
 log = logging.getLogger("natsproto")
 
 T = TypeVar("T")
+
+IN_CLEANUP: ContextVar[bool] = ContextVar("natsproto cleanup", default=False)
+"""True in cleanups, and in the tasks that they start."""
 
 IDLE_TURNS = 2
 """Turns of the event loop after which idle tasks have seen the end of their reading, and are gone."""
@@ -107,8 +111,12 @@ class ActiveReaders:
         """Those that run."""
 
     def start_cleanup(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something that has to end before the client closes, also when its caller is cancelled."""
-        task = asyncio.get_running_loop().create_task(work, name="natsproto cleanup")
+        """Run something that has to end before the client closes, also when its caller is cancelled. It may publish
+        while the client closes.
+        """
+        context = copy_context()
+        context.run(IN_CLEANUP.set, True)
+        task = asyncio.get_running_loop().create_task(work, name="natsproto cleanup", context=context)
         self.cleanups.add(task)
         task.add_done_callback(self.cleanups.discard)
         return task

@@ -12,7 +12,7 @@ from natsproto.errors import ConnectionClosed
 from natsproto.testing import Server
 from tests.core.helpers import world
 from tests.kit.clock import virtual_clock
-from tests.server.helpers import client
+from tests.server.helpers import client, until
 
 LONG = 30.0
 
@@ -43,6 +43,76 @@ async def test_close_ends_delivery_before_cleanups(nats_server: Server) -> None:
         await closing
         assert (nc.state, replies, received) == (State.CLOSED, [b"done"], [])
         assert [message async for message in reader] == []
+
+
+async def test_close_refuses_publishes_before_cleanups(nats_server: Server) -> None:
+    async with client(nats_server.url, no_echo=True) as other, asyncio.timeout(LONG):
+        received: list[bytes] = []
+        await other.subscribe("news", cb=lambda message: received.append(message.data))
+        await other.subscribe("undo", cb=lambda message: message.respond(b"done"))
+        await other.flush()
+        nc = await natsproto.connect(nats_server.url)
+        js = nc.jetstream()
+        await js.create_stream(name="S", subjects=["s"], storage="memory")
+        may_undo, replies = asyncio.Event(), []
+
+        async def undo() -> None:
+            await may_undo.wait()
+            nc.publish_nowait("news", b"cleanup")
+            replies.append((await asyncio.ensure_future(nc.request("undo", timeout=LONG))).data)
+
+        async with js.publisher() as publisher:
+            nc._start_cleanup(undo())
+            await nc.publish("news", b"before")
+            closing = asyncio.create_task(nc.close())
+            await asyncio.sleep(0)
+            for call, name in (
+                (nc.publish("news", b"late"), "publish"),
+                (nc.request("undo"), "publish"),
+                (js.publish("s", b"late"), "publish to 's'"),
+                (publisher.publish("s", b"late"), "publish"),
+                (js.publish("s", b"late", msg_id="1"), "publish to 's'"),
+            ):
+                with pytest.raises(ConnectionClosed) as closed:
+                    await call
+                assert closed.value.operation == name
+            with pytest.raises(ConnectionClosed):
+                nc.publish_nowait("news", b"late")
+            may_undo.set()
+            await closing
+        await until(lambda: received == [b"before", b"cleanup"])
+        assert replies == [b"done"]
+
+
+async def test_operation_of_a_call_on_a_closed_client(nats_server: Server) -> None:
+    nc = await natsproto.connect(nats_server.url)
+    js = nc.jetstream()
+    stream = await js.create_stream(name="S", subjects=["s"], allow_direct=True)
+    bucket = await js.create_key_value(bucket="B")
+    await nc.close()
+    for call, operation in (
+        (js.publish("s"), "publish to 's'"),
+        (stream.info(), "info of stream 'S'"),
+        (stream.get_last_message("s"), "last message of 's' in stream 'S'"),
+        (bucket.get("k"), "get of key 'k'"),
+        (bucket.put("k", b""), "publish to '$KV.B.k'"),
+    ):
+        with pytest.raises(ConnectionClosed) as closed:
+            await call
+        assert (closed.value.operation, closed.value.reason) == (operation, None)
+
+
+@virtual_clock
+async def test_resending_request_while_closing() -> None:
+    async with world() as place:
+        nc, other = await place.connect(), await place.connect()
+        await other.subscribe("a")
+        nc._start_cleanup(asyncio.Event().wait())
+        request = nc._request_resending("a", b"", timeout=LONG, headers=None, interval=CLOSE_TIMEOUT_S / 4)
+        pending = asyncio.ensure_future(request)
+        await nc.close()
+        with pytest.raises(ConnectionClosed):
+            await pending
 
 
 @virtual_clock
