@@ -376,3 +376,36 @@ def test_end_of_an_unsent_batch_is_not_an_end() -> None:
     batch.state.on_reconnect()
     batch.reply({"type": "ack", "seq": 2, "msgs": 4})
     assert sent(batch) == [(END, 3)]
+
+
+# ---------------------------------------------------------------- one batch after the other
+
+
+def test_planned_ping_is_not_sent_in_the_next_batch() -> None:
+    batch = Batch(2)
+    batch.state.resend()
+    batch.reply({"stream": "S", "batch": "B-1", "count": 2, "seq": 2})
+    assert sent(batch) == []
+    added(batch, 3)
+    assert sent(batch) == [(START, 1)]
+
+
+def test_late_ack_takes_nothing_back() -> None:
+    batch = Batch(4, acked=3)
+    batch.state.allow_append()
+    batch.reply({"type": "ack", "seq": 1, "msgs": 4})
+    assert (batch.messages.settled, len(batch.messages.pending)) == (3, 1)
+    assert batch.state.append_until > 4, "messages can be appended further on"
+
+
+def test_messages_of_all_unknown_batches_are_lost() -> None:
+    """All but the rejected ones, which have their error, and the acknowledged ones."""
+    batch = Batch(5, gap_ok=True)
+    batch.reply({**error(ErrCode.STREAM_WRONG_LAST_SEQUENCE), "type": "err", "seq": 3}, sequence=3)
+    batch.reply({"type": "ack", "seq": 3, "msgs": 4})
+    batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID), sequence=5)
+    assert batch.messages.lost == 2
+    added(batch, 6)
+    sent(batch)
+    batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID), sequence=1)
+    assert batch.messages.lost == 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Callable
@@ -232,3 +233,24 @@ def test_subject_that_is_no_text_is_a_type_error(subject: object) -> None:
 def test_bad_names_make_no_sub(subject: str, queue: str | None) -> None:
     with pytest.raises(InvalidSubject):
         commands.sub(subject, queue, 1)
+
+
+def test_full_cache_is_cleared_by_new_subjects() -> None:
+    lines, numbers = ControlLines(), itertools.count()
+
+    def publish(count: int) -> int:
+        for _ in range(count):
+            lines.pub_prefix(f"a.{next(numbers)}")
+        return len(lines.pub_prefixes)
+
+    for _ in range(2):
+        assert publish(4096) == 4096
+        assert publish(16383) == 4096
+        assert publish(1) == 0
+
+
+@pytest.mark.parametrize(("length", "is_kept"), [(1019, True), (1020, False)])
+def test_prefix_of_up_to_1024_bytes_is_kept(length: int, is_kept: bool) -> None:
+    lines = ControlLines()
+    lines.pub_prefix("s" * length)
+    assert bool(lines.pub_prefixes) is is_kept

@@ -510,7 +510,6 @@ class FastBatchState:
         failed = self._refused if self._limits.gap_ok else ()
         remaining = [None if self._acked + place in failed else error for place, error in enumerate(errors, 1)]
         self.messages.finish(remaining, fatal_error)
-        self.append_until = 0
         self._transition(BatchEvent.ENDED)
 
 
