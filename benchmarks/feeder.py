@@ -62,7 +62,7 @@ class Feeder:
         self._scenario = scenario
         self._socket = socket.create_connection((parts.hostname or "127.0.0.1", parts.port or 4222), timeout=60)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._left = b""
+        self._left, self._answers = b"", b""
         self._line()  # INFO
         if parts.scheme == "tls":
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -140,7 +140,7 @@ class Feeder:
                 raise RuntimeError(f"the stream said {answer!r}")
 
     def _answer(self, reply: bytes, payload: bytes) -> None:
-        self._socket.sendall(b"PUB %b %d\r\n%b\r\n" % (reply, len(payload), payload))
+        self._answers += b"PUB %b %d\r\n%b\r\n" % (reply, len(payload), payload)
 
     def _message(self) -> tuple[bytes, bytes, bytes]:
         """Subject, reply and payload of the next one."""
@@ -161,6 +161,9 @@ class Feeder:
         return line
 
     def _receive(self) -> bytes:
+        if self._answers:  # all together: one by one they would arrive in pieces of one to seven, by chance
+            self._socket.sendall(self._answers)
+            self._answers = b""
         data = self._socket.recv(_CHUNK)
         if not data:
             raise EOFError
