@@ -454,7 +454,8 @@ class Connection:
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
             policy=_policy(slow_policy),
         )
-        check_max_msgs(max_msgs)
+        if max_msgs is not None:
+            check_max_msgs(max_msgs)
         self._registry.subscribe(subscription, message_type, message_note)
         if max_msgs is not None:
             self._registry.unsubscribe(subscription, max_msgs)
