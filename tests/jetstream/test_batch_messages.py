@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -73,10 +74,12 @@ def test_end_of_a_publisher_is_raised_once_at_its_end() -> None:
     assert messages.is_reported
 
 
-def test_flush_before_the_end_does_not_report_it() -> None:
+@pytest.mark.parametrize("flushes", [0, 1])
+def test_flush_before_the_end_does_not_report_it(flushes: int) -> None:
     messages = added(b"a")
     messages.settle(1)
-    assert messages.take_error() is None
+    for _ in range(flushes):
+        assert messages.take_error() is None
     messages.finish([], ENDED)
     assert not messages.is_reported
     assert messages.take_error() is ENDED

@@ -20,8 +20,8 @@ class BatchMessages:
     """The messages of a publisher, and the state of each."""
 
     __slots__ = (
-        *("_failed", "_is_fatal_error_raised", "_last_subject"),
-        *("ack", "fatal_error", "lost", "nbytes", "pending", "settled"),
+        *("_failed", "_last_subject"),
+        *("ack", "fatal_error", "is_reported", "lost", "nbytes", "pending", "settled"),
     )
 
     def __init__(self) -> None:
@@ -37,9 +37,10 @@ class BatchMessages:
         """The acknowledgement of the last batch."""
         self.fatal_error: NatsError | None = None
         """The error that ended the publisher."""
+        self.is_reported = False
+        """True if it was raised, after all failures."""
         self._last_subject = ""  # of the settled messages
         self._failed: list[FailedMessage] = []
-        self._is_fatal_error_raised = False
 
     @property
     def count(self) -> int:
@@ -55,11 +56,6 @@ class BatchMessages:
     def failures(self) -> int:
         """Failed messages that were not reported yet."""
         return len(self._failed)
-
-    @property
-    def is_reported(self) -> bool:
-        """True if all failures were raised before."""
-        return not self._failed and self._is_fatal_error_raised
 
     def add(self, subject: str, payload: bytes, block: bytes | None) -> int:
         """Accept a message and return its number."""
@@ -93,7 +89,7 @@ class BatchMessages:
     def take_error(self) -> NatsError | None:
         """Return the error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
-        self._is_fatal_error_raised = self.fatal_error is not None
+        self.is_reported = self.fatal_error is not None
         if failed:
             error = PublishFailed(failed)
             error.__cause__ = failed[0].error
