@@ -47,11 +47,7 @@ _PERMISSION = re.compile(
     r'(?: using queue "((?:[^"\\]|\\.)*)")?(?: \(sid "([^"]*)"\))?',
     re.IGNORECASE | re.ASCII,
 )
-_OPERATIONS = {
-    "publish to": "publish to",
-    "publish with reply of": "publish with reply",
-    "subscription to": "subscribe to",
-}
+_PUBLISH_OPERATIONS = {"publish to": "publish to", "publish with reply of": "publish with reply"}
 
 
 class SubscriptionDenied(PermissionDenied):
@@ -76,7 +72,7 @@ def parse_server_error(text: str) -> NatsError:
         subject, queue = _unescaped(subject), _unescaped(queue)
         if operation.casefold() == "subscription to":
             return SubscriptionDenied(text, subject, queue, sid)
-        return PermissionDenied(text, _OPERATIONS[operation.casefold()], subject)
+        return PermissionDenied(text, _PUBLISH_OPERATIONS[operation.casefold()], subject)
     return ServerError(text)
 
 

@@ -391,11 +391,11 @@ def test_planned_ping_is_not_sent_in_the_next_batch() -> None:
 
 
 def test_late_ack_takes_nothing_back() -> None:
-    batch = Batch(4, acked=3)
+    batch = Batch(6, acked=3)
     batch.state.allow_append()
     batch.reply({"type": "ack", "seq": 1, "msgs": 4})
-    assert (batch.messages.settled, len(batch.messages.pending)) == (3, 1)
-    assert batch.state.append_until > 4, "messages can be appended further on"
+    assert (batch.messages.settled, len(batch.messages.pending)) == (3, 3)
+    assert batch.state.append_until > 6, "messages can be appended further on"
 
 
 def test_messages_of_all_unknown_batches_are_lost() -> None:

@@ -194,6 +194,13 @@ def test_an_escape_go_does_not_write_is_left_readable(quoted: str, subject: str)
     assert error.subject == subject
 
 
+@pytest.mark.parametrize("char", ["\n", "\t", "\r", "\a", "\b", "\f", "\v", '"', "\\", "\U0010ffff"])
+def test_each_escape_of_go_is_unquoted(char: str) -> None:
+    error = parse_server_error(f"Permissions Violation for Publish to {go_quoted(char)}")
+    assert isinstance(error, PermissionDenied)
+    assert error.subject == char
+
+
 FRAGMENTS = (
     "permissions violation for ", "publish to ", "publ\u0131sh to ", "PUBL\u0130SH TO ", "\u017fubscription to ",
     "subscription to ", '"', '"a"', "\\", "\\x", "\\xff", "\\U00110000", "\\ud800", " using queue ", ' (sid "', '")',

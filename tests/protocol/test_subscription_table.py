@@ -376,3 +376,33 @@ def test_an_interest_is_a_sink() -> None:
     entry, wire = table.add("a", "q", ignore, "owner", note="note")
     assert isinstance(entry, Route)
     assert (entry.message_class, entry.note, entry.owner, wire) == (Message, "note", "owner", b"SUB a q 1\r\n")
+
+
+# ---------------------------------------------------------------- the rest of a chunk
+
+
+def test_removed_subscription_drops_what_is_in_flight() -> None:
+    """The parser may still have its route, and delivers the rest of a chunk to it."""
+    table: SubscriptionTable[str] = SubscriptionTable()
+    delivered: list[Message] = []
+    entry, _ = table.add("a", None, delivered.append, "owner")
+    other, _ = table.add("b", None, ignore, "owner")
+    assert table.last_sid == other.sid == 2
+    parser = Parser(dict(table.routes))
+    parser.feed(b"MSG a 1 1\r\nx\r\n")
+    assert table.remove(entry) == b"UNSUB 1\r\n"
+    parser.feed(b"MSG a 1 1\r\ny\r\n")
+    assert [message.data for message in delivered] == [b"x"]
+    assert entry.max_msgs == 0
+
+
+def test_limit_counts_the_messages_of_all_chunks() -> None:
+    table: SubscriptionTable[str] = SubscriptionTable()
+    entry, _ = table.add("a", None, ignore, "owner")
+    assert table.limit(entry, 3) == b"UNSUB 1 3\r\n"
+    taken = []
+    for _ in range(2):
+        entry.arrived, entry.nbytes = 2, 20
+        taken.append(table.take_arrived(entry))
+    assert taken == [(2, 20, 0, False), (2, 20, 1, True)]
+    assert (entry.received, len(table)) == (3, 0)
