@@ -306,7 +306,7 @@ class Outbox:
 
     def _check_room(self, size: int) -> None:
         """Check the limits of put(): a wire that accepts data makes room for any message."""
-        if self._limit < 0 and not (self._limit == _ONLY_CLEANUPS and IN_CLEANUP.get()):
+        if self._limit < 0 and (self._limit == _CLOSED or self._wire is None or not IN_CLEANUP.get()):
             raise self.closed_error("publish")
         if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):
             raise OutboxFull(self.size, size, max(self._limit, 0))

@@ -139,3 +139,25 @@ async def test_close_in_an_outage_cancels_cleanups() -> None:
         await nc.close()
         assert loop.time() == began
         assert cleanup.cancelled()
+
+
+@virtual_clock
+async def test_cleanup_without_a_connection_while_closing() -> None:
+    async with world() as place:
+        nc = await place.connect()
+        refused: list[ConnectionClosed] = []
+
+        async def undo() -> None:
+            while nc.is_connected:
+                await asyncio.sleep(0.01)
+            try:
+                await nc.publish("undo")
+            except ConnectionClosed as exc:
+                refused.append(exc)
+
+        nc._start_cleanup(undo())
+        closing = asyncio.create_task(nc.close())
+        await asyncio.sleep(0)
+        place.down()
+        await closing
+        assert len(refused) == 1
