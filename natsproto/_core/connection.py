@@ -474,6 +474,12 @@ class Connection:
             self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         )
 
+    async def _wait_connected(self, deadline: float) -> None:
+        """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed."""
+        engine, clock = self._engine, asyncio.get_running_loop().time
+        while engine.state is State.RECONNECTING and clock() < deadline:
+            await engine.state_changed.wait(deadline)
+
     async def rtt(self, timeout: float | timedelta | None = None) -> float:
         """Return the seconds of a round trip to the server; raises the errors of ``flush``."""
         await self.flush(timeout)

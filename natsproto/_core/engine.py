@@ -114,7 +114,7 @@ class Engine:
         """Its result is the final reason; None when the application closed the client."""
         self._loop = loop
         self._runtime = runtime
-        self._changed = Notifier()
+        self.state_changed = Notifier()
         self._old_session: Session | None = None  # of a move, until its server has handled everything published on it
         self._lame_duck_session: Session | None = None  # whose server has announced its end
         self._confirm_timer: asyncio.TimerHandle | None = None  # runs while messages are unconfirmed
@@ -189,7 +189,7 @@ class Engine:
         self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
         self.registry.on_connected(session)
         if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
-            self._changed.wake()
+            self.state_changed.wake()
         else:
             self._set_state(State.OPEN)
         session.start_events()
@@ -421,7 +421,7 @@ class Engine:
                     await self.outbox.wait_flushed()
                     if self.session is not None and not self.session.ended.done():
                         break
-                    await self._changed.wait()
+                    await self.state_changed.wait()
                 self.session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                 await answered
         except TimeoutError as exc:
@@ -581,7 +581,7 @@ class Engine:
         self.supervisor.end_old_sessions()
         self._cancel_confirm_ping()  # its timer would keep the client alive for a second
         self.closed.set_result(reason)
-        self._changed.wake()
+        self.state_changed.wake()
         # A failed first connect is raised to the caller; at the end of a program the event is not worth a warning.
         end = _CLOSED if reason is None else events.Closed(reason=reason)
         self.event_bus.emit(end, level=None if self.supervisor.started and not quiet else logging.INFO)
@@ -590,7 +590,7 @@ class Engine:
         """Change the state. Nothing else assigns it."""
         assert state in TRANSITIONS[self.state], f"{self.state} -> {state}"
         self.state = state
-        self._changed.wake()
+        self.state_changed.wake()
 
 
 def _lost_error(session: Session) -> ConnectionLost:

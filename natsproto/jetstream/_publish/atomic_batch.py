@@ -28,7 +28,6 @@ from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MessageArgs, as_bytes, header_pairs
-from natsproto.jetstream._publish.publish import wait_connected
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Payload
@@ -153,7 +152,7 @@ class AtomicBatch:
                 return self._ack
             except ConnectionLost as exc:  # before the commit was sent
                 failure: NatsError = exc
-                await wait_connected(self._connection, deadline)
+                await self._connection._wait_connected(deadline)
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
                 if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < 3:
@@ -189,7 +188,7 @@ class AtomicBatch:
     async def _wait_for_server(self) -> None:
         """Wait for the connection that gets the next message: it may be to another server than before."""
         if self._connection.state is State.RECONNECTING:
-            await wait_connected(self._connection, asyncio.get_running_loop().time() + self._timeout)
+            await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
                 raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
         _FEATURE.check(self._connection.server_info)  # others would store each message separately

@@ -6,9 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from natsproto._core.connection import Connection
-from natsproto._core.engine import State
-from natsproto._core.events import Closed, Connected, Event, Reconnected
-from natsproto._core.notifier import release
 from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
@@ -55,7 +52,7 @@ async def publish(
                 subject, has_id=has_id, timeout=timeout, attempts=retry_attempts, retry_wait=retry_wait, now=sent_at
             )
         if has_id and isinstance(error, ConnectionLost):
-            await wait_connected(connection, state.deadline)
+            await connection._wait_connected(state.deadline)
             try:
                 if check_server is not None:
                     await check_server()
@@ -68,21 +65,3 @@ async def publish(
         await asyncio.sleep(pause)
         sent_at = loop.time()
         left = max(state.deadline - sent_at, TIMER_SLACK_S)
-
-
-async def wait_connected(connection: Connection, deadline: float) -> None:
-    """Wait until there is a connection, the client is closed, or the deadline (loop time) has passed."""
-    change: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-    def on_event(event: Event) -> None:
-        if isinstance(event, Connected | Reconnected | Closed):
-            release(change)
-
-    unlisten = connection.add_listener(on_event)
-    timer = asyncio.get_running_loop().call_at(deadline, release, change)
-    try:
-        if connection.state is State.RECONNECTING:
-            await change
-    finally:
-        timer.cancel()
-        unlisten()

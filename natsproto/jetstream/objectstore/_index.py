@@ -39,7 +39,7 @@ from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._publish.publish import publish, wait_connected
+from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
@@ -119,7 +119,7 @@ class ObjectIndex:
             except TRANSIENT_ERRORS:
                 if loop.time() + MIN_RETRY_PAUSE_S >= deadline:
                     raise
-            await wait_connected(connection, deadline)
+            await connection._wait_connected(deadline)
             await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
     async def get_info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
