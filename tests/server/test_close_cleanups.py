@@ -8,6 +8,7 @@ import pytest
 
 import natsproto
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
+from natsproto._core.events import Disconnected
 from natsproto.errors import ConnectionClosed
 from natsproto.testing import Server
 from tests.core.helpers import world
@@ -146,10 +147,11 @@ async def test_cleanup_without_a_connection_while_closing() -> None:
     async with world() as place:
         nc = await place.connect()
         refused: list[ConnectionClosed] = []
+        lost = asyncio.Event()
+        nc.add_listener(lambda event: lost.set() if isinstance(event, Disconnected) else None)
 
         async def undo() -> None:
-            while nc.is_connected:
-                await asyncio.sleep(0.01)
+            await lost.wait()
             try:
                 await nc.publish("undo")
             except ConnectionClosed as exc:
