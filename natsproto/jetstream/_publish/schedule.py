@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import datetime, timedelta
-from typing import TypedDict, Unpack
+from typing import TypedDict, Unpack, cast
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._codec import Duration, nanoseconds
+from natsproto.jetstream._codec import Duration, accept_seconds, nanoseconds
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import publish_subject
 
@@ -60,13 +60,15 @@ class Schedule(Value):
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
         """Once, ``delay`` seconds from now by the clock of this machine."""
-        ns = _positive_ns("after", delay)
+        ns = _nanoseconds("after", delay)
+        if not ns:
+            raise ConfigError("after", delay, "must be a positive number of seconds")
         return cls.at(Timestamp.of(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
         """Repeatedly, every ``interval`` seconds (at least one) from the time the server stores it."""
-        ns = _positive_ns("every", interval)
+        ns = _nanoseconds("every", interval)
         if ns < _SECOND_NS:
             raise ConfigError("every", interval, "must be at least one second")
         return cls(pattern=f"@every {to_go_duration(ns)}", **more)
@@ -146,7 +148,7 @@ def ttl_text(ttl: object) -> str:
         return "never"
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float, timedelta)):
         raise ConfigError("ttl", ttl, 'must be seconds (1 or more), a timedelta, or "never"')
-    ns = _positive_ns("ttl", ttl)
+    ns = _nanoseconds("ttl", ttl)
     if ns < _SECOND_NS:
         raise ConfigError("ttl", ttl, "must be at least one second")
     return str(-(-ns // _SECOND_NS))  # rounded up: servers drop fractions, and nothing may go before its time
@@ -160,13 +162,5 @@ def to_go_duration(ns: int) -> str:
     return f"{ns}ns"
 
 
-def _positive_ns(what: str, duration: object) -> int:
-    if isinstance(duration, bool) or not isinstance(duration, (int, float, timedelta)):
-        raise TypeError(f"{what} takes seconds or a timedelta, not {type(duration).__name__}")
-    try:
-        ns = nanoseconds(duration)
-    except (ValueError, OverflowError):  # not a number, or infinite
-        ns = 0
-    if not 0 < ns < 2**63:
-        raise ConfigError(what, duration, "must be a positive number of seconds")
-    return ns
+def _nanoseconds(what: str, duration: object) -> int:
+    return nanoseconds(cast("Duration", accept_seconds(what, duration)))
