@@ -200,7 +200,7 @@ class AtomicBatch:
         self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
 
     def _headers(self, sequence: int, commit: str = "") -> list[tuple[str, str]]:
-        self._id = self._id or self._connection.new_inbox().rpartition(".")[2]
+        self._id = self._id or self._connection._new_id()
         found = [("Nats-Batch-Id", self._id), ("Nats-Batch-Sequence", str(sequence))]
         return [*found, ("Nats-Batch-Commit", commit)] if commit else found
 

@@ -197,10 +197,6 @@ def _pattern(name: str, value: object) -> str:
     return subscribe_subject(_text(name, value), name).decode()
 
 
-def _ttl(name: str, value: object) -> str:
-    return ttl_text(value)
-
-
 def _rollup(name: str, value: object) -> str:
     if value not in ("sub", "all"):
         raise ConfigError(name, value, 'must be "sub" or "all"')
@@ -214,6 +210,6 @@ _HEADERS: Mapping[str, tuple[str, Callable[[str, object], str]]] = {
     "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),
     "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _number),
     "expected_last_subject_seq_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _pattern),
-    "ttl": ("Nats-TTL", _ttl),
+    "ttl": ("Nats-TTL", lambda _, ttl: ttl_text(ttl)),
     "rollup": ("Nats-Rollup", _rollup),
 }

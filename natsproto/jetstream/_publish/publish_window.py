@@ -300,13 +300,11 @@ class PublishWindow:
         """Handle a reply that is not a plain acknowledgement."""
         try:
             pub_ack(payload, f"publish to {future.subject!r}")
-        except ApiError as exc:
-            if exc.err_code in TRANSIENT_CODES:
+        except NatsError as exc:
+            if isinstance(exc, ApiError) and exc.err_code in TRANSIENT_CODES:
                 self._on_refused(token, future, exc)
             else:
                 self._fail(token, future, exc)
-        except NatsError as exc:
-            self._fail(token, future, exc)
         else:
             self._settle(token, future, payload)
 

@@ -27,7 +27,7 @@ class Publisher:
         self._connection = connection
         self._outbox = connection._outbox
         self._entered = False
-        self._id = f"{connection.new_inbox().rpartition('.')[2]}-" if auto_msg_id else ""
+        self._id = f"{connection._new_id()}-" if auto_msg_id else ""
 
     async def publish(
         self,
