@@ -33,7 +33,7 @@ async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]])
     await works(nc)
     assert len(nc._engine.registry.request_mux()) == 0, "a pending request was left"
     assert not nc._outbox._notifier
-    assert not nc._engine._changed
+    assert not nc._engine.state_changed
     assert asyncio.all_tasks() <= tasks
 
 
@@ -304,7 +304,7 @@ async def test_flush_cancelled_in_an_outage() -> None:
             next(connections)
             run.check()
             await works(nc)
-            assert not nc._engine._changed
+            assert not nc._engine.state_changed
             assert not nc._outbox._notifier
 
 
