@@ -215,7 +215,8 @@ class Subscription(AsyncForHint, Generic[M]):
 
         ConfigError at once if ``max_msgs`` is not a positive number. Cancelling loses no message that was not yielded.
         """
-        check_max_msgs(max_msgs)
+        if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
+            raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
         return self._iterate_batches(max_msgs)
 
     async def _iterate_batches(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
@@ -291,7 +292,8 @@ class Subscription(AsyncForHint, Generic[M]):
     async def unsubscribe(self, max_msgs: int | None = None) -> None:
         """End the subscription: now, dropping unread messages, or after ``max_msgs`` received in all.
 
-        Does nothing if the subscription has ended. Never waits.
+        ConfigError if ``max_msgs`` is not from 1 to 999,999,999, which is as far as servers count. Does nothing if the
+        subscription has ended. Never waits.
         """
         check_max_msgs(max_msgs)
         if self._close_reason is None:

@@ -199,9 +199,9 @@ class JetStream(BucketManager):
         If the last stored message is unknown because a server was restarted, the publisher continues when all messages
         have an id, and otherwise ends with PublishUncertain. ``auto_msg_id`` gives an id to every message without one.
 
-        ``gap="ok"``: nothing is sent again. Messages that the stream reports as missing count as ``lost``, and so do
-        messages in flight when the connection or the batch is lost. Rejected messages are reported at the end, and the
-        publisher continues.
+        ``gap="ok"``: messages in flight when the connection or the batch is lost are not sent again. They count as
+        ``lost``, and so do messages that the stream reports as missing. Rejected messages are reported at the end, and
+        the publisher continues.
 
         ``flow`` is the largest number of messages for one acknowledgement (the stream chooses the number, at most 500)
         and ``outstanding`` the number of acknowledgements to wait for at a time. Their product and

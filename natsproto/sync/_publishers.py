@@ -87,8 +87,10 @@ class AckFuture:
         """Call ``callback`` after it is done, on the client's own thread, which logs its exceptions.
 
         It must not wait: other calls of the client raise LocalProtocolError there. ``result`` and ``exception`` mark
-        the error as seen. ConnectionClosed when the client is closed.
+        the error as seen. TypeError if it is not callable; ConnectionClosed when the client is closed.
         """
+        if not callable(callback):
+            raise TypeError(f"callback must be callable, not {type(callback).__name__}")
         self._portal.post(partial(self._add_callback, callback))
 
     def _add_callback(self, callback: Callable[[AckFuture], object]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 from typing import Any
 
@@ -317,6 +318,28 @@ async def test_manager_of_an_absent_domain(nc: nats.NATS) -> None:
     for manager in (nc.jetstream(domain="moon"), nc.jsm(prefix="$JS.moon.API")):
         with pytest.raises(js_errors.ServiceUnavailableError):
             await manager.account_info()
+
+
+@pytest.mark.differs("nats-py checks no timeout, and waits for ever for a NaN")
+@pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, True, "1"])
+async def test_timeout_of_a_manager_is_checked(nc: nats.NATS, timeout: Any) -> None:
+    with pytest.raises(ValueError, match="nats: timeout must be a positive number of seconds"):
+        await nc.jsm(timeout=timeout).account_info()
+    with pytest.raises(nats.errors.NoRespondersError):
+        await nc.request("nobody", timeout=5)
+
+
+async def test_manager_without_a_timeout(nc: nats.NATS) -> None:
+    assert (await nc.jsm(timeout=None).account_info()).streams == 0
+    assert (await nc.jetstream(timeout=None).account_info()).streams == 0
+
+
+@pytest.mark.differs("with nats-py the server ends the subscription at once")
+async def test_limit_beyond_what_servers_count(nc: nats.NATS) -> None:
+    limited, other = await nc.subscribe("a", max_msgs=10**9), await nc.subscribe("a")
+    await other.unsubscribe(limit=10**9)
+    await nc.publish("a", b"1")
+    assert [(await sub.next_msg(timeout=30)).data for sub in (limited, other)] == [b"1", b"1"]
 
 
 @pytest.mark.parametrize(

@@ -176,6 +176,25 @@ async def test_commit_with_a_lost_ack_is_uncertain() -> None:
 
 
 @virtual_clock
+async def test_commit_waits_for_the_ack_of_its_batch() -> None:
+    """Not for that of the batch which was ending while it waited."""
+    async with world(FAST) as place:
+        nc, stream = await place.connect(), FastScript(place)
+        pub, _ = await start(nc, stream, 100, gap="ok")
+        end = await stream.heard(timeout=10)  # an idle batch is committed
+        committing = asyncio.create_task(pub.commit("a", b"last"))
+        await advance(STEP)
+        stream.done(end, 1)
+        await stream.heard(b"last")
+        place.down()
+        place.up()
+        with pytest.raises(PublishUncertain, match="the acknowledgement of the batch was lost"):
+            await committing
+        assert (pub.lost, pub.pending) == (1, 0)
+        await leave(pub)
+
+
+@virtual_clock
 async def test_allowed_gaps_are_counted() -> None:
     async with world(FAST) as place:
         nc, stream = await place.connect(), FastScript(place)

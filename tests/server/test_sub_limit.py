@@ -122,3 +122,5 @@ async def test_longest_number_of_an_auto_unsubscribe(nats_client: Client) -> Non
     for call in (sub.unsubscribe, partial(nats_client.subscribe, "a")):
         with pytest.raises(ConfigError, match="max_msgs"):
             await call(max_msgs=10**9)  # it would end at once
+    await nats_client.publish("a", b"2")
+    assert [message.data for message in await anext(sub.batches(10**9))] == [b"2"]  # no server reads this number

@@ -202,6 +202,8 @@ def test_done_callbacks_of_acknowledgements(js: sync.JetStream, caplog: pytest.L
 
     with pytest.raises(PublishFailed), js.publisher(retry_attempts=0) as publisher:  # noqa: PT012
         stored, lost = publisher.publish("s.a"), publisher.publish("none")
+        with pytest.raises(TypeError, match="callback must be callable, not NoneType"):
+            stored.add_done_callback(None)  # type: ignore[arg-type]
         for future in (stored, lost):
             future.add_done_callback(done.put)
             future.add_done_callback(fail)

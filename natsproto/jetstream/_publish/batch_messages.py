@@ -21,7 +21,7 @@ class BatchMessages:
 
     __slots__ = (
         *("_failed", "_last_subject"),
-        *("ack", "fatal_error", "is_reported", "lost", "nbytes", "pending", "settled"),
+        *("ack", "acked", "fatal_error", "is_reported", "lost", "nbytes", "pending", "settled"),
     )
 
     def __init__(self) -> None:
@@ -35,6 +35,8 @@ class BatchMessages:
         """Messages that the stream did not or may not have stored, with gaps allowed."""
         self.ack: PubAck | None = None
         """The acknowledgement of the last batch."""
+        self.acked = 0
+        """The number of the last message of that batch."""
         self.fatal_error: NatsError | None = None
         """The error that ended the publisher."""
         self.is_reported = False

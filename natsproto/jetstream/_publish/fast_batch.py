@@ -322,15 +322,14 @@ class FastPublisher:
     ) -> PubAck:
         """Publish the last message and wait for all acknowledgements; raises the errors of ``flush``.
 
-        PublishUncertain if the stream's acknowledgement was lost, which only ``gap="ok"`` allows.
+        PublishUncertain if the acknowledgement of its batch was lost with the connection.
         """
         await self._ready()
-        previous = self._messages.ack
-        self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
+        number = self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
         await self._sender.settle(finish=True)
         self._raise_outcome()
         ack = self._messages.ack
-        if ack is None or ack is previous:
+        if ack is None or self._messages.acked < number:
             raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
         return ack
 

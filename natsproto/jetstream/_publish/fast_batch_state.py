@@ -420,12 +420,12 @@ class FastBatchState:
             return
         self.ack_flow = max(1, self.ack_flow)
         self._retry_counter = self._new_retry_counter()
-        self.messages.ack = ack
         self._is_commit_wanted = False
         count = ack.count
         while self._limits.gap_ok and count + 1 in self._refused:
             count += 1  # the committing message has failed and is not resent
         self._settle_up_to(count)
+        self.messages.ack, self.messages.acked = ack, self.messages.settled
         if self._refused and not self._limits.gap_ok:
             self._stop(*self._refused.popitem())
         else:

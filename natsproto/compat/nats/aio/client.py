@@ -26,6 +26,7 @@ from natsproto.compat.nats.aio.msg import Msg, headers_of
 from natsproto.compat.nats.aio.subscription import (
     DEFAULT_SUB_PENDING_BYTES_LIMIT,
     DEFAULT_SUB_PENDING_MSGS_LIMIT,
+    MAX_AUTO_UNSUBSCRIBE,
     Subscription,
 )
 from natsproto.compat.nats.nuid import NUID
@@ -335,7 +336,7 @@ class Client:
                 subject,
                 queue=queue or None,
                 cb=handler,
-                max_msgs=max_msgs or None,
+                max_msgs=max_msgs if max_msgs <= MAX_AUTO_UNSUBSCRIBE and max_msgs else None,
                 pending_msgs_limit=max(pending_msgs_limit, 0),
                 pending_bytes_limit=max(pending_bytes_limit, 0),
                 message_type=Msg if ready else natsproto.Message,

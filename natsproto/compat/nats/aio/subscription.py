@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 DEFAULT_SUB_PENDING_MSGS_LIMIT = 512 * 1024
 DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
+MAX_AUTO_UNSUBSCRIBE = 999_999_999
+"""Servers end a subscription at once when they are told a larger number. A larger limit is none here."""
 
 
 class Subscription:
@@ -73,6 +75,8 @@ class Subscription:
     async def unsubscribe(self, limit: int = 0) -> None:
         """End the subscription: at once, or after ``limit`` messages in all."""
         self._check_open()
+        if limit > MAX_AUTO_UNSUBSCRIBE:
+            return
         if limit == 0 or (self.delivered >= limit and not self.pending_msgs):
             self._closed = True
             limit = 0

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import base64
 import json
+import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from natsproto.compat.nats.aio.client import Client
     from natsproto.compat.nats.aio.msg import Msg
 
+DEFAULT_TIMEOUT_S = 5.0
 INVALID_RESET = 10204
 _NOT_IN_NAMES = frozenset(">*. /\\\t\r\n")
 
@@ -35,7 +37,7 @@ def _check_name(what: str, name: str | None) -> str:
 
 
 class JetStreamManager:
-    def __init__(self, conn: Client, prefix: str = api.DEFAULT_PREFIX, timeout: float = 5) -> None:
+    def __init__(self, conn: Client, prefix: str = api.DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         self._nc = conn
         self._prefix = prefix
         self._timeout = timeout
@@ -43,8 +45,11 @@ class JetStreamManager:
     async def _api(self, endpoint: str, body: Mapping[str, object] | None = None, timeout: float | None = None) -> Any:
         """Send an API request. Errors are those of ``nats.js.errors``."""
         payload = json.dumps(body).encode() if body else b""
+        wait = timeout or self._timeout or DEFAULT_TIMEOUT_S
+        if type(wait) not in (int, float) or not 0 < wait < math.inf:
+            raise ValueError(f"nats: timeout must be a positive number of seconds, not {wait!r}")
         try:
-            subject, wait = f"{self._prefix}.{endpoint}", float(timeout or self._timeout)
+            subject = f"{self._prefix}.{endpoint}"
             reply = await self._nc._opened._request_encoded(subject, subscribe_subject(subject), payload, timeout=wait)
         except ours.NoResponders as exc:
             raise ServiceUnavailableError from exc
