@@ -33,9 +33,6 @@ LARGE_FLUSH_SIZE = 196_608
 CONGESTED_SIZE = 262_144
 """Waiting bytes above which publish() waits while the wire is busy."""
 
-_ONLY_CLEANUPS, _CLOSED = -1, -2
-"""Limits of an outbox that takes the messages of cleanups alone, and of one that takes none."""
-
 
 class CallSoon(Protocol):
     """The part of an event loop that the outbox needs."""
@@ -64,6 +61,7 @@ class Outbox:
         "_parts",
         "_paused",
         "_running",
+        "_unchecked_limit",
         "_wire",
         "bytes_out",
         "confirm_scheduled",
@@ -89,7 +87,8 @@ class Outbox:
         """True if coroutines must ``await wait_writable()`` before the next put."""
         self.confirm_scheduled: bool = False
         """True while a confirmation is scheduled; otherwise every write calls ``on_write``."""
-        self._limit = limit
+        self._limit = limit  # negative when the outbox is closed
+        self._unchecked_limit = limit  # the same; negative as well when only cleanups may publish
         self._closed_by: Exception | None = None
         self._loop, self._running = loop, running
         self._on_write = on_write
@@ -133,8 +132,8 @@ class Outbox:
 
     def _put_slow(self, control: bytes, payload: bytes, size: int) -> None:
         """Add the first message of a turn, to a full outbox, or one that completes a batch."""
-        if size > self._limit:
-            self._check_room(size - self.size)
+        if size > self._unchecked_limit:
+            self._check_room(size)
         if not self._corked and self._running() is not self._loop:
             raise wrong_loop_error()
         self._parts += (control, payload, b"\r\n")
@@ -151,18 +150,18 @@ class Outbox:
         """Collect further messages, and send them together at the end of this turn of the event loop."""
         if not self._corked and self._limit >= 0:
             self._corked = True
-            self._fast_limit = min(self._limit, FLUSH_SIZE - 1)
+            self._fast_limit = min(self._unchecked_limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
 
     async def wait_writable(self) -> None:
         """Let the event loop run, and wait for room while the wire is congested.
 
-        Returns when there is room, the connection is lost, or the outbox is closed. Cancelling leaves the outbox as it
-        is.
+        Returns when there is room, the connection is lost, or the outbox refuses the message. Cancelling leaves the
+        outbox as it is.
         """
         # The flag stays set meanwhile, so that every other publisher waits as well.
         await asyncio.sleep(0)
-        while self._paused and self.size >= CONGESTED_SIZE and self._limit >= 0:
+        while self._paused and self.size >= CONGESTED_SIZE and not self._is_refused():
             await self._notifier.wait()
         self.must_wait = False
         self.cork()  # the publisher is about to continue
@@ -282,14 +281,13 @@ class Outbox:
         self._notifier.wake()
 
     def accept_only_cleanups(self) -> None:
-        """Refuse further messages, except those of the tasks that must end before the client closes."""
-        if self._limit >= 0:
-            self._limit = self._fast_limit = _ONLY_CLEANUPS
-            self._notifier.wake()
+        """Refuse further messages, except those of cleanups, for which the limits stay."""
+        self._unchecked_limit = self._fast_limit = -1
+        self._notifier.wake()
 
     def close(self, reason: Exception | None = None) -> None:
         """Refuse further messages: put raises ConnectionClosed."""
-        self._limit = self._fast_limit = _CLOSED
+        self._limit = self._unchecked_limit = self._fast_limit = -1
         self._closed_by = reason
         self._notifier.wake()
 
@@ -300,13 +298,23 @@ class Outbox:
         if self._paused and self.size >= CONGESTED_SIZE:
             self.must_wait = True
 
+    def check_open(self, operation: str) -> None:
+        """Raise ConnectionClosed if messages of the current task are refused."""
+        if self._is_refused():
+            raise self.closed_error(operation)
+
     def closed_error(self, operation: str) -> ConnectionClosed:
         """Return the error of calls after close(), with the reason of that."""
         return ConnectionClosed(operation, self._closed_by)
 
+    def _is_refused(self) -> bool:
+        """True if messages of the current task are refused, whatever their size."""
+        return self._unchecked_limit < 0 and (self._limit < 0 or not IN_CLEANUP.get())
+
     def _check_room(self, size: int) -> None:
-        """Check the limits of put(): a wire that accepts data makes room for any message."""
-        if self._limit < 0 and (self._limit == _CLOSED or self._wire is None or not IN_CLEANUP.get()):
-            raise self.closed_error("publish")
-        if self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE)):
-            raise OutboxFull(self.size, size, max(self._limit, 0))
+        """Check the limits of put() for ``size`` bytes in all: a wire that accepts data makes room for any message."""
+        self.check_open("publish")
+        if size > self._limit and (
+            self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE))
+        ):
+            raise OutboxFull(self.size, size - self.size, self._limit)

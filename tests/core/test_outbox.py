@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto._core.outbox import CONGESTED_SIZE, LARGE_FLUSH_SIZE, LARGE_PAYLOAD, Outbox
+from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionClosed, OutboxFull
 from tests.core.helpers import turns
 from tests.kit.examples import lists_up_to
@@ -219,6 +221,44 @@ def test_a_busy_wire_bounds_it_too() -> None:
     with pytest.raises(OutboxFull):
         outbox.put(head(0), b"data")
     assert outbox.size <= CONGESTED_SIZE + len(frame(0))
+
+
+def test_outbox_limit_for_cleanups_while_closing() -> None:
+    outbox, _ = make(limit=2 * len(frame(0)))
+    outbox.put(head(0), b"data")
+    outbox.accept_only_cleanups()
+    with pytest.raises(ConnectionClosed):
+        outbox.put(head(1), b"data")
+
+    def clean_up() -> None:
+        IN_CLEANUP.set(True)
+        outbox.put(head(2), b"data")
+        with pytest.raises(OutboxFull) as full:
+            outbox.put(head(3), b"data")
+        assert full.value.limit == 2 * len(frame(0))
+
+    copy_context().run(clean_up)
+    wire = Pipe(outbox)
+    outbox.attach(wire, paused=False)
+    assert wire.bytes == frame(0) + frame(2)
+
+
+async def test_cleanups_wait_for_room_while_closing() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    while outbox.size < CONGESTED_SIZE:
+        outbox.put(head(0), b"data")
+    cleanup_context = copy_context()
+    cleanup_context.run(IN_CLEANUP.set, True)
+    cleanup = asyncio.get_running_loop().create_task(outbox.wait_writable(), context=cleanup_context)
+    other = asyncio.create_task(outbox.wait_writable())
+    await turns(2)
+    outbox.accept_only_cleanups()
+    await turns(2)
+    assert (cleanup.done(), other.done()) == (False, True)
+    wire.take(1 << 40)
+    await cleanup
 
 
 def test_sealed_it_takes_nothing_and_says_why() -> None:

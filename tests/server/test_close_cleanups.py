@@ -7,9 +7,10 @@ import asyncio
 import pytest
 
 import natsproto
+from natsproto._core import engine
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected
-from natsproto.errors import ConnectionClosed
+from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
 from natsproto.testing import Server
 from tests.core.helpers import world
 from tests.kit.clock import virtual_clock
@@ -143,23 +144,51 @@ async def test_close_in_an_outage_cancels_cleanups() -> None:
 
 
 @virtual_clock
-async def test_cleanup_without_a_connection_while_closing() -> None:
+async def test_cleanup_over_a_reconnect_while_closing() -> None:
     async with world() as place:
-        nc = await place.connect()
-        refused: list[ConnectionClosed] = []
+        nc = await place.connect(outbox_limit=100)
         lost = asyncio.Event()
         nc.add_listener(lambda event: lost.set() if isinstance(event, Disconnected) else None)
 
         async def undo() -> None:
             await lost.wait()
-            try:
-                await nc.publish("undo")
-            except ConnectionClosed as exc:
-                refused.append(exc)
+            await nc.publish("undo")
+            with pytest.raises(OutboxFull) as full:
+                await nc.publish("undo", bytes(nc.max_payload))
+            assert full.value.limit == 100
+            place.up()
+            await nc.flush()
 
-        nc._start_cleanup(undo())
+        cleanup = nc._start_cleanup(undo())
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
         place.down()
         await closing
-        assert len(refused) == 1
+        await cleanup
+
+
+async def test_lock_release_over_a_reconnect_while_closing(
+    nats_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", LONG)  # for slow machines
+    async with client(nats_server.url) as other, asyncio.timeout(LONG):
+        locks = await other.jetstream().create_key_value(bucket="locks", limit_marker_ttl=1)
+        nc = await natsproto.connect(nats_server.url)
+        lock = (await nc.jetstream().key_value("locks")).lock("a", ttl=2 * LONG)
+        await lock.acquire()
+        lost = asyncio.Event()
+        nc.add_listener(lambda event: lost.set() if isinstance(event, Disconnected) else None)
+
+        async def release() -> None:
+            await lost.wait()
+            await lock.release()
+
+        nc._start_cleanup(release())
+        closing = asyncio.create_task(nc.close())
+        await asyncio.sleep(0)
+        session = nc._engine.session
+        assert session is not None
+        session.end(ConnectionLost("cut"))
+        await closing
+        with pytest.raises(KeyNotFound):
+            await locks.get("a")
