@@ -183,6 +183,9 @@ class RequestMux:
             self._remove_cancelled()
         try:
             self._put(control, payload)
+        except ConnectionClosed as exc:
+            pending.pop(token, None)
+            raise ConnectionClosed("request", exc.reason) from exc.reason
         except BaseException:
             pending.pop(token, None)
             raise

@@ -70,7 +70,7 @@ async def test_close_refuses_publishes_before_cleanups(nats_server: Server) -> N
             await asyncio.sleep(0)
             for call, name in (
                 (nc.publish("news", b"late"), "publish"),
-                (nc.request("undo"), "publish"),
+                (nc.request("undo"), "request"),
                 (js.publish("s", b"late"), "publish to 's'"),
                 (publisher.publish("s", b"late"), "publish"),
                 (js.publish("s", b"late", msg_id="1"), "publish to 's'"),
