@@ -78,6 +78,7 @@ LAYER_INTERFACE = {
             "_request_timeout",
             "_send_reply_nowait",
             "_start_cleanup",
+            "_wait_connected",
             "_yield_if_needed",
         ],
         *["_publish_encoded", "_request_encoded", "_request_resending"],
