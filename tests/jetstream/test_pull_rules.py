@@ -6,7 +6,7 @@ import json
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConsumerGone, PullRefused
@@ -120,6 +120,7 @@ def test_arrived_message_clears_what_was_too_small(size: int) -> None:
 # ---------------------------------------------------------------- pending pulls
 
 
+@example(False, [(1, True), (20, True), (20, True)])  # exactly outweighed
 @given(st.booleans(), st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=30))
 def test_open_pulls_are_the_youngest_that_owe(by_bytes: bool, steps: list[tuple[int, bool]]) -> None:
     """A pull that was served ended silently; with every request the oldest are forgotten that the others outweigh."""
@@ -357,6 +358,9 @@ def test_deadline_of_a_single_pull() -> None:
     assert short.deadline == pytest.approx(0.6)
     assert short.on_deadline(0.55) is KEEP
     assert short.on_deadline(0.6) is DONE
+    refused = open_pull(once=True, expires=5.0)
+    told(refused, 503, "", {}, 4.95)
+    assert refused.deadline == 5.0  # not after the wait of 0.1 s
     until = PullState(pull_options(PullMode.BOUNDED, expires=30.0), Counted(), 0.0, until=7.0)
     assert until.deadline == pytest.approx(7.1)
 

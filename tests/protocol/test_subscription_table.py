@@ -396,13 +396,14 @@ def test_removed_subscription_drops_what_is_in_flight() -> None:
     assert entry.max_msgs == 0
 
 
-def test_limit_counts_the_messages_of_all_chunks() -> None:
+@pytest.mark.parametrize("last", [1, 2, 5])
+def test_limit_counts_the_messages_of_all_chunks(last: int) -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
     entry, _ = table.add("a", None, ignore, "owner")
     assert table.limit(entry, 3) == b"UNSUB 1 3\r\n"
     taken = []
-    for _ in range(2):
-        entry.arrived, entry.nbytes = 2, 20
+    for count in (2, last):
+        entry.arrived, entry.nbytes = count, count * 10
         taken.append(table.take_arrived(entry))
-    assert taken == [(2, 20, 0, False), (2, 20, 1, True)]
+    assert taken == [(2, 20, 0, False), (last, last * 10, last - 1, True)]
     assert (entry.received, len(table)) == (3, 0)
