@@ -407,3 +407,12 @@ def test_limit_counts_the_messages_of_all_chunks(last: int) -> None:
         taken.append(table.take_arrived(entry))
     assert taken == [(2, 20, 0, False), (last, last * 10, last - 1, True)]
     assert (entry.received, len(table)) == (3, 0)
+
+
+def test_resubscribed_subscription_ends_first() -> None:
+    table: SubscriptionTable[str] = SubscriptionTable()
+    entry, _ = table.add("a", "q", ignore, "owner")
+    table.limit(entry, 3)
+    entry.arrived = 2
+    table.take_arrived(entry)
+    assert table.resubscribe_one(entry) == b"UNSUB 1\r\nSUB a q 1\r\nUNSUB 1 1\r\n"
