@@ -463,11 +463,11 @@ def test_prefetch_is_measured_anew_after_each_decision() -> None:
     assert prefetch.decide() == 1600, "too few to judge by"
 
 
-@pytest.mark.parametrize(("consumed", "bound"), [(63, 500), (64, 4096)])
-def test_prefetch_reset_forgets_measurements(consumed: int, bound: int) -> None:
+@pytest.mark.parametrize(("consumed", "took", "bound"), [(63, 0.0, 500), (64, 0.0, 4096), (64, 0.1, 500)])
+def test_prefetch_reset_forgets_measurements(consumed: int, took: float, bound: int) -> None:
     prefetch = prefetched([1] * 1000, took=0.05)
     prefetch.reset()
-    prefetch.on_consumed(consumed, 0.05)
+    prefetch.on_consumed(consumed, 0.05 + took)
     assert prefetch.decide() == bound
 
 
