@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import InvalidHeader
-from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, encode_headers
+from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, block_of, encode_headers
 
 names = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=12)
 values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=20).map(
@@ -327,3 +327,10 @@ def test_headers_read_by_several_threads() -> None:
                 assert [read.result() for read in reads] == [["v"]] * 4
     finally:
         sys.setswitchinterval(interval)
+
+
+def test_no_headers_make_no_block() -> None:
+    nothings: tuple[HeadersLike, ...] = ({}, [], {"A": []})
+    for nothing in nothings:
+        assert block_of(nothing) is None
+    assert block_of({"A": ""}) == encode_headers({"A": ""})
