@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -86,11 +87,60 @@ async def test_close_refuses_publishes_before_cleanups(nats_server: Server) -> N
         assert replies == [b"done"]
 
 
+async def test_object_store_writes_while_closing(nats_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", LONG)  # for slow machines
+    async with client(nats_server.url) as other, asyncio.timeout(LONG):
+        objects = await other.jetstream().create_object_store(bucket="o", storage="memory")
+        locks = await other.jetstream().create_key_value(bucket="locks", limit_marker_ttl=1)
+        for name in ("x", "y"):
+            await objects.put(name, b"1")
+        nc = await natsproto.connect(nats_server.url)
+        store = await nc.jetstream().object_store("o")
+        lock = (await nc.jetstream().key_value("locks")).lock("a", ttl=2 * LONG)
+        await lock.acquire()
+        reading, may_end, may_undo = asyncio.Event(), asyncio.Event(), asyncio.Event()
+
+        async def nothing() -> AsyncIterator[bytes]:
+            reading.set()
+            await may_end.wait()
+            for _ in range(0):
+                yield b""
+
+        async def undo() -> None:
+            await may_undo.wait()
+            await store.delete("x")
+
+        nc._start_cleanup(undo())
+        begun = asyncio.create_task(store.put("begun", nothing()))
+        await reading.wait()
+        closing = asyncio.create_task(nc.close())
+        await asyncio.sleep(0)
+        for call, operation in (
+            (store.delete("x"), "delete of object 'x'"),
+            (store.update_meta("y", rename="z"), "update of object 'y'"),
+            (store.update_meta("y", description="z"), "update of object 'y'"),
+            (store.put("q", b""), "put of object 'q'"),
+            (store.put("q", b"1"), "put of object 'q'"),
+        ):
+            with pytest.raises(ConnectionClosed) as closed:
+                await call
+            assert closed.value.operation == operation
+        assert [info.name async for info in objects.list()] == ["x", "y"]
+        await lock.release()
+        may_end.set()
+        await begun
+        may_undo.set()
+        await closing
+        assert [info.name async for info in objects.list()] == ["y", "begun"]
+        assert await locks.lock("a").try_acquire()
+
+
 async def test_operation_of_a_call_on_a_closed_client(nats_server: Server) -> None:
     nc = await natsproto.connect(nats_server.url)
     js = nc.jetstream()
     stream = await js.create_stream(name="S", subjects=["s"], allow_direct=True)
     bucket = await js.create_key_value(bucket="B")
+    store = await js.create_object_store(bucket="O")
     await nc.close()
     for call, operation in (
         (js.publish("s"), "publish to 's'"),
@@ -98,6 +148,8 @@ async def test_operation_of_a_call_on_a_closed_client(nats_server: Server) -> No
         (stream.get_last_message("s"), "last message of 's' in stream 'S'"),
         (bucket.get("k"), "get of key 'k'"),
         (bucket.put("k", b""), "publish to '$KV.B.k'"),
+        (store.put("o", b"1"), "put of object 'o'"),
+        (store.delete("o"), "delete of object 'o'"),
     ):
         with pytest.raises(ConnectionClosed) as closed:
             await call

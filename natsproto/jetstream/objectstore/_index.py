@@ -210,7 +210,8 @@ class ObjectIndex:
     async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step to its end, even if the caller is cancelled; the closing of the client waits for it as well.
 
-        ConnectionClosed when that takes too long.
+        ConnectionClosed when that takes too long. The step may begin while the client closes, as the last one of a
+        ``put`` that began before: the caller checks that the outbox is open before its first step.
         """
         connection = self.api.connection
         task = connection._start_cleanup(step)

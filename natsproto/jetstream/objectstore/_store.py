@@ -142,6 +142,7 @@ class ObjectStore:
         wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
         wait = self._api.seconds(timeout)
         upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
+        self._api.connection._outbox.check_open(f"put of object {name!r}")
         made = await upload.run()
         self._batched = upload.batched
         return await self._index.run_shielded(self._publish_info(made, timeout))
@@ -290,7 +291,9 @@ class ObjectStore:
 
         ObjectNotFound when there never was one. A cancelled call may have deleted it.
         """
-        await self._index.run_shielded(self._delete(check_object_name(name), timeout))
+        check_object_name(name)
+        self._api.connection._outbox.check_open(f"delete of object {name!r}")
+        await self._index.run_shielded(self._delete(name, timeout))
 
     async def _delete(self, name: str, timeout: Duration | None) -> None:
         def update(existing: IndexEntry | None) -> ObjectInfo | None:
@@ -326,7 +329,10 @@ class ObjectStore:
         if metadata is not None:
             changes["metadata"] = metadata
         check_object_name(name)
-        if rename is not None and check_object_name(rename) != name:
+        if rename is not None:
+            check_object_name(rename)
+        self._api.connection._outbox.check_open(f"update of object {name!r}")
+        if rename is not None and rename != name:
             return await self._index.run_shielded(self._rename(name, rename, changes, timeout))
 
         def update(existing: IndexEntry | None) -> ObjectInfo:
