@@ -18,6 +18,7 @@ from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.testing import run_cluster, run_server
 from natsproto.testing._server import Server
+from tests.core.helpers import until
 from tests.kit.elections import another_leader
 from tests.kit.proxy import FaultProxy
 from tests.objectstore.helpers import CHUNK, chunks, content, names, only, settled
@@ -147,6 +148,7 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
     other = await nc.jetstream().object_store("files")
     with pytest.raises(ConnectionClosed):
         await other.put("p", interrupted(content(SIZE), 30, nc.close))
+    await until(lambda: not other._api.connection._engine.readers.cleanups)
     nc = await natsproto.connect(nats_server.url)
     other = await nc.jetstream().object_store("files")
     async with other.get("o") as obj:
@@ -154,7 +156,6 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
         await nc.close()
         with pytest.raises(ConnectionClosed):
             await rest(obj)
-    await settled(other)
 
 
 async def test_close_ends_cancelled_deletes_and_puts(nats_server: Server, jetstream: JetStream) -> None:
@@ -191,7 +192,7 @@ async def test_close_in_an_outage_ends_a_delete(nats_server: Server) -> None:
     await nc.close()
     with pytest.raises(ConnectionClosed, match="files"):
         await delete
-    await settled(store)
+    assert not nc._engine.readers.cleanups
 
 
 @pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])
