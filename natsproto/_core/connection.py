@@ -26,7 +26,7 @@ from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.protocol.frames import Message, Payload, ServerInfo
+from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
 
@@ -206,7 +206,7 @@ class Connection:
         """Publish to a subject that is used once, for ``Message.respond``."""
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
-        payload = _payload(payload)
+        payload = as_bytes(payload)
         block = None if headers is None else block_of(headers)
         self._outbox.put(self._control_lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
 
@@ -261,7 +261,7 @@ class Connection:
 
     def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
         if type(payload) is not bytes:
-            payload = _payload(payload)
+            payload = as_bytes(payload)
         wire_reply = None if reply is None else publish_subject(reply, "reply subject")
         block = None if headers is None else block_of(headers)
         lines = self._control_lines
@@ -348,7 +348,7 @@ class Connection:
         resend_after: float = 0.0,
     ) -> asyncio.Future[Message]:
         if type(payload) is not bytes:
-            payload = _payload(payload)
+            payload = as_bytes(payload)
         block = None if headers is None else block_of(headers)
         # Checked here already: a message that is too large must not subscribe the inbox.
         size = len(payload) if block is None else len(payload) + len(block)
@@ -397,7 +397,7 @@ class Connection:
         check_max_msgs(max_msgs)
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
-        payload = _payload(payload)
+        payload = as_bytes(payload)
         encoded_subject = self._control_lines.encode_subject(subject)
         block = None if headers is None else block_of(headers)
 
@@ -568,14 +568,6 @@ class Connection:
 
 def _not_a_subject(subject: object) -> TypeError:
     return TypeError(f"subject must be a str, not {type(subject).__name__}")
-
-
-def _payload(payload: object) -> bytes:
-    if type(payload) is bytes:
-        return payload
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return bytes(payload)
-    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
 
 
 def _limit(name: str, value: int | None, default: int) -> int:

@@ -215,8 +215,8 @@ class Subscription(AsyncForHint, Generic[M]):
 
         ConfigError at once if ``max_msgs`` is not a positive number. Cancelling loses no message that was not yielded.
         """
-        if max_msgs is not None and (type(max_msgs) is not int or max_msgs < 1):
-            raise ConfigError("max_msgs", max_msgs, "must be a positive number of messages")
+        if max_msgs is not None and (type(max_msgs) is not int or not 1 <= max_msgs < 2**63):
+            raise ConfigError("max_msgs", max_msgs, "must be a positive number, and less than 2**63")
         return self._iterate_batches(max_msgs)
 
     async def _iterate_batches(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:

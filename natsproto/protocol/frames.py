@@ -18,6 +18,13 @@ Payload: TypeAlias = bytes | bytearray | memoryview
 """Types of payloads. All but bytes are copied."""
 
 
+def as_bytes(payload: object) -> bytes:
+    """Return a payload as bytes; TypeError for another type."""
+    if isinstance(payload, (bytes, bytearray, memoryview)):
+        return bytes(payload)
+    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
+
+
 class Responder(Protocol):
     """The interface through which a message sends its response."""
 

@@ -25,8 +25,7 @@ from natsproto._old_names import CLIENT, explain_missing
 from natsproto._old_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
-from natsproto.jetstream._publish.headers import as_bytes
-from natsproto.protocol.frames import Payload, ServerInfo
+from natsproto.protocol.frames import Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._admin import System

@@ -18,8 +18,8 @@ from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
-from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, header_block
-from natsproto.protocol.frames import Payload
+from natsproto.jetstream._publish.headers import ExpectationArgs, header_block
+from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._portal import Portal

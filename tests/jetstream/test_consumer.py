@@ -760,7 +760,10 @@ async def test_stopping_from_inside_a_handler(jetstream: JetStream) -> None:
 
 @pytest.mark.parametrize(
     "arguments",
-    [{"concurrency": 0}, {"on_success": "yes"}, {"on_error": "ack"}, {"nak_delay": -1}, {"max_messages": 0}],
+    [
+        *({"concurrency": 0}, {"concurrency": 2**70}, {"on_success": "yes"}, {"on_error": "ack"}, {"nak_delay": -1}),
+        {"max_messages": 0},
+    ],
 )
 async def test_wrong_policies_are_told_at_once(jetstream: JetStream, arguments: dict[str, object]) -> None:
     consumer = await (await jetstream.stream("S", bind=True)).consumer("d", bind=True)

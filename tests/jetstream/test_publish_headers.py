@@ -14,7 +14,6 @@ from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSu
 from natsproto.jetstream._counter import CounterValue, increment, parse_value
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.headers import (
-    as_bytes,
     has_msg_id,
     header_block,
     header_pairs,
@@ -23,6 +22,7 @@ from natsproto.jetstream._publish.headers import (
 )
 from natsproto.jetstream._publish.schedule import Schedule, to_go_duration, ttl_text
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.protocol.frames import as_bytes
 from natsproto.protocol.headers import Headers
 
 NOON = datetime(2030, 6, 1, 12, 0, tzinfo=UTC)

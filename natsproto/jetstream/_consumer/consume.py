@@ -37,6 +37,9 @@ _GONE_ADVICE = "create the consumer, then consume it again"
 MAX_MESSAGES_PER_TURN = 256
 """Messages that a handler which never suspends handles before other tasks get a turn."""
 
+MAX_CONCURRENCY = 65_536
+"""The most messages handled at a time; each has a task of its own from the start."""
+
 Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
 OnSuccess: TypeAlias = Literal["ack", "ack_sync", "nothing"]
 OnError: TypeAlias = Literal["nak", "term", "nothing"]
@@ -59,8 +62,8 @@ class HandlerOptions(Value):
     backoff: Sequence[float] = ()
 
     def _check(self) -> None:
-        if type(self.concurrency) is not int or self.concurrency < 1:
-            raise ConfigError("concurrency", self.concurrency, "must be a positive number of messages")
+        if type(self.concurrency) is not int or not 1 <= self.concurrency <= MAX_CONCURRENCY:
+            raise ConfigError("concurrency", self.concurrency, f"must be from 1 to {MAX_CONCURRENCY:,} messages")
         if self.on_success not in ("ack", "ack_sync", "nothing"):
             raise ConfigError("on_success", self.on_success, 'must be "ack", "ack_sync" or "nothing"')
         if self.on_error not in ("nak", "term", "nothing"):

@@ -27,10 +27,10 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck, pub_ack
-from natsproto.jetstream._publish.headers import MessageArgs, as_bytes, header_pairs
+from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.protocol.frames import Payload
+from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.server_errors import SubscriptionDenied
 

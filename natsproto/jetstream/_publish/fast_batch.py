@@ -25,9 +25,9 @@ from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.batch_messages import BatchMessages
 from natsproto.jetstream._publish.fast_batch_state import BatchOperation, FastBatchState, FastOptions
-from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, message_block
+from natsproto.jetstream._publish.headers import ExpectationArgs, message_block
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
-from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
 
 MAX_FLOW = 500

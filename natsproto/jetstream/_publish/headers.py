@@ -68,13 +68,6 @@ def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
     return max(wanted, key=attrgetter("level"), default=None)
 
 
-def as_bytes(payload: object) -> bytes:
-    """Return a copy of a payload as bytes; TypeError for another type."""
-    if isinstance(payload, (bytes, bytearray, memoryview)):
-        return bytes(payload)
-    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
-
-
 def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> list[tuple[str, str]]:
     """Return the headers of a message: the user's, unchanged, and those of the named arguments.
 

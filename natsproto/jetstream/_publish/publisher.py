@@ -8,9 +8,9 @@ from typing import Unpack
 from natsproto._core.connection import Connection
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.headers import ExpectationArgs, as_bytes, message_block, required_feature
+from natsproto.jetstream._publish.headers import ExpectationArgs, message_block, required_feature
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
-from natsproto.protocol.frames import Payload
+from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Generic, Protocol, cast
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
 from natsproto.jetstream._config import KV_STREAM, KV_SUBJECTS, StreamConfig
-from natsproto.jetstream._publish.headers import as_bytes
+from natsproto.protocol.frames import as_bytes
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers ship it; TypeVar defaults are new in Python 3.13

@@ -26,10 +26,10 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._publish.headers import MessageArgs, as_bytes
+from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation
 from natsproto.jetstream.kv._watch import watch
-from natsproto.protocol.frames import Payload
+from natsproto.protocol.frames import Payload, as_bytes
 
 LOCK_ID_HEADER = "Natsproto-Lock"
 """Header that identifies the holder, independent of the value."""
