@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from natsproto.protocol.frames import Message
-from natsproto.protocol.link import LinkEvent, describe_peer
+from natsproto.protocol.link import Link, LinkEvent, LinkFailed, describe_peer
 from tests.protocol.test_link import ready_link
 
 
@@ -38,3 +38,22 @@ def test_link_delivers_a_message_from_its_room() -> None:
         rest = rest[count:]
         events += link.receive_into_room(count)
     assert (events, [len(message.data) for message in delivered]) == ([], [200_000])
+
+
+def test_message_of_an_ended_subscription_is_forgotten() -> None:
+    delivered: list[Message] = []
+    link = ready_link(delivered)
+    assert link.receive(b"MSG a 99 1\r\nx\r\nPING\r\n") == []
+    assert (link.pending_pongs, delivered) == (1, [])
+
+
+@pytest.mark.parametrize(
+    ("begun", "hint"), [(b"INFO {]\r\n", ""), (b"SSH-2.0-OpenSSH_9.6\r\n", "SSH server"), (b"?\r\n", "at all?")]
+)
+def test_only_a_peer_without_info_is_described(begun: bytes, hint: str) -> None:
+    (failed,) = Link({}).receive(begun)
+    assert isinstance(failed, LinkFailed)
+    if hint:
+        assert f"{hint})" in str(failed.error)
+    else:
+        assert "NATS server" not in str(failed.error)
