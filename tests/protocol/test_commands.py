@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import InvalidSubject, PayloadTooLarge
@@ -75,11 +75,12 @@ blocks = st.dictionaries(st.sampled_from(("A", "b", "Nats-Msg-Id")), st.text("xy
 
 
 @given(subjects, payloads)
+@example("_INBOX.0", b"")
 def test_a_plain_message_is_read_as_it_was_meant(subject: str, payload: bytes) -> None:
     lines = ControlLines()
     head = lines.pub_line(subject, len(payload))
     assert read_commands(head + payload + b"\r\n") == [Command("PUB", (subject,), b"", payload)]
-    assert lines.pub_line(subject, len(payload)) == lines.pub_prefixes[subject] + lines.pub_sizes[len(payload)] == head
+    assert lines.pub_line(subject, len(payload)) == lines.pub_prefix(subject) + lines.pub_sizes[len(payload)] == head
     assert lines.encode_subject(subject) == subject.encode()
     assert lines.message_line(publish_subject(subject), None, None, len(payload)) == head
 

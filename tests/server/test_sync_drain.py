@@ -68,6 +68,15 @@ def read_objects(nc: sync.Client) -> AbstractContextManager[Iterator[object]]:
     return Opened(store.watch())
 
 
+def wait_sent(nc: sync.Client) -> None:
+    """Wait until the server has sent the messages of all consumers: those that it has not are not received."""
+    js = nc.jetstream()
+    for stream in js.streams():
+        for consumer in js.stream(stream.config.name).consumers():
+            while js.stream(stream.config.name).consumer(consumer.name).info().num_pending:
+                time.sleep(0.001)
+
+
 @pytest.mark.parametrize(
     "read", [read_subscription, read_messages, read_messages_not_entered, read_ordered, read_keys, read_objects]
 )
@@ -92,6 +101,8 @@ def test_drain_waits_for_reading_threads(nats_server: Server, read: Open) -> Non
         with sync.connect(nats_server.url) as nc:
             crew.send(lambda: handle_all(nc))
             assert begun.wait(30)
+            wait_sent(listening)
+            nc.flush()
         crew.home()
         assert crew.raised == []
         assert len(handled) == COUNT
