@@ -130,6 +130,37 @@ async def test_a_lone_commit_without_answer_is_uncertain(nats_server: Server) ->
         assert (await stream.info()).state.messages == 1
 
 
+async def test_flush_does_not_wait_for_later_messages(jetstream: JetStream, stream: Stream) -> None:
+    feeding = True
+    async with jetstream.fast_publisher() as pub:
+
+        async def feed() -> None:
+            while feeding:
+                await pub.publish("f.fed", b"0")
+                await asyncio.sleep(0)
+
+        feeders = [asyncio.create_task(feed()) for _ in range(2)]
+        for _ in range(5):
+            mine, before = await pub.publish("f.mine", b"0"), pub.published
+            await pub.flush()
+            assert pub.published - pub.pending >= mine
+            assert pub.published - before < 5000
+        feeding = False
+        await asyncio.gather(*feeders)
+
+
+async def test_commit_returns_the_ack_of_its_own_batch(jetstream: JetStream, stream: Stream) -> None:
+    async with jetstream.fast_publisher() as pub:
+        await pub.publish("f.1", b"1")
+        committing = asyncio.create_task(pub.commit("f.1", b"2"))
+        await asyncio.sleep(0)
+        await pub.publish("f.1", b"3")  # another task's
+        ack = await committing
+        assert (ack.seq, ack.count) == (2, 2)
+    assert pub.ack is not None
+    assert (pub.ack.seq, pub.ack.count) == (3, 1)
+
+
 async def test_an_idle_batch_is_committed(jetstream: JetStream, stream: Stream) -> None:
     async with jetstream.fast_publisher() as pub:
         await pub.publish("f.1", b"0")

@@ -214,3 +214,37 @@ def test_replies_that_ask_for_no_pause(said: dict[str, object]) -> None:
     batch = Batch(2)
     assert batch.state.on_reply(batch.state.batch, 2, json.dumps(said).encode()) == 0
     assert batch.state.on_reply(b"another", 2, json.dumps(said).encode()) == 0
+
+
+@pytest.mark.parametrize("end", ["disconnect", "unknown batch", "give up", "the same report"])
+def test_reported_gap_is_counted_once(end: str) -> None:
+    batch = Batch(6, acked=1, gap_ok=True)
+    gap: dict[str, object] = {"type": "gap", "last_seq": 2, "seq": 5}
+    batch.reply(gap, 5)
+    assert batch.messages.lost == 3  # 2 to 4
+    if end == "disconnect":
+        batch.state.on_disconnect([], "cut")
+        assert (batch.messages.lost, len(batch.messages.pending)) == (5, 0)
+    elif end == "unknown batch":
+        batch.reply(error(10208), 6)
+        assert (batch.messages.lost, len(batch.messages.pending)) == (5, 0)
+    elif end == "give up":
+        batch.state.give_up("no reply", RequestTimeout("fast ingest", 4.0))
+        assert (set(batch.errors()), batch.messages.lost) == ({5, 6}, 3)
+    else:
+        batch.reply(gap, 5)
+        assert batch.messages.lost == 3
+
+
+def test_commit_after_a_rejected_one_is_taken_back() -> None:
+    """It is not written when the connection is lost: no copy of it can have been."""
+    batch = Batch(1, gap_ok=True)
+    batch.messages.add("s2", b"2", None)
+    batch.state.commit()
+    assert batch.send() == [BatchOperation.COMMIT]
+    batch.reply(error(10054), 2)
+    batch.messages.add("s3", b"3", None)
+    assert batch.send() == [BatchOperation.COMMIT]
+    batch.state.on_disconnect([BatchOperation.COMMIT], "cut")
+    assert [subject for subject, _, _ in batch.messages.pending] == ["s3"]
+    assert batch.messages.lost == 0  # the first was acknowledged, the second rejected

@@ -388,6 +388,7 @@ def test_with_gaps_allowed_the_losses_are_counted(actions: list[str], ids: bool)
     error = messages.fatal_error
     assert error is None or isinstance(error, RequestTimeout | LocalProtocolError), "a first message only"
     assert len(stage.stream.stored) + messages.lost + len(stage.failed) + stage.unheard >= messages.count
+    assert messages.lost + len(stage.failed) <= messages.count, "counted twice"
 
 
 @pytest.mark.parametrize("gap_ok", [False, True])

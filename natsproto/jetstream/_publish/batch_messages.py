@@ -21,7 +21,7 @@ class BatchMessages:
 
     __slots__ = (
         *("_failed", "_last_subject"),
-        *("ack", "acked", "fatal_error", "is_reported", "lost", "nbytes", "pending", "settled"),
+        *("ack", "awaited", "ended", "fatal_error", "is_reported", "lost", "nbytes", "pending", "settled"),
     )
 
     def __init__(self) -> None:
@@ -35,8 +35,10 @@ class BatchMessages:
         """Messages that the stream did not or may not have stored, with gaps allowed."""
         self.ack: PubAck | None = None
         """The acknowledgement of the last batch."""
-        self.acked = 0
-        """The number of the last message of that batch."""
+        self.awaited: dict[int, PubAck | None] = {}
+        """The numbers of committing messages, and the acknowledgements of their batches."""
+        self.ended = 0
+        """The number of the last message of the batches that have ended, with or without an acknowledgement."""
         self.fatal_error: NatsError | None = None
         """The error that ended the publisher."""
         self.is_reported = False
@@ -73,6 +75,13 @@ class BatchMessages:
             self.nbytes -= sum([len(payload) for _, payload, _ in settled])
             self.settled += len(settled)
             self._last_subject = settled[-1][0]
+
+    def set_ack(self, ack: PubAck) -> None:
+        """Set the acknowledgement of the batch that ends now; its messages are settled."""
+        self.ack = ack
+        for number in self.awaited:
+            if self.ended < number <= self.settled:
+                self.awaited[number] = ack
 
     def fail(self, place: int, error: NatsError) -> None:
         """Record the failure of one pending message."""

@@ -116,16 +116,33 @@ class FastBatchSender:
         while not self.state.ack_flow and self.messages.fatal_error is None and number > self.messages.settled:
             await self._waiters.wait()
 
-    async def settle(self, *, finish: bool = False) -> None:
-        """Commit the batch and wait for the outcome of all messages.
+    async def flush(self) -> None:
+        """Commit the batch and wait for the outcome of all messages so far."""
+        messages, last = self.messages, self.messages.count
+        while messages.settled < last and messages.fatal_error is None:
+            await self._wait_committing()
 
-        With ``finish`` it also ends a batch whose messages are all acknowledged.
-        """
-        messages = self.messages
-        while (messages.pending or (finish and not self.state.idle)) and messages.fatal_error is None:
-            self.state.commit()
-            self.send_due()
-            await self._waiters.wait()
+    async def finish(self) -> None:
+        """Wait for the outcome of all messages and for the end of the batch."""
+        while not self.state.idle and self.messages.fatal_error is None:
+            await self._wait_committing()
+
+    async def commit(self, subject: str, payload: bytes, block: bytes | None) -> PubAck | None:
+        """Send a committing message. Return the acknowledgement of its batch; None if that was lost, or at the end."""
+        messages, awaited = self.messages, self.messages.awaited
+        number = self.add(subject, payload, block, last=True)
+        awaited.setdefault(number)
+        try:
+            while awaited[number] is None and messages.ended < number and messages.fatal_error is None:
+                await self._wait_committing()
+            return awaited[number]
+        finally:
+            del awaited[number]
+
+    async def _wait_committing(self) -> None:
+        self.state.commit()
+        self.send_due()
+        await self._waiters.wait()
 
     def send_due(self) -> None:
         """Send the messages and commands that are due."""
@@ -320,16 +337,15 @@ class FastPublisher:
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """Publish the last message and wait for all acknowledgements; raises the errors of ``flush``.
+        """Publish the last message, end the batch and return its acknowledgement; raises the errors of ``flush``.
 
         PublishUncertain if the acknowledgement of its batch was lost with the connection.
         """
         await self._ready()
-        number = self._sender.add(subject, as_bytes(payload), self._block(subject, msg_id, headers, args), last=True)
-        await self._sender.settle(finish=True)
+        block = self._block(subject, msg_id, headers, args)
+        ack = await self._sender.commit(subject, as_bytes(payload), block)
         self._raise_outcome()
-        ack = self._messages.ack
-        if ack is None or self._messages.acked < number:
+        if ack is None:
             raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
         return ack
 
@@ -339,7 +355,7 @@ class FastPublisher:
         It takes a round trip and ends the batch: the next message starts another. Cancelling changes nothing.
         """
         self._check_entered()
-        await self._sender.settle()
+        await self._sender.flush()
         self._raise_outcome()
 
     @property
@@ -405,7 +421,7 @@ class FastPublisher:
         self._check_entered()
         try:
             if exc is None:
-                await self._sender.settle(finish=True)
+                await self._sender.finish()
                 if not self._messages.is_reported:
                     self._raise_outcome()
         finally:

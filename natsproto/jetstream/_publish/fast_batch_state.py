@@ -142,8 +142,8 @@ class FastBatchState:
     """The current batch of a publisher. ``name`` is the prefix of the batch ids."""
 
     __slots__ = (
-        *("_acked", "_commits", "_limits", "_name", "_number", "_retry_counter", "_refused", "_repeat"),
-        *("_silent_ticks", "_is_commit_wanted", "messages", "phase", "sent", "append_until", "ack_flow"),
+        *("_acked", "_commits", "_limits", "_name", "_number", "_retry_counter", "_rejection", "_repeat"),
+        *("_silent_ticks", "_is_commit_wanted", "_reported", "messages", "phase", "sent", "append_until", "ack_flow"),
     )
 
     def __init__(self, name: bytes, limits: FastOptions, messages: BatchMessages) -> None:
@@ -163,7 +163,8 @@ class FastBatchState:
         self._repeat = False  # a missing reply is to be requested
         self._silent_ticks = 0  # ticks since the last reply
         self._retry_counter = self._new_retry_counter()
-        self._refused: dict[int, NatsError] = {}  # by sequence; the stream rejected these, and reports them as missing
+        self._rejection: tuple[int, NatsError] | None = None  # the sequence that ends the publisher, gaps not allowed
+        self._reported: set[int] = set()  # sequences after the settled ones: rejected or lost, with gaps allowed
 
     def _new_retry_counter(self) -> RetryCounter:
         return RetryCounter(self._limits.retry_attempts, self._limits.retry_wait)
@@ -383,14 +384,14 @@ class FastBatchState:
     def _on_refused(self, sequence: int, error: NatsError) -> None:
         """The stream rejected a message of the batch."""
         if self._limits.gap_ok:
-            if sequence not in self._refused:  # a repeated commit is rejected again
+            if sequence not in self._reported:  # a repeated commit is rejected again
                 self._fail(sequence, error)
-                self._refused[sequence] = error
+                self._reported.add(sequence)
             if self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE):
                 self._settle_up_to(1)
                 self._transition(BatchEvent.ENDED)
         else:
-            self._refused = {sequence: error}
+            self._rejection = sequence, error
             self._transition(BatchEvent.GAP_FOUND)
 
     def _on_error(self, sequence: int, error: ApiError) -> float:
@@ -408,6 +409,7 @@ class FastBatchState:
             if not gap_ok:
                 self._repeat = True  # the stream will notice the gap and report the last sequence
             elif sequence == self.sent:
+                self._commits = 0
                 self._transition(BatchEvent.COMMIT_REJECTED)
         return 0
 
@@ -422,12 +424,12 @@ class FastBatchState:
         self._retry_counter = self._new_retry_counter()
         self._is_commit_wanted = False
         count = ack.count
-        while self._limits.gap_ok and count + 1 in self._refused:
+        while count + 1 in self._reported:
             count += 1  # the committing message has failed and is not resent
         self._settle_up_to(count)
-        self.messages.ack, self.messages.acked = ack, self.messages.settled
-        if self._refused and not self._limits.gap_ok:
-            self._stop(*self._refused.popitem())
+        self.messages.set_ack(ack)
+        if self._rejection is not None:
+            self._stop(*self._rejection)
         else:
             self._transition(BatchEvent.ENDED)
 
@@ -453,7 +455,8 @@ class FastBatchState:
                 self._number += 1
                 self.sent = self._acked = self._commits = 0
                 self._repeat = False
-                self._refused = {}
+                self._reported.clear()
+                self.messages.ended = self.messages.settled
 
     # ------------------------------------------------------------ outcomes
 
@@ -461,13 +464,17 @@ class FastBatchState:
         settled = max(0, min(sequence, self.sent) - self._acked)
         self._acked += settled
         self.messages.settle(settled)
+        if self._reported:
+            self._reported = {sequence for sequence in self._reported if sequence > self._acked}
 
     def _lose_up_to(self, sequence: int) -> None:
         self._count_lost(range(self._acked + 1, sequence + 1))
         self._settle_up_to(sequence)
 
     def _count_lost(self, sequences: range) -> None:
-        self.messages.lost += len(sequences) - sum(sequence in sequences for sequence in self._refused)
+        lost = set(sequences) - self._reported
+        self.messages.lost += len(lost)
+        self._reported |= lost
 
     def _fail(self, sequence: int, error: NatsError) -> None:
         self.messages.fail(sequence - self._acked - 1, error)
@@ -507,8 +514,7 @@ class FastBatchState:
         return uncertain_error(subject, fatal_error, self._limits.timeout, reason)
 
     def _finish(self, errors: list[NatsError], fatal_error: NatsError) -> None:
-        failed = self._refused if self._limits.gap_ok else ()
-        remaining = [None if self._acked + place in failed else error for place, error in enumerate(errors, 1)]
+        remaining = [None if self._acked + place in self._reported else error for place, error in enumerate(errors, 1)]
         self.messages.finish(remaining, fatal_error)
         self._transition(BatchEvent.ENDED)
 
