@@ -21,7 +21,7 @@ from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
-from natsproto._core.readers import ActiveReaders
+from natsproto._core.readers import ActiveReaders, give_turns
 from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.rejected_subs import RejectionProbe
 from natsproto._core.session import Session
@@ -506,30 +506,31 @@ class Engine:
     async def _close(self) -> None:
         """close() without the wait for event callbacks."""
         self.check_loop()
+        cancelled: list[asyncio.Task[None]] = []
         try:
             if self.readers.cleanups:
                 if self.state is State.OPEN:
                     self._set_state(State.DRAINING)
                 self.registry.end_subscriptions()
+                cancelled = [*self.registry.cancel_callbacks(), *self.readers.cancel()]
+                await give_turns(cancelled)  # in which handlers return their messages
                 self.outbox.accept_only_cleanups()
                 await self.readers.wait_cleanups(0.0 if self.session is None else CLOSE_TIMEOUT_S)
         finally:
-            await self._close_now()
+            await self._close_now(cancelled)
 
-    async def _close_now(self) -> None:
+    async def _close_now(self, cancelled: list[asyncio.Task[None]]) -> None:
         if self.state is State.CLOSED:
             await asyncio.shield(self.closed)
             return
         session = self.session
         self._end_all(None)
-        supervising = self.supervisor.cancel()
+        tasks = self.supervisor.cancel()
         try:
             if session is not None:
                 await self._flush_and_close(session)
         finally:
-            tasks = [*self.registry.cancel_callbacks(), *self.readers.cancel(), *self.readers.cleanups]
-            if supervising is not None and not supervising.done():
-                tasks.append(supervising)
+            tasks += [*cancelled, *self.registry.cancel_callbacks(), *self.readers.cancel(), *self.readers.cleanups]
             self._finish(None)
         if tasks:
             # They end within a few turns of the loop, unless a callback suppresses the cancellation.

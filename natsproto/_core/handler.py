@@ -56,6 +56,7 @@ class HandlerRunner(Generic[M]):
         """Handles messages now; None while there are none."""
         self._handler, self._inbox, self._subject, self._registry = handler, inbox, subject, registry
         self._loop = asyncio.get_running_loop()
+        self._is_cancelled = False  # because the client closes
 
     def start(self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None) -> None:
         """Start a task that awaits ``begun``, handles the waiting messages and calls ``on_idle``.
@@ -68,11 +69,13 @@ class HandlerRunner(Generic[M]):
         self.task = None if task.done() else task
 
     def cancel(self) -> asyncio.Task[None] | None:
-        """Cancel the running callback, unless it is the caller, and return its task."""
+        """Cancel the running callback once, unless it is the caller, and return its task."""
         task = self.task
         if task is None or task is asyncio.current_task():
             return None
-        task.cancel()
+        if not self._is_cancelled:
+            self._is_cancelled = True
+            task.cancel()
         return task
 
     def call(self, deadline: float) -> Awaitable[object] | None:
@@ -151,7 +154,7 @@ class HandlerRunner(Generic[M]):
         """True if only this task was cancelled, as a callback can do to itself; False at the end of the program."""
         task = asyncio.current_task()
         assert task is not None
-        if task.cancelling() and not self._registry.is_running:
+        if task.cancelling() and (self._is_cancelled or not self._registry.is_running):
             return False
         while task.cancelling():
             task.uncancel()

@@ -26,7 +26,15 @@ IN_CLEANUP: ContextVar[bool] = ContextVar("natsproto cleanup", default=False)
 """True in cleanups, and in the tasks that they start."""
 
 IDLE_TURNS = 2
-"""Turns of the event loop after which idle tasks have seen the end of their reading, and are gone."""
+"""Turns of the event loop after which idle tasks have seen the end of their reading or their cancellation, and are
+gone.
+"""
+
+
+async def give_turns(waited_for: Collection[object]) -> None:
+    """Give tasks IDLE_TURNS turns of the event loop, if there are any to wait for."""
+    for _ in range(IDLE_TURNS if waited_for else 0):
+        await asyncio.sleep(0)
 
 
 class Waiting(Protocol):
@@ -164,8 +172,7 @@ class ActiveReaders:
         readers = list(self._open)
         for tasks in readers:
             tasks.holder._end()
-        for _ in range(IDLE_TURNS if readers else 0):
-            await asyncio.sleep(0)
+        await give_turns(readers)
         self._ended += tuple(subscriptions)
         unhandled = [(await ended._join(deadline, self.is_draining), repr(ended.subject)) for ended in subscriptions]
         unhandled += [(await tasks.join(deadline), tasks.holder.what) for tasks in readers]

@@ -192,12 +192,12 @@ class Supervisor:
         """True if there was a connection, or a background attempt at one."""
         return self._task is not None
 
-    def cancel(self) -> asyncio.Task[None] | None:
-        """Cancel the task and return it, unless it is the caller."""
+    def cancel(self) -> list[asyncio.Task[None]]:
+        """Cancel the task, unless it is the caller, and return it."""
         if self._task is None or self._task is asyncio.current_task():
-            return None
+            return []
         self._task.cancel()
-        return self._task
+        return [self._task]
 
     def end_old_sessions(self) -> None:
         """End the old sessions of moves."""

@@ -10,10 +10,11 @@ import pytest
 import natsproto
 from natsproto._core import engine
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
-from natsproto._core.events import Disconnected
+from natsproto._core.events import Disconnected, HandlerFailed
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
+from natsproto.jetstream import JsMessage
 from natsproto.testing import Server
-from tests.core.helpers import world
+from tests.core.helpers import turns, world
 from tests.kit.clock import virtual_clock
 from tests.server.helpers import client, until
 
@@ -85,6 +86,70 @@ async def test_close_refuses_publishes_before_cleanups(nats_server: Server) -> N
             await closing
         await until(lambda: received == [b"before", b"cleanup"])
         assert replies == [b"done"]
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_handlers_of_consume_before_cleanups(nats_server: Server, concurrency: int) -> None:
+    """They are cancelled before their acknowledgements are refused: all messages can be redelivered at once."""
+    async with client(nats_server.url) as other, asyncio.timeout(LONG):
+        stream = await other.jetstream().create_stream(name="S", subjects=["s"], storage="memory")
+        for _ in range(10):
+            await other.jetstream().publish("s")
+        await stream.create_consumer(durable_name="d", ack_wait=10 * LONG)
+        nc = await natsproto.connect(nats_server.url)
+        failures: list[HandlerFailed] = []
+        nc.add_listener(lambda event: failures.append(event) if isinstance(event, HandlerFailed) else None)
+        consumer = await (await nc.jetstream().stream("S")).consumer("d")
+        handled, may_undo = asyncio.Queue[JsMessage](), asyncio.Event()
+
+        async def handle(message: JsMessage) -> None:
+            handled.put_nowait(message)
+            await may_undo.wait()
+
+        nc._start_cleanup(may_undo.wait())
+        work = await consumer.consume(handle, concurrency=concurrency).__aenter__()
+        for _ in range(concurrency):
+            await handled.get()
+        await until(lambda: work.pending == 10 - concurrency)
+        closing = asyncio.create_task(nc.close())
+        await turns(10)
+        may_undo.set()
+        await closing
+        assert (handled.qsize(), failures) == (0, [])
+        again = await (await stream.consumer("d")).fetch(10, timeout=LONG)
+        assert sorted(message.metadata.stream_seq for message in again) == list(range(1, 11))
+
+
+async def test_callbacks_end_before_cleanups(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    async with client(nats_server.url) as other, asyncio.timeout(LONG):
+        keys = await other.jetstream().create_key_value(bucket="B", storage="memory")
+        for number in range(10):
+            await keys.put(f"k{number}", b"")
+        nc = await natsproto.connect(nats_server.url)
+        called, may_undo, cancelled = asyncio.Queue[str](), asyncio.Event(), list[str]()
+
+        async def call(name: str) -> None:
+            called.put_nowait(name)
+            try:
+                await may_undo.wait()
+            except asyncio.CancelledError:
+                cancelled.append(name)
+                await asyncio.sleep(0)  # cancelled once
+                raise
+
+        await (await nc.jetstream().key_value("B")).watch(cb=lambda entry: call("watch")).__aenter__()
+        await nc.subscribe("news", cb=lambda message: call("subscription"))
+        await nc.flush()
+        for _ in range(10):
+            await other.publish("news")
+        assert {await called.get(), await called.get()} == {"watch", "subscription"}
+        nc._start_cleanup(may_undo.wait())
+        closing = asyncio.create_task(nc.close())
+        await turns(10)
+        may_undo.set()
+        await closing
+        assert (called.qsize(), sorted(cancelled)) == (0, ["subscription", "watch"])
+        assert not caplog.records
 
 
 async def test_object_store_writes_while_closing(nats_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
