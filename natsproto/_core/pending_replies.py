@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import itemgetter
@@ -113,8 +114,10 @@ class PendingReplies(Generic[P]):
             heapify(deadlines)
 
 
-_Resend = tuple[bytes, bytes, float, float]
-"""Control line and payload to send again, the interval in seconds, and the deadline."""
+_Resend = tuple[bytes, bytes, float, float, Context]
+"""Control line and payload to send again, the interval in seconds, the deadline, and the context of the caller, which
+may be a cleanup.
+"""
 
 _Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
 """Future, subject, timeout in seconds, first deadline, and the message to send again then."""
@@ -174,7 +177,7 @@ class RequestMux:
         due = loop.time() + timeout
         resend = None
         if 0 < resend_after < timeout:
-            resend = control, payload, resend_after, due
+            resend = control, payload, resend_after, due, copy_context()
             due += resend_after - timeout
         pending[token] = future, subject, timeout, due, resend
         if due < replies.next_deadline:
@@ -235,10 +238,10 @@ class RequestMux:
                 del self._pending[token]
                 future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
             else:
-                control, payload, interval, deadline = resend
+                control, payload, interval, deadline, context = resend
                 self._replies.postpone(token, min(now + interval, deadline))
                 try:
-                    self._put(control, payload)
+                    context.run(self._put, control, payload)
                 except (OutboxFull, ConnectionClosed):
                     pass  # sent again when there is room; the closing client fails it
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

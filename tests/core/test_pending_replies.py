@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from contextvars import copy_context
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto._core.pending_replies import RequestMux
+from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
@@ -319,4 +321,25 @@ async def test_too_long_subject_is_rejected_every_time() -> None:
             requests.open("s" * 4090, 5)
         assert requests.open("s" * 4000, 5).head.startswith(b"PUB sss")
     assert len(requests._pending) == 2
+    requests.close()
+
+
+@virtual_clock
+@pytest.mark.parametrize("order", [(False, True), (True, False)])
+async def test_resends_in_the_context_of_the_request(order: tuple[bool, bool]) -> None:
+    """Whichever request started the timer: only cleanups may send while the client closes."""
+    sent: list[tuple[bytes, bool]] = []
+    requests = RequestMux(
+        PREFIX,
+        asyncio.get_running_loop(),
+        ControlLines(),
+        lambda control, payload: sent.append((payload, IN_CLEANUP.get())),
+    )
+    for in_cleanup in order:
+        context = copy_context()
+        context.run(IN_CLEANUP.set, in_cleanup)
+        context.run(requests.send_request, "a", b"a", b"%d" % in_cleanup, None, 5, 1)
+    await advance(2.5)
+    expected = [(b"%d" % in_cleanup, in_cleanup) for in_cleanup in order]
+    assert sent == 3 * expected
     requests.close()

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 import natsproto
+from natsproto import Message
 from natsproto._core import engine
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected, HandlerFailed
@@ -232,6 +233,37 @@ async def test_resending_request_while_closing() -> None:
         await nc.close()
         with pytest.raises(ConnectionClosed):
             await pending
+
+
+@virtual_clock
+@pytest.mark.parametrize("is_first", [True, False])
+async def test_resending_cleanup_while_closing(is_first: bool) -> None:
+    async with world() as place:
+        nc, other = await place.connect(), await place.connect()
+        received: list[bytes] = []
+
+        async def answer(message: Message) -> None:
+            received.append(message.data)
+            if received.count(b"undo") == 2:
+                await message.respond(b"done")
+
+        await other.subscribe("a", cb=answer)
+        await other.flush()
+
+        async def ask(payload: bytes) -> Message:
+            return await nc._request_resending("a", payload, timeout=LONG, headers=None, interval=CLOSE_TIMEOUT_S / 4)
+
+        for payload in (b"undo", b"user") if is_first else (b"user", b"undo"):
+            if payload == b"undo":
+                cleanup = nc._start_cleanup(ask(payload))
+            else:
+                request = asyncio.create_task(ask(payload))
+            await turns(2)
+        await nc.close()
+        assert (await cleanup).data == b"done"
+        with pytest.raises(ConnectionClosed):
+            await request
+        assert sorted(received) == [b"undo", b"undo", b"user"]
 
 
 @virtual_clock
