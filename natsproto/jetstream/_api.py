@@ -15,6 +15,7 @@ from typing import NoReturn, TypeVar
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._core.readers import IN_CLEANUP
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
@@ -240,11 +241,14 @@ class Api:
                 duration=perf_counter() - begun,
                 error=error,
             )
+            token = IN_CLEANUP.set(False)  # the tasks that a callback starts are no cleanups
             try:
                 trace(api_trace)
             except Exception as exc:  # its errors must not affect the call
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
                 self.connection._emit(HandlerFailed(handler="trace of the JetStream API", error=exc))
+            finally:
+                IN_CLEANUP.reset(token)
 
     async def require_api_level(self, level: int, version: str, operation: str, timeout: Duration | None) -> None:
         """Raise UnsupportedByServer when the API is older than ``level``; an older server does not reply to requests

@@ -12,8 +12,9 @@ from natsproto import Message
 from natsproto._core import engine
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected, HandlerFailed
+from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
-from natsproto.jetstream import JsMessage
+from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server
 from tests.core.helpers import turns, world
 from tests.kit.clock import virtual_clock
@@ -199,6 +200,43 @@ async def test_object_store_writes_while_closing(nats_server: Server, monkeypatc
         await closing
         assert [info.name async for info in objects.list()] == ["y", "begun"]
         assert await locks.lock("a").try_acquire()
+
+
+async def test_trace_callbacks_are_not_cleanups(nats_server: Server) -> None:
+    """The tasks that they start may not publish while the client closes, but the cleanup may."""
+    async with client(nats_server.url) as other, asyncio.timeout(LONG):
+        await other.jetstream().create_stream(name="S", subjects=["s"], storage="memory")
+        nc = await natsproto.connect(nats_server.url)
+        may_publish, may_undo = asyncio.Event(), asyncio.Event()
+        in_cleanup: list[bool] = []
+        tasks: list[asyncio.Task[None]] = []
+
+        async def publish() -> None:
+            await may_publish.wait()
+            await nc.publish("news")
+
+        def trace(call: ApiTrace) -> None:
+            in_cleanup.append(IN_CLEANUP.get())
+            tasks.append(asyncio.create_task(publish()))
+
+        async def undo() -> None:
+            stream = await nc.jetstream(trace=trace).stream("S")
+            await may_undo.wait()
+            await stream.info()
+
+        cleanup = nc._start_cleanup(undo())
+        await until(lambda: tasks)
+        closing = asyncio.create_task(nc.close())
+        await asyncio.sleep(0)
+        may_publish.set()
+        with pytest.raises(ConnectionClosed):
+            await tasks[0]
+        may_undo.set()
+        await closing
+        await cleanup
+        with pytest.raises(ConnectionClosed):
+            await tasks[1]
+        assert in_cleanup == [False, False]
 
 
 async def test_operation_of_a_call_on_a_closed_client(nats_server: Server) -> None:
