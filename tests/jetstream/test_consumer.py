@@ -508,15 +508,18 @@ async def test_closing_the_client_ends_reading_quietly(nats_server: Server) -> N
         await consumer.fetch(1)
 
 
+@pytest.mark.parametrize("end", ["close", "close with a cleanup", "drain"])
 @pytest.mark.parametrize("ordered", [False, True])
-async def test_close_ends_the_wait_for_a_message(nats_server: Server, ordered: bool) -> None:
+async def test_close_ends_the_wait_for_a_message(nats_server: Server, ordered: bool, end: str) -> None:
     nc = await natsproto.connect(nats_server.url)
     stream = await make(nc.jetstream(), 1)
     consumer = stream.ordered_consumer() if ordered else await stream.create_consumer(durable_name="d")
     assert (await consumer.next(timeout=LONG)).data == b"1"
     waiting = asyncio.create_task(consumer.next(timeout=50))
     await nc.flush()
-    await nc.close()
+    if end == "close with a cleanup":
+        nc._start_cleanup(asyncio.wait((waiting,)))
+    await (nc.drain() if end == "drain" else nc.close())
     with pytest.raises(errors.ConnectionClosed, match="next message of"):
         await waiting
 

@@ -239,7 +239,7 @@ class PullConsumer(Consumer):
         acking: JsMessage | None = None,
     ) -> JsMessage:
         """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
-        ConnectionClosed when the client is closed meanwhile.
+        ConnectionClosed when the client is closed or drained meanwhile.
 
         ``acking`` is a message of this consumer to acknowledge with the same command (AlreadyAcked when it was
         acknowledged).
@@ -378,7 +378,7 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
 def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
     """Return the error of ``next`` when no message arrived."""
     operation = f"next message of {what}"
-    if connection.state is State.CLOSED:
+    if connection.state in (State.DRAINING, State.CLOSED):
         return connection._outbox.closed_error(operation)
     return RequestTimeout(operation, seconds("timeout", timeout))
 

@@ -158,7 +158,7 @@ class OrderedConsumer:
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
-        client is closed meanwhile.
+        client is closed or drained meanwhile.
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
