@@ -18,8 +18,9 @@ from natsproto.errors import (
     PublishUncertain,
     UnsupportedByServer,
 )
+from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch import FastPublisher
-from tests.core.helpers import world
+from tests.core.helpers import World, world
 from tests.jetstream.script import STEP, StreamScript
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
@@ -157,6 +158,16 @@ async def test_gap_ends_the_batch_and_another_follows() -> None:
         await leave(pub)
 
 
+async def lose_ack(place: World, pub: FastPublisher, committing: asyncio.Task[PubAck]) -> None:
+    """The connection is lost with the acknowledgement of a commit."""
+    place.down()
+    place.up()
+    with pytest.raises(PublishUncertain, match="the acknowledgement of the batch was lost"):
+        await committing
+    assert (pub.lost, pub.pending) == (1, 0)
+    await leave(pub)
+
+
 @virtual_clock
 async def test_commit_with_a_lost_ack_is_uncertain() -> None:
     async with world(FAST) as place:
@@ -167,12 +178,7 @@ async def test_commit_with_a_lost_ack_is_uncertain() -> None:
         await flushing
         committing = asyncio.create_task(pub.commit("a", b"2"))
         await stream.heard(b"2")
-        place.down()
-        place.up()
-        with pytest.raises(PublishUncertain, match="the acknowledgement of the batch was lost"):
-            await committing
-        assert (pub.lost, pub.pending) == (1, 0)
-        await leave(pub)
+        await lose_ack(place, pub, committing)
 
 
 @virtual_clock
@@ -186,12 +192,7 @@ async def test_commit_waits_for_the_ack_of_its_batch() -> None:
         await advance(STEP)
         stream.done(end, 1)
         await stream.heard(b"last")
-        place.down()
-        place.up()
-        with pytest.raises(PublishUncertain, match="the acknowledgement of the batch was lost"):
-            await committing
-        assert (pub.lost, pub.pending) == (1, 0)
-        await leave(pub)
+        await lose_ack(place, pub, committing)
 
 
 @virtual_clock
