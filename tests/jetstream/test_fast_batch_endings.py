@@ -18,6 +18,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._publish.batch_messages import BatchMessages
 from natsproto.jetstream._publish.fast_batch_state import BatchOperation, BatchPhase, FastBatchState, FastOptions
+from natsproto.jetstream._publish.headers import msg_id_block
 from tests.jetstream.test_fast_batch_state import error
 
 
@@ -248,3 +249,21 @@ def test_commit_after_a_rejected_one_is_taken_back() -> None:
     batch.state.on_disconnect([BatchOperation.COMMIT], "cut")
     assert [subject for subject, _, _ in batch.messages.pending] == ["s3"]
     assert batch.messages.lost == 0  # the first was acknowledged, the second rejected
+
+
+def test_rejection_ends_with_its_batch() -> None:
+    """The next batch, with the same messages, is not ended by it."""
+    batch = Batch(0)
+    for number in range(1, 4):
+        batch.messages.add("s", b"%d" % number, msg_id_block(str(number)))
+        batch.send()
+        if number == 1:
+            batch.reply({"type": "ack", "seq": 1, "msgs": 4})
+    batch.reply(error(10071), 2)
+    batch.reply(error(10208), 3)  # the batch is unknown
+    assert batch.send() == [BatchOperation.START]
+    batch.reply({"type": "ack", "seq": 0, "msgs": 4})
+    batch.state.commit()
+    batch.send()
+    batch.reply({"stream": "S", "seq": 3, "batch": "B", "count": 2})
+    assert (batch.messages.fatal_error, batch.messages.settled) == (None, 3)

@@ -86,8 +86,7 @@ class FastBatchSender:
             await self._outbox.wait_writable()
         while state.full and self.messages.fatal_error is None and not state.has_too_many_failures:
             state.commit_if_short()
-            self.send_due()
-            await self._waiters.wait()
+            await self._send_and_wait()
 
     def add(self, subject: str, payload: bytes, block: bytes | None, *, last: bool = False) -> int:
         """Accept a message, send it if that is possible now, and return its number. ``last`` ends the batch. Raises the
@@ -141,8 +140,13 @@ class FastBatchSender:
 
     async def _wait_committing(self) -> None:
         self.state.commit()
+        await self._send_and_wait()
+
+    async def _send_and_wait(self) -> None:
+        """Send what is due and wait for a change, unless sending ended the publisher."""
         self.send_due()
-        await self._waiters.wait()
+        if self.messages.fatal_error is None:
+            await self._waiters.wait()
 
     def send_due(self) -> None:
         """Send the messages and commands that are due."""

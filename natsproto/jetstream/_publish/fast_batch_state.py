@@ -455,6 +455,7 @@ class FastBatchState:
                 self._number += 1
                 self.sent = self._acked = self._commits = 0
                 self._repeat = False
+                self._rejection = None
                 self._reported.clear()
                 self.messages.ended = self.messages.settled
 
