@@ -13,7 +13,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.transport import dial
 from natsproto._core.wire import Runtime
 from natsproto._durations import seconds
-from natsproto._old_names import CLIENT, explain_missing
+from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 

@@ -18,7 +18,7 @@ from typing import Any, TypedDict, Unpack, cast
 from natsproto import _option_rules as rules
 from natsproto._context_files import MAX_FILE, TlsFiles, expanded, file_path, go_duration, read_context, type_name
 from natsproto._durations import positive_seconds, seconds
-from natsproto._old_names import OPTIONS, hint
+from natsproto._nats_py_names import OPTIONS, hint
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError

@@ -57,11 +57,11 @@ def describe() -> str:
         lines += ["", f"# {module.__name__}", ""]
         for name in names(module):
             value = getattr(module, name)
-            place = f"{module.__name__}.{name}"
+            position = f"{module.__name__}.{name}"
             if _is_described(value) and id(value) in seen:
                 lines.append(f"{name} = {seen[id(value)]}")
             else:
-                seen[id(value)] = place
+                seen[id(value)] = position
                 lines += _described(name, value, arguments)
     for name, kind in sorted(arguments.items()):
         lines += ["", f"# keyword arguments: {name}", "", *_fields(kind, "")]
@@ -152,8 +152,8 @@ def _function(name: str, value: object, arguments: dict[str, type[object]]) -> s
     signature = inspect.signature(value)
     signature = getattr(vars(value).get("__signature__"), "plain", signature)
     parameters = [_parameter(one) for one in signature.parameters.values()]
-    for place, kind in _separators(list(signature.parameters.values())):
-        parameters.insert(place, kind)
+    for position, kind in _separators(list(signature.parameters.values())):
+        parameters.insert(position, kind)
     for annotation in getattr(value, "__annotations__", {}).values():
         for word in re.findall(r"Unpack\[(\w+)\]", str(annotation)):
             arguments[word] = _resolved(value, word)

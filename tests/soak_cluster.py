@@ -104,8 +104,8 @@ async def _batches(js: JetStream, book: Book, writer: int) -> None:
         group, number = b"batch %d %d" % (writer, number), number + 1
         with book.trying("batch"):
             async with js.atomic_batch(timeout=3) as batch:
-                for place in range(10):
-                    await batch.publish("s.batch", b"%b:%d" % (group, place))
+                for index in range(10):
+                    await batch.publish("s.batch", b"%b:%d" % (group, index))
             book.groups[group] = 10
         await asyncio.sleep(0.02)
 

@@ -63,7 +63,7 @@ def test_ratio_above_one_means_natsproto_is_better() -> None:
     assert Ratio.of([1.0, 2.0, 3.0]).middle == 2.0
 
 
-def test_failed_scenario_is_told() -> None:
+def test_failed_scenario_is_reported() -> None:
     one = Comparison(scenario("pub"), "uvloop", failure="nats-py: ended without a word")
     assert one.verdict == "FAILED"
     assert "**FAILED**" in page([one], "versions", "command", "plot.svg")

@@ -96,8 +96,8 @@ def test_types_in_signatures_are_importable() -> None:
     Constructors are left out where natsproto makes the object.
     """
     unnamed = {
-        f"{named.__module__}.{named.__name__} of {place}"
-        for place, function in _public_annotations()
+        f"{named.__module__}.{named.__name__} of {index}"
+        for index, function in _public_annotations()
         for named in _classes_in(function)
         if named not in public_api.nameable() and not typing.is_typeddict(named)
     }
@@ -133,13 +133,13 @@ def _public_annotations() -> typing.Iterator[tuple[str, object]]:
                         yield from _annotated_members(value.__name__, base)
 
 
-def _annotated_members(place: str, kind: type[object]) -> typing.Iterator[tuple[str, object]]:
+def _annotated_members(index: str, kind: type[object]) -> typing.Iterator[tuple[str, object]]:
     for name, member in vars(kind).items():
         function = getattr(member, "__func__", getattr(member, "fget", member))
         if inspect.isfunction(function) and (
             not name.startswith("_") or name in {"__aenter__", "__aiter__", "__iter__"}
         ):
-            yield f"{place}.{name}", inspect.unwrap(function)
+            yield f"{index}.{name}", inspect.unwrap(function)
 
 
 def _classes_in(annotated: object) -> set[type[object]]:

@@ -19,4 +19,4 @@ def test_no_long_sleeps_in_tests() -> None:
         if float(match[1]) >= LONGEST
     ]
     allowed = ("soak", "kit/test_kit.py")  # programs that run for minutes; the tests of the clock itself
-    assert [place for place in found if not place.startswith(allowed)] == []
+    assert [index for index in found if not index.startswith(allowed)] == []

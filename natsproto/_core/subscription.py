@@ -23,7 +23,7 @@ from natsproto._async_hints import AsyncForHint
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
-from natsproto._old_names import SUBSCRIPTION, explain_missing
+from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
 from natsproto.errors import (
     ConfigError,
     DrainTimeout,

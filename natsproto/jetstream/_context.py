@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
-from natsproto._old_names import JETSTREAM, explain_missing
+from natsproto._nats_py_names import JETSTREAM, explain_missing
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration

@@ -21,8 +21,8 @@ from natsproto._core.connection import Stats
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike
 from natsproto._durations import seconds
-from natsproto._old_names import CLIENT, explain_missing
-from natsproto._old_names import blocking as blocking_hints
+from natsproto._nats_py_names import CLIENT, explain_missing
+from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
 from natsproto.protocol.frames import Payload, ServerInfo, as_bytes

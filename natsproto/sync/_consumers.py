@@ -11,7 +11,7 @@ from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
-from natsproto._old_names import explain_missing
+from natsproto._nats_py_names import explain_missing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._consumer import handle, messages, ordered, push
 from natsproto.sync._subscription import Received

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
-from natsproto._old_names import JETSTREAM, explain_missing
-from natsproto._old_names import blocking as blocking_hints
+from natsproto._nats_py_names import JETSTREAM, explain_missing
+from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo

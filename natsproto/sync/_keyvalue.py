@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self
 
-from natsproto._old_names import KEY_VALUE, explain_missing
-from natsproto._old_names import blocking as blocking_hints
+from natsproto._nats_py_names import KEY_VALUE, explain_missing
+from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream.kv import _bucket as bucket
 from natsproto.jetstream.kv import _lock as lock

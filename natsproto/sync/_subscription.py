@@ -8,8 +8,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
 
 from natsproto._core import subscription
-from natsproto._old_names import SUBSCRIPTION, explain_missing
-from natsproto._old_names import blocking as blocking_hints
+from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
+from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers

@@ -65,9 +65,9 @@ def test_any_text_is_no_key(text: str) -> None:
     for read in (KeyPair.from_seed, XKey.from_seed, lambda key: verify(key, b"", b"")):
         with pytest.raises(InvalidCredentials):
             read(text)
-        with pytest.raises(InvalidCredentials) as told:
+        with pytest.raises(InvalidCredentials) as raised:
             read(text + "XK7Q2WZ9PLM4")
-        assert "XK7Q2WZ9PLM4" not in str(told.value)  # the text alone may be words of the message by chance
+        assert "XK7Q2WZ9PLM4" not in str(raised.value)  # the text alone may be words of the message by chance
 
 
 def test_wrong_kinds_of_keys_are_named() -> None:

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 
-class Told:
+class CallbackLog:
     """Callbacks that write down what they are told."""
 
     def __init__(self) -> None:

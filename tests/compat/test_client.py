@@ -12,7 +12,7 @@ import pytest
 from natsproto.compat import nats
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.testing import Server
-from tests.compat.helpers import Told
+from tests.compat.helpers import CallbackLog
 
 
 async def test_message_has_the_fields_of_nats_py(nc: nats.NATS) -> None:
@@ -79,9 +79,9 @@ async def test_subscription_with_a_callback_is_not_read(nc: nats.NATS) -> None:
         await nc.subscribe("a", cb=lambda msg: None)  # type: ignore[arg-type,return-value]  # the mistake itself
 
 
-async def test_callback_that_raises_is_told(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, **told.callbacks())
+async def test_callback_that_raises_is_reported(nats_server: Server) -> None:
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, **log.callbacks())
 
     async def handler(msg: Msg) -> None:
         raise ValueError(msg.data)
@@ -89,8 +89,8 @@ async def test_callback_that_raises_is_told(nats_server: Server) -> None:
     await nc.subscribe("a", cb=handler)
     await nc.publish("a", b"1")
     await nc.drain()
-    assert [str(error) for error in told.errors] == ["b'1'"]
-    assert told.names == ["disconnected_cb", "closed_cb"]
+    assert [str(error) for error in log.errors] == ["b'1'"]
+    assert log.names == ["disconnected_cb", "closed_cb"]
 
 
 async def test_callback_of_the_wrong_kind_is_refused() -> None:
@@ -110,24 +110,24 @@ async def test_closed_client_raises_and_connects_again(nc: nats.NATS, nats_serve
 
 
 async def test_reconnect_calls_back_and_keeps_subscriptions(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, reconnect_time_wait=0.01, **told.callbacks())
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, reconnect_time_wait=0.01, **log.callbacks())
     sub = await nc.subscribe("a")
     await nc.force_reconnect()
-    await told.until("reconnected_cb")
+    await log.until("reconnected_cb")
     await nc.publish("a", b"1")
     assert (await sub.next_msg(timeout=5)).data == b"1"
-    assert (told.names, nc.stats["reconnects"]) == (["disconnected_cb", "reconnected_cb"], 1)
+    assert (log.names, nc.stats["reconnects"]) == (["disconnected_cb", "reconnected_cb"], 1)
     await nc.close()
 
 
 @pytest.mark.differs("nats-py tries again and again, also without allow_reconnect")
-async def test_no_server_is_told_and_raised() -> None:
-    told = Told()
+async def test_no_server_is_reported_and_raised() -> None:
+    log = CallbackLog()
     with pytest.raises(nats.errors.NoServersError):
-        await nats.connect("nats://127.0.0.1:9", max_reconnect_attempts=1, reconnect_time_wait=0.01, **told.callbacks())
-    assert all(isinstance(error, ConnectionRefusedError) for error in told.errors)
-    assert len(told.errors) >= 2
+        await nats.connect("nats://127.0.0.1:9", max_reconnect_attempts=1, reconnect_time_wait=0.01, **log.callbacks())
+    assert all(isinstance(error, ConnectionRefusedError) for error in log.errors)
+    assert len(log.errors) >= 2
     with pytest.raises(ConnectionRefusedError):
         await nats.connect("nats://127.0.0.1:9", allow_reconnect=False)
 
@@ -160,30 +160,30 @@ async def test_payload_that_is_too_large_is_refused(nc: nats.NATS) -> None:
 
 
 @pytest.mark.differs("nats-py reports every dropped message")
-async def test_slow_consumer_is_told(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, **told.callbacks())
+async def test_slow_consumer_is_reported(nats_server: Server) -> None:
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, **log.callbacks())
     sub = await nc.subscribe("a", pending_msgs_limit=2)
     for _ in range(5):
         await nc.publish("a")
     await nc.flush()
     await nc.close()
-    [error] = told.errors
+    [error] = log.errors
     assert isinstance(error, nats.errors.SlowConsumerError)
     assert (error.subject, error.sub, error.sid) == ("a", sub, 1)
 
 
-async def test_permission_is_told(nats_server: Server) -> None:
+async def test_permission_is_reported(nats_server: Server) -> None:
     from natsproto.testing import run_server
 
     users = '{user: u, password: p, permissions: {publish: {deny: "b"}}}'
     with run_server(config=f"authorization: {{users: [{users}]}}") as server:
-        told = Told()
-        nc = await nats.connect(server.url, user="u", password="p", **told.callbacks())
+        log = CallbackLog()
+        nc = await nats.connect(server.url, user="u", password="p", **log.callbacks())
         await nc.publish("b", b"")
         await nc.flush()
         await nc.close()
-    assert [str(error) for error in told.errors] == ['nats: permissions violation for publish to "b"']
+    assert [str(error) for error in log.errors] == ['nats: permissions violation for publish to "b"']
 
 
 async def test_message_stays_a_dataclass(nc: nats.NATS) -> None:

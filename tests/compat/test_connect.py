@@ -14,7 +14,7 @@ from natsproto.compat import nats
 from natsproto.compat.nats.aio.client import NO_RESPONDERS_STATUS, RawCredentials, ServerVersion
 from natsproto.compat.nats.aio.client import Server as KnownServer
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import Told
+from tests.compat.helpers import CallbackLog
 from tests.kit.identity import Key, Operator
 from tests.kit.pki import Authority
 from tests.kit.scripted import Behaviour, ScriptedServer
@@ -195,13 +195,13 @@ async def test_client_before_connect() -> None:
 
 
 @pytest.mark.differs("nats-py tries again and again, also without allow_reconnect")
-async def test_close_after_a_refusal_is_told() -> None:
-    told, nc = Told(), nats.NATS()
+async def test_close_after_a_refusal_is_reported() -> None:
+    log, nc = CallbackLog(), nats.NATS()
     with pytest.raises(ConnectionRefusedError):
-        await nc.connect("nats://127.0.0.1:9", allow_reconnect=False, **told.callbacks())
+        await nc.connect("nats://127.0.0.1:9", allow_reconnect=False, **log.callbacks())
     await nc.close()
     await nc.close()
-    assert told.names == ["disconnected_cb", "closed_cb"]
+    assert log.names == ["disconnected_cb", "closed_cb"]
 
 
 @pytest.mark.differs("nats-py connects again and reads with two tasks")
@@ -238,13 +238,13 @@ def test_server_version_has_parts() -> None:
 
 
 async def test_publish_during_an_outage_is_sent_later() -> None:
-    told = Told()
+    log = CallbackLog()
     async with run_server() as server:
-        nc = await nats.connect(server.url, reconnect_time_wait=0.01, max_reconnect_attempts=-1, **told.callbacks())
+        nc = await nats.connect(server.url, reconnect_time_wait=0.01, max_reconnect_attempts=-1, **log.callbacks())
         sub = await nc.subscribe("a")
         await nc.flush()
         server.kill()
-        await told.until("disconnected_cb")
+        await log.until("disconnected_cb")
         assert (nc.is_reconnecting, nc.is_connected, nc.is_closed) == (True, False, False)
         await nc.publish("a", b"1")
         assert nc.pending_data_size > 0
@@ -273,9 +273,9 @@ async def test_flush_and_rtt_time_out(nats_server: Server) -> None:
 
 
 @pytest.mark.differs("nats-py is not draining before its first await")
-async def test_drain_timeout_is_told(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, drain_timeout=0.01, **told.callbacks())
+async def test_drain_timeout_is_reported(nats_server: Server) -> None:
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, drain_timeout=0.01, **log.callbacks())
     started, never = asyncio.Event(), asyncio.Event()
 
     async def handler(msg: Any) -> None:
@@ -292,20 +292,20 @@ async def test_drain_timeout_is_told(nats_server: Server) -> None:
     with pytest.raises(nats.errors.ConnectionDrainingError):
         await nc.subscribe("b")
     await draining
-    assert [type(error) for error in told.errors] == [nats.errors.DrainTimeoutError]
+    assert [type(error) for error in log.errors] == [nats.errors.DrainTimeoutError]
     assert (nc.is_closed, type(nc.last_error)) == (True, nats.errors.DrainTimeoutError)
     with pytest.raises(nats.errors.ConnectionClosedError):
         nc.set_server_pool(["nats://127.0.0.1:9"])
 
 
 async def test_server_pool_is_replaced(nats_server: Server) -> None:
-    told = Told()
+    log = CallbackLog()
     async with run_server() as other:
-        nc = await nats.connect(nats_server.url, reconnect_time_wait=0.01, **told.callbacks())
+        nc = await nats.connect(nats_server.url, reconnect_time_wait=0.01, **log.callbacks())
         nc.set_server_pool([other.url])
         assert [known.uri.port for known in nc.server_pool] == [other.port]
         await nc.force_reconnect()
-        await told.until("reconnected_cb")
+        await log.until("reconnected_cb")
         assert nc.connected_url is not None
         assert nc.connected_url.port == other.port
         with pytest.raises(nats.errors.Error, match="invalid"):
@@ -323,7 +323,7 @@ async def test_reconnect_is_not_forced_when_not_allowed(nats_server: Server) -> 
 
 
 async def test_reconnect_handler_chooses_the_server(nats_server: Server) -> None:
-    told = Told()
+    log = CallbackLog()
     asked: list[tuple[list[int | None], str]] = []
 
     def choose(servers: list[KnownServer], info: dict[str, Any]) -> tuple[KnownServer | None, float]:
@@ -336,10 +336,10 @@ async def test_reconnect_handler_chooses_the_server(nats_server: Server) -> None
             dont_randomize=True,
             reconnect_time_wait=0.01,
             reconnect_to_server_handler=choose,
-            **told.callbacks(),
+            **log.callbacks(),
         )
         await nc.force_reconnect()
-        await told.until("reconnected_cb")
+        await log.until("reconnected_cb")
         assert nc.connected_url is not None
         assert nc.connected_url.port == other.port
         [(ports, server_id)] = asked
@@ -355,25 +355,25 @@ async def test_reconnect_handler_chooses_the_server(nats_server: Server) -> None
 async def test_reconnect_handler_without_a_choice(
     chosen: KnownServer | None, told_of: list[str], nats_server: Server
 ) -> None:
-    told = Told()
+    log = CallbackLog()
 
     def choose(servers: list[KnownServer], info: dict[str, Any]) -> tuple[KnownServer | None, float]:
         return chosen, 0.0  # instead of reconnect_time_wait
 
     nc = await nats.connect(
-        nats_server.url, reconnect_time_wait=3600, reconnect_to_server_handler=choose, **told.callbacks()
+        nats_server.url, reconnect_time_wait=3600, reconnect_to_server_handler=choose, **log.callbacks()
     )
     await nc.force_reconnect()
-    await told.until("reconnected_cb")
+    await log.until("reconnected_cb")
     await nc.flush()
-    names = [type(error).__name__ for error in told.errors]
+    names = [type(error).__name__ for error in log.errors]
     assert [name for name in names if name == "ServerNotInPoolError"] == told_of
     await nc.close()
 
 
 @pytest.mark.differs("nats-py calls it only after a connection was lost")
 async def test_reconnect_handler_in_first_connect() -> None:
-    told = Told()
+    log = CallbackLog()
 
     def choose(servers: list[KnownServer], info: dict[str, Any]) -> tuple[KnownServer | None, float]:
         return KnownServer(urlparse("nats://127.0.0.1:7")), 0.001  # instead of reconnect_time_wait
@@ -384,42 +384,42 @@ async def test_reconnect_handler_in_first_connect() -> None:
             max_reconnect_attempts=-1,
             reconnect_time_wait=3600,
             reconnect_to_server_handler=choose,
-            **told.callbacks(),
+            **log.callbacks(),
         )
     )
     async with asyncio.timeout(30):
-        while sum(isinstance(error, nats.errors.ServerNotInPoolError) for error in told.errors) < 2:
-            await told.changed()
+        while sum(isinstance(error, nats.errors.ServerNotInPoolError) for error in log.errors) < 2:
+            await log.changed()
     connecting.cancel()
     await asyncio.wait([connecting])
-    assert not any(isinstance(error, AssertionError) for error in told.errors)
+    assert not any(isinstance(error, AssertionError) for error in log.errors)
 
 
 @pytest.mark.differs("nats-py calls it again at once")
 async def test_reconnect_handler_that_raises(nats_server: Server) -> None:
-    told = Told()
+    log = CallbackLog()
 
     def choose(servers: list[KnownServer], info: dict[str, Any]) -> tuple[KnownServer | None, float]:
         raise KeyError("no choice")
 
     nc = await nats.connect(
-        nats_server.url, reconnect_time_wait=0.01, reconnect_to_server_handler=choose, **told.callbacks()
+        nats_server.url, reconnect_time_wait=0.01, reconnect_to_server_handler=choose, **log.callbacks()
     )
     await nc.force_reconnect()
-    await told.until("reconnected_cb")
-    assert [error.args for error in told.errors if isinstance(error, KeyError)] == [("no choice",)]
+    await log.until("reconnected_cb")
+    assert [error.args for error in log.errors if isinstance(error, KeyError)] == [("no choice",)]
     await nc.close()
 
 
-async def test_lame_duck_and_discovery_are_told() -> None:
-    told = Told()
+async def test_lame_duck_and_discovery_are_reported() -> None:
+    log = CallbackLog()
     async with ScriptedServer() as server:
-        nc = await nats.connect(server.url, reconnect_time_wait=0.01, **told.callbacks())
+        nc = await nats.connect(server.url, reconnect_time_wait=0.01, **log.callbacks())
         server.current.info(connect_urls=["127.0.0.1:9"])
-        await told.until("discovered_server_cb")
+        await log.until("discovered_server_cb")
         assert [url.port for url in nc.discovered_servers] == [9]
         server.current.info(ldm=True)
-        await told.until("lame_duck_mode_cb")
+        await log.until("lame_duck_mode_cb")
         await nc.close()
 
 

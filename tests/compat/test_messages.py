@@ -14,7 +14,7 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.nuid import MAX_SEQ, NUID
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import Told
+from tests.compat.helpers import CallbackLog
 
 
 async def test_message_made_by_hand(nc: nats.NATS) -> None:
@@ -153,12 +153,12 @@ async def test_drain_of_a_subscription_while_draining(nats_server: Server) -> No
     await draining
 
 
-async def test_outbox_limit_of_an_outage_is_told() -> None:
-    told = Told()
+async def test_outbox_limit_of_an_outage_is_reported() -> None:
+    log = CallbackLog()
     async with run_server() as server:
-        nc = await nats.connect(server.url, pending_size=10, reconnect_time_wait=30, **told.callbacks())
+        nc = await nats.connect(server.url, pending_size=10, reconnect_time_wait=30, **log.callbacks())
         server.kill()
-        await told.until("disconnected_cb")
+        await log.until("disconnected_cb")
         with pytest.raises(nats.errors.OutboundBufferLimitError):
             await nc.publish("a", bytes(100))
         await nc.close()
@@ -193,13 +193,13 @@ def test_error_text_is_that_of_nats_py(make: Callable[[], Exception], text: str)
 
 
 async def test_api_error_from_a_message(nc: nats.NATS) -> None:
-    def told(**headers: str) -> Any:
+    def status_message(**headers: str) -> Any:
         return js_errors.APIError.from_msg(Msg(nc, "a", headers=headers))
 
     with pytest.raises(js_errors.ServiceUnavailableError):
-        told(Status="503")
+        status_message(Status="503")
     with pytest.raises(js_errors.APIError) as caught:
-        told(Status="408", Description="Request Timeout")
+        status_message(Status="408", Description="Request Timeout")
     assert (caught.value.code, caught.value.description) == (408, "Request Timeout")
     with pytest.raises(js_errors.ServerError):
         js_errors.APIError.from_error({"code": 500, "description": "oh", "err_code": 10000})

@@ -37,12 +37,12 @@ async def test_service_answers_and_counts(nc: nats.NATS) -> None:
         assert (answer.data, answer.headers) == (b"3", {"K": "v"})
         refused = (await nc.request("v1.x.add")).headers
         assert refused == {"Nats-Service-Error": "numbers, please", "Nats-Service-Error-Code": "400"}
-        told = {verb: json.loads((await nc.request(control_subject(verb, "calc"))).data) for verb in ServiceVerb}
-        assert ServicePing.from_dict(told[ServiceVerb.PING]).id == service.id
-        assert ServiceInfo.from_dict(told[ServiceVerb.INFO]) == service.info()
+        reported = {verb: json.loads((await nc.request(control_subject(verb, "calc"))).data) for verb in ServiceVerb}
+        assert ServicePing.from_dict(reported[ServiceVerb.PING]).id == service.id
+        assert ServiceInfo.from_dict(reported[ServiceVerb.INFO]) == service.info()
         [stats] = service.stats().endpoints
         assert (stats.num_requests, stats.num_errors, stats.data) == (2, 1, {"asked": 2})
-        assert ServiceStats.from_dict(told[ServiceVerb.STATS]).endpoints[0].num_requests == 2
+        assert ServiceStats.from_dict(reported[ServiceVerb.STATS]).endpoints[0].num_requests == 2
     assert service.stopped.is_set()
     with pytest.raises(nats.errors.NoRespondersError):
         await nc.request("v1.x.add", b"1 2")

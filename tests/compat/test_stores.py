@@ -115,7 +115,7 @@ async def test_watch_shows_history_or_live_keys(js: JetStreamContext) -> None:
         assert await watcher.updates() is None
 
 
-async def test_watch_of_a_closed_client_is_told(js: JetStreamContext, nc: nats.NATS) -> None:
+async def test_watch_of_a_closed_client_is_reported(js: JetStreamContext, nc: nats.NATS) -> None:
     kv = await js.create_key_value(bucket="B")
     watcher = await kv.watchall()
     assert await watcher.updates() is None

@@ -14,7 +14,7 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import JetStreamContext, api
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.testing import Server
-from tests.compat.helpers import Told
+from tests.compat.helpers import CallbackLog
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ async def test_push_callback_ends_itself(js: JetStreamContext) -> None:
 
 
 async def test_push_callback_that_raises_goes_on(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, **told.callbacks())
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, **log.callbacks())
     js = nc.jetstream()
     await js.add_stream(name="S", subjects=["s"])
     done = asyncio.Event()
@@ -125,7 +125,7 @@ async def test_push_callback_that_raises_goes_on(nats_server: Server) -> None:
     await js.publish("s", b"good")
     await done.wait()
     await sub.drain()
-    assert [str(error) for error in told.errors] == ["not this one"]
+    assert [str(error) for error in log.errors] == ["not this one"]
     while (await js.consumer_info("S", "d")).num_ack_pending != 1:  # the server counts acks in its own time
         pass
     await nc.close()
@@ -153,9 +153,9 @@ async def test_push_drain_times_out(nats_server: Server) -> None:
 
 
 @pytest.mark.differs("nats-py does not notice")
-async def test_push_consumer_that_is_deleted_is_told(nats_server: Server) -> None:
-    told = Told()
-    nc = await nats.connect(nats_server.url, **told.callbacks())
+async def test_push_consumer_that_is_deleted_is_reported(nats_server: Server) -> None:
+    log = CallbackLog()
+    nc = await nats.connect(nats_server.url, **log.callbacks())
     js = nc.jetstream()
     await js.add_stream(name="S", subjects=["s"])
 
@@ -163,9 +163,9 @@ async def test_push_consumer_that_is_deleted_is_told(nats_server: Server) -> Non
 
     await js.subscribe("s", durable="d", cb=handler, idle_heartbeat=0.1)
     await js.delete_consumer("S", "d")
-    while not told.errors:
-        await told.changed()
-    assert isinstance(told.errors[0], nats.errors.Error)
+    while not log.errors:
+        await log.changed()
+    assert isinstance(log.errors[0], nats.errors.Error)
     await nc.close()
 
 
@@ -219,7 +219,7 @@ async def test_pull_subscription_ends_once(js: JetStreamContext, nc: nats.NATS) 
 
 
 @pytest.mark.differs("nats-py raises TimeoutError")
-async def test_pull_of_a_deleted_consumer_is_told(js: JetStreamContext, nc: nats.NATS) -> None:
+async def test_pull_of_a_deleted_consumer_is_reported(js: JetStreamContext, nc: nats.NATS) -> None:
     sub = await js.pull_subscribe("s.9", "d")
     fetching = asyncio.create_task(sub.fetch(1, timeout=30))
     while (await sub.consumer_info()).num_waiting == 0:

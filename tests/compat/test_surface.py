@@ -51,9 +51,9 @@ def plain(value: object) -> object:
 def everything() -> Iterator[Any]:
     for name in MODULES:
         for member, theirs in own(both(name)[0]):
-            place = f"{name}.{member}"
-            if place not in MISSING:
-                yield pytest.param(name, member, theirs, id=place)
+            index = f"{name}.{member}"
+            if index not in MISSING:
+                yield pytest.param(name, member, theirs, id=index)
 
 
 @pytest.mark.parametrize(("module", "name", "theirs"), list(everything()))
@@ -73,12 +73,12 @@ def test_name_of_nats_py_is_there(module: str, name: str, theirs: Any) -> None:
     elif dataclasses.is_dataclass(theirs):
         assert fields(ours) == fields(theirs)
     for member, method in vars(theirs).items():
-        place = f"{module}.{name}.{member}"
-        if member.startswith("_") or place in MISSING:
+        index = f"{module}.{name}.{member}"
+        if member.startswith("_") or index in MISSING:
             continue
-        assert hasattr(ours, member) or member in fields(ours), place
+        assert hasattr(ours, member) or member in fields(ours), index
         if inspect.isfunction(method):
-            assert parameters(getattr(ours, member)) == parameters(method), place
+            assert parameters(getattr(ours, member)) == parameters(method), index
 
 
 def fields(kind: Any) -> dict[str, object]:

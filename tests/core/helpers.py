@@ -24,7 +24,7 @@ from tests.kit.scripted import Behaviour, ScriptedServer
 HOST, PORT = "127.0.0.1", 4222
 
 
-class World:
+class ScriptedNetwork:
     """One imaginary network with one scripted server on it, and the clients made there."""
 
     def __init__(self, *behaviours: Behaviour) -> None:
@@ -63,7 +63,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(*behaviours: Behaviour) -> AsyncIterator[World]:
+async def scripted_network(*behaviours: Behaviour) -> AsyncIterator[ScriptedNetwork]:
     """A World whose clients are closed at the end; afterwards nothing of them may be left.
 
     The client must not have broken the protocol, no task of it may live, and no error may have gone to the
@@ -73,13 +73,13 @@ async def world(*behaviours: Behaviour) -> AsyncIterator[World]:
     before = asyncio.all_tasks()
     complaints: list[dict[str, object]] = []
     loop.set_exception_handler(lambda _, context: complaints.append(context))
-    place = World(*behaviours)
+    net = ScriptedNetwork(*behaviours)
     try:
-        yield place
-        for client in place.clients:
+        yield net
+        for client in net.clients:
             await client.close()
-        assert place.server.faults == [], f"the client broke the protocol: {place.server.faults}"
-        await place.server.stop()
+        assert net.server.faults == [], f"the client broke the protocol: {net.server.faults}"
+        await net.server.stop()
         await turns(4)
         left = asyncio.all_tasks() - before
         assert not left, f"tasks left behind: {left}"
@@ -87,11 +87,11 @@ async def world(*behaviours: Behaviour) -> AsyncIterator[World]:
         await turns(2)
         assert complaints == [], f"the loop was told of: {complaints}"
     finally:
-        for peer in place.network.peers:
+        for peer in net.network.peers:
             peer.unstall()
-        for client in place.clients:
+        for client in net.clients:
             await client.close()
-        await place.server.stop()
+        await net.server.stop()
 
 
 async def turns(count: int = 1) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.protocol.frames import Message
-from tests.core.helpers import until, world
+from tests.core.helpers import scripted_network, until
 from tests.kit.examples import examples
 
 SUBSCRIPTIONS = 6
@@ -34,14 +34,14 @@ def test_callback_order(kind: str, plan: list[list[int]]) -> None:
             called.append((int(message.subject), int(message.data)))
             await asyncio.sleep(0)
 
-        async with world() as place:
-            nc = await place.connect()
+        async with scripted_network() as net:
+            nc = await net.connect()
             for number in range(SUBSCRIPTIONS):
                 await nc.subscribe(str(number), cb=heard if kind == "def" else heard_later)
-            sids = [(await place.server.expect("SUB", str(number))).args[-1] for number in range(SUBSCRIPTIONS)]
+            sids = [(await net.server.expect("SUB", str(number))).args[-1] for number in range(SUBSCRIPTIONS)]
             for read in plan:
                 called.clear()
-                place.peer.send(
+                net.peer.send(
                     b"".join(
                         b"MSG %d %b %d\r\n%d\r\n" % (to, sids[to].encode(), len(str(at)), at)
                         for at, to in enumerate(read)

@@ -23,7 +23,7 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.testing import Server, run_server
-from tests.core.helpers import HOST, PORT, world
+from tests.core.helpers import HOST, PORT, scripted_network
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
@@ -36,9 +36,9 @@ REFUSES = Behaviour(refuse="Authorization Violation")
 
 @virtual_clock
 async def test_login_refused_without_credentials() -> None:
-    async with world(REFUSES) as place:
+    async with scripted_network(REFUSES) as net:
         with pytest.raises(NotAuthorized) as refused:
-            await place.connect()
+            await net.connect()
         error = refused.value
         assert isinstance(error, LoginRefused)
         assert isinstance(error, ConnectFailed)
@@ -54,9 +54,9 @@ async def test_login_refused_without_credentials() -> None:
 
 @virtual_clock
 async def test_login_refused_with_credentials() -> None:
-    async with world(REFUSES) as place:
+    async with scripted_network(REFUSES) as net:
         with pytest.raises(LoginRefused) as refused:
-            await place.connect(user="ann", password="wrong")
+            await net.connect(user="ann", password="wrong")
         assert str(refused.value).startswith(f"{HOST}:{PORT} rejected the credentials: Authorization Violation: check")
         assert not refused.value.anonymous
 
@@ -64,9 +64,9 @@ async def test_login_refused_with_credentials() -> None:
 @virtual_clock
 async def test_login_refused_by_some_only() -> None:
     """One that cannot be reached might have accepted."""
-    async with world(REFUSES) as place:
+    async with scripted_network(REFUSES) as net:
         with pytest.raises(ConnectFailed) as failed:
-            await place.connect(f"nats://{HOST}:{PORT},nats://10.0.0.7", randomize=False)
+            await net.connect(f"nats://{HOST}:{PORT},nats://10.0.0.7", randomize=False)
         assert not isinstance(failed.value, NotAuthorized)
         assert str(failed.value).count(f"{HOST}:{PORT}") == 1
         assert "reached" not in str(failed.value)
@@ -77,38 +77,38 @@ async def test_login_refused_by_some_only() -> None:
 
 @virtual_clock
 async def test_attempt_failed_at_first_connect() -> None:
-    diary = EventRecorder()
-    async with world() as place:
-        await place.connect(f"nats://10.0.0.7,nats://{HOST}:{PORT}", randomize=False, on_event=diary)
-        assert [type(event) for event in diary.events] == [AttemptFailed, Connected]
-        failed = diary.of(AttemptFailed)[0]
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        await net.connect(f"nats://10.0.0.7,nats://{HOST}:{PORT}", randomize=False, on_event=recorder)
+        assert [type(event) for event in recorder.events] == [AttemptFailed, Connected]
+        failed = recorder.of(AttemptFailed)[0]
         assert failed.server == "10.0.0.7:4222"
         assert isinstance(failed.cause, ConnectionRefusedError)
 
 
 @virtual_clock
 async def test_retry_connect_for() -> None:
-    diary = EventRecorder()
+    recorder = EventRecorder()
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        place.down()
+    async with scripted_network() as net:
+        net.down()
         began = loop.time()
-        loop.call_later(10, place.up)
-        nc = await place.connect(retry_connect_for=30, on_event=diary)
+        loop.call_later(10, net.up)
+        nc = await net.connect(retry_connect_for=30, on_event=recorder)
         assert 10 <= loop.time() - began < 15
         assert nc.is_connected
-        assert len(diary.of(AttemptFailed)) > 3
-        assert type(diary.events[-1]) is Connected
+        assert len(recorder.of(AttemptFailed)) > 3
+        assert type(recorder.events[-1]) is Connected
 
 
 @virtual_clock
 async def test_retry_connect_for_runs_out() -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        place.down()
+    async with scripted_network() as net:
+        net.down()
         began = loop.time()
         with pytest.raises(ConnectFailed) as failed:
-            await place.connect(retry_connect_for=7.3)
+            await net.connect(retry_connect_for=7.3)
         assert loop.time() - began == pytest.approx(7.3, abs=1e-6)
         assert [server for server, _ in failed.value.attempts] == [f"{HOST}:{PORT}"]
         assert failed.value.elapsed == pytest.approx(7.3, abs=1e-6)
@@ -118,10 +118,10 @@ async def test_retry_connect_for_runs_out() -> None:
 async def test_retry_connect_for_refused_login() -> None:
     """Credentials that stay refused are not tried for half a minute."""
     loop = asyncio.get_running_loop()
-    async with world(REFUSES) as place:
+    async with scripted_network(REFUSES) as net:
         began = loop.time()
         with pytest.raises(LoginRefused):
-            await place.connect(retry_connect_for=30)
+            await net.connect(retry_connect_for=30)
         assert 2 <= loop.time() - began < 8
 
 
@@ -130,9 +130,9 @@ def test_retry_connect_for_a_real_server(nats_server: Server) -> None:
     nats_server.kill()
 
     async def main() -> None:
-        diary = EventRecorder(AttemptFailed)
-        connecting = asyncio.ensure_future(_connected(nats_server.url, diary))
-        await diary.wait(AttemptFailed, 2)
+        recorder = EventRecorder(AttemptFailed)
+        connecting = asyncio.ensure_future(_connected(nats_server.url, recorder))
+        await recorder.wait(AttemptFailed, 2)
         await nats_server.restart()
         nc = await connecting
         await nc.flush()
@@ -141,24 +141,24 @@ def test_retry_connect_for_a_real_server(nats_server: Server) -> None:
     asyncio.run(main())
 
 
-async def _connected(url: str, diary: EventRecorder) -> natsproto.Client:
-    return await natsproto.connect(url, retry_connect_for=60, on_event=diary)
+async def _connected(url: str, recorder: EventRecorder) -> natsproto.Client:
+    return await natsproto.connect(url, retry_connect_for=60, on_event=recorder)
 
 
 @virtual_clock
 async def test_flush_waits_for_the_first_connection() -> None:
     """With retry_on_failed_connect, for which docs/connecting.md says so."""
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        place.down()
-        nc = await place.connect(retry_on_failed_connect=True)
+    async with scripted_network() as net:
+        net.down()
+        nc = await net.connect(retry_on_failed_connect=True)
         await nc.publish("a", b"early")
         with pytest.raises(RequestTimeout):
             await nc.flush(timeout=0.7)
-        loop.call_later(10, place.up)
+        loop.call_later(10, net.up)
         await nc.flush(timeout=30)
         assert nc.is_connected
-        await place.server.expect("PUB", "a", payload=b"early")
+        await net.server.expect("PUB", "a", payload=b"early")
 
 
 # ---------------------------------------------------------------- the end
@@ -179,8 +179,8 @@ def test_program_without_close_is_quiet(caplog: pytest.LogCaptureFixture) -> Non
 @pytest.mark.parametrize("end", ["close", "drain"])
 @virtual_clock
 async def test_next_when_the_client_is_closed(end: str) -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         waiting = asyncio.create_task(sub.next())
         await nc.flush()
@@ -191,28 +191,28 @@ async def test_next_when_the_client_is_closed(end: str) -> None:
 
 @virtual_clock
 async def test_closed_reason_is_an_error_of_ours() -> None:
-    diary = EventRecorder(Closed)
-    async with world() as place:
-        nc = await place.connect(max_reconnect_attempts=2, on_event=diary)
-        place.down()
+    recorder = EventRecorder(Closed)
+    async with scripted_network() as net:
+        nc = await net.connect(max_reconnect_attempts=2, on_event=recorder)
+        net.down()
         reason = await nc.wait_closed()
         assert isinstance(reason, ConnectFailed)
         assert isinstance(reason.attempts[0][1], ConnectionRefusedError)
-        assert diary.events == [Closed(reason=reason)]
+        assert recorder.events == [Closed(reason=reason)]
 
 
 @virtual_clock
 async def test_closed_reason_without_attempts() -> None:
-    async with world() as place:
-        nc = await place.connect(max_reconnect_attempts=0)
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect(max_reconnect_attempts=0)
+        net.down()
         assert isinstance(await nc.wait_closed(), natsproto.errors.ConnectionLost)
 
 
 @virtual_clock
 async def test_set_servers_on_a_closed_client() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.close()
         with pytest.raises(ConnectionClosed, match="set_servers"):
             nc.set_servers("nats://elsewhere")
@@ -220,8 +220,8 @@ async def test_set_servers_on_a_closed_client() -> None:
 
 @virtual_clock
 async def test_reconnect_without_allow_reconnect() -> None:
-    async with world() as place:
-        nc = await place.connect(allow_reconnect=False)
+    async with scripted_network() as net:
+        nc = await net.connect(allow_reconnect=False)
         with pytest.raises(LocalProtocolError, match="allow_reconnect"):
             await nc.reconnect()
         assert nc.is_connected
@@ -230,9 +230,9 @@ async def test_reconnect_without_allow_reconnect() -> None:
 
 @virtual_clock
 async def test_connect_sends_no_null_name() -> None:
-    async with world() as place:
-        await place.connect()
-        op = await place.server.expect("CONNECT")
+    async with scripted_network() as net:
+        await net.connect()
+        op = await net.server.expect("CONNECT")
         assert "null" not in " ".join(op.args)
 
 

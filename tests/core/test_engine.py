@@ -41,19 +41,19 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from tests.core.helpers import HOST, PORT, World, turns, until, world
+from tests.core.helpers import HOST, PORT, ScriptedNetwork, scripted_network, turns, until
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
 
-def said(place: World, connection: int = 0) -> list[str]:
+def said(net: ScriptedNetwork, connection: int = 0) -> list[str]:
     """What a client said on one connection, without the keep-alive."""
-    return [f"{op.name} {' '.join(op.args)}".strip() for op in place.server.ops if op.connection == connection][1:]
+    return [f"{op.name} {' '.join(op.args)}".strip() for op in net.server.ops if op.connection == connection][1:]
 
 
-def published(place: World) -> list[bytes]:
-    return [op.payload for op in place.server.ops if op.name in ("PUB", "HPUB")]
+def published(net: ScriptedNetwork) -> list[bytes]:
+    return [op.payload for op in net.server.ops if op.name in ("PUB", "HPUB")]
 
 
 # ---------------------------------------------------------------- states
@@ -68,20 +68,20 @@ def test_state_transitions_end_in_closed() -> None:
 
 @virtual_clock
 async def test_a_life_in_events_and_states() -> None:
-    diary = EventRecorder()
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         assert (nc.state, nc.is_connected) == (State.OPEN, True)
-        (await place.server.connection()).close()
-        await diary.wait(Disconnected)
+        (await net.server.connection()).close()
+        await recorder.wait(Disconnected)
         assert (nc.state, nc.is_connected, nc.connected_url) == (State.RECONNECTING, False, "")
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         assert (nc.state, nc.is_connected, nc.stats.reconnects) == (State.OPEN, True, 1)
         await nc.drain()
         assert (nc.state, nc.is_connected) == (State.CLOSED, False)
-        kinds = [type(event) for event in diary.events]
+        kinds = [type(event) for event in recorder.events]
         assert kinds == [Connected, Disconnected, Reconnecting, Reconnected, Closed]
-        assert diary.of(Closed)[0].reason is None
+        assert recorder.of(Closed)[0].reason is None
         assert await nc.wait_closed() is None
 
 
@@ -90,37 +90,37 @@ async def test_a_life_in_events_and_states() -> None:
 
 @virtual_clock
 async def test_subscriptions_are_restored_before_publishing() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         gone = await nc.subscribe("gone")
         await nc.subscribe("a", queue="q")
         await nc.flush()
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
         await gone.unsubscribe()
         await nc.subscribe("b.*")
         for number in range(3):
             await nc.publish("x", b"%d" % number)
-        place.up()
+        net.up()
         await nc.flush()
-        assert [line for line in said(place, 1) if line != "PING"] == ["SUB a q 2", "SUB b.* 3", *["PUB x"] * 3]
-        assert published(place) == [b"0", b"1", b"2"]
+        assert [line for line in said(net, 1) if line != "PING"] == ["SUB a q 2", "SUB b.* 3", *["PUB x"] * 3]
+        assert published(net) == [b"0", b"1", b"2"]
 
 
 @virtual_clock
 async def test_auto_unsubscribe_continues_after_reconnect() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a", max_msgs=10)
         for _ in range(4):
             await nc.publish("a", b"x")
         await nc.flush()
         assert sub.pending_msgs == 4
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
-        place.up()
+        net.up()
         await nc.flush()
-        assert "UNSUB 1 6" in said(place, 1)
+        assert "UNSUB 1 6" in said(net, 1)
         for _ in range(9):
             await nc.publish("a", b"y")
         await nc.flush()
@@ -129,38 +129,38 @@ async def test_auto_unsubscribe_continues_after_reconnect() -> None:
 
 @virtual_clock
 async def test_limit_set_while_down_reaches_next_server() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         await nc.publish("a", b"x")
         await nc.flush()
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
         await sub.unsubscribe(max_msgs=3)
-        place.up()
+        net.up()
         for _ in range(5):
             await nc.publish("a", b"y")
         await nc.flush()
-        assert "UNSUB 1 2" in said(place, 1)
+        assert "UNSUB 1 2" in said(net, 1)
         assert len([m async for m in sub]) == 3
 
 
 @virtual_clock
 async def test_auto_unsubscribe_limit_is_exact() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a", max_msgs=3)
         await nc.flush()
-        place.server.send(b"MSG a 1 1\r\nx\r\n" * 10)
+        net.server.send(b"MSG a 1 1\r\nx\r\n" * 10)
         got = [message async for message in sub]
         assert (len(got), sub.delivered, nc.stats.in_msgs) == (3, 3, 10)
 
 
 @virtual_clock
 async def test_outbox_limit_while_down() -> None:
-    async with world() as place:
-        nc = await place.connect(outbox_limit=1000)
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect(outbox_limit=1000)
+        net.down()
         await until(lambda: not nc.is_connected)
         frame = len("PUB a 3\r\n000\r\n")
         taken = 1000 // frame
@@ -175,16 +175,16 @@ async def test_outbox_limit_while_down() -> None:
         assert full.value.limit == 1000
         assert nc.stats.buffered_msgs == taken
         assert nc.stats.buffered_bytes == taken * frame
-        place.up()
+        net.up()
         await nc.flush()
-        assert published(place) == [b"%03d" % number for number in range(taken)]
+        assert published(net) == [b"%03d" % number for number in range(taken)]
         assert (nc.stats.buffered_msgs, nc.stats.out_msgs) == (0, taken)
 
 
 @virtual_clock
 async def test_messages_kept_over_outage_arrive_in_order() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sent: list[bytes] = []
         for outage in range(5):
             for size in (0, 1, 70_000, 5):
@@ -192,28 +192,28 @@ async def test_messages_kept_over_outage_arrive_in_order() -> None:
                 sent.append(payload)
                 await nc.publish("a", payload)
             await nc.flush()
-            place.down()
+            net.down()
             await until(lambda: not nc.is_connected)
             for size in (3, 100_000, 0):
                 payload = b"w" * size
                 sent.append(payload)
                 await nc.publish("a", payload)
-            place.up()
+            net.up()
         await nc.flush()
-        assert published(place) == sent
+        assert published(net) == sent
 
 
 @pytest.mark.parametrize("end", ["reset", "cut", "protocol error"])
 @virtual_clock
 async def test_publish_after_break_waits_for_next_connection(end: str) -> None:
     """Also not in the few turns of the loop in which the break is known and nobody has been told."""
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.flush()
         if end == "protocol error":
-            place.peer.send(b"NONSENSE\r\n")
+            net.peer.send(b"NONSENSE\r\n")
         else:
-            place.peer.reset() if end == "reset" else place.peer.cut()
+            net.peer.reset() if end == "reset" else net.peer.cut()
         kept: list[bytes] = []
         for turn in range(10):
             if not nc.is_connected:
@@ -222,42 +222,42 @@ async def test_publish_after_break_waits_for_next_connection(end: str) -> None:
             await turns(1)
         assert kept
         await nc.flush()
-        assert [op.payload for op in place.server.ops if op.connection == 1 and op.name == "PUB"] == kept
+        assert [op.payload for op in net.server.ops if op.connection == 1 and op.name == "PUB"] == kept
 
 
 @virtual_clock
 async def test_unconfirmed_messages_are_counted_at_break() -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         for _ in range(3):
             await nc.publish("a", b"x")
         await nc.flush()
-        place.peer.stall()
+        net.peer.stall()
         for _ in range(2):
             await nc.publish("a", b"y")
             await turns(2)
-        place.down()
-        lost = await diary.wait(Disconnected)
+        net.down()
+        lost = await recorder.wait(Disconnected)
         assert lost.in_flight + lost.buffered == 2
-        place.up()
+        net.up()
         await nc.flush()
 
 
 @virtual_clock
 async def test_pending_requests_fail_on_disconnect() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         loop = asyncio.get_running_loop()
         requests = [asyncio.create_task(nc.request(f"a.{n}", timeout=30)) for n in range(20)]
-        await place.server.expect("PUB", "a.19")
+        await net.server.expect("PUB", "a.19")
         began = loop.time()
-        place.down()
+        net.down()
         results = await asyncio.gather(*requests, return_exceptions=True)
         assert loop.time() == began
         assert all(type(result) is ConnectionLost for result in results)
         assert "request to 'a.7'" in str(results[7])
-        place.up()
+        net.up()
         await nc.flush()
 
 
@@ -280,8 +280,8 @@ def writes(nc: Client) -> list[bytes]:
 
 @virtual_clock
 async def test_requests_after_batched_replies_leave_together() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
 
         async def ask_twice() -> bytes:
             await nc.request("a", b"first", timeout=30)
@@ -290,9 +290,9 @@ async def test_requests_after_batched_replies_leave_together() -> None:
         asking = [asyncio.create_task(ask_twice()) for _ in range(20)]
 
         async def answer_all(payload: bytes) -> None:
-            asked = [await place.server.expect("PUB", "a", payload=payload) for _ in asking]
-            (sid,) = place.server.current.interest
-            place.server.send("".join(f"MSG {op.args[1]} {sid} 2\r\nok\r\n" for op in asked).encode())
+            asked = [await net.server.expect("PUB", "a", payload=payload) for _ in asking]
+            (sid,) = net.server.current.interest
+            net.server.send("".join(f"MSG {op.args[1]} {sid} 2\r\nok\r\n" for op in asked).encode())
 
         await answer_all(b"first")
         written = writes(nc)
@@ -303,30 +303,30 @@ async def test_requests_after_batched_replies_leave_together() -> None:
 
 @virtual_clock
 async def test_requests_wait_over_outage_by_option() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect(fail_requests_on_disconnect=False)
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect(fail_requests_on_disconnect=False)
         pending = asyncio.create_task(nc.request("a", timeout=30))
-        op = await place.server.expect("PUB", "a")
-        place.down()
+        op = await net.server.expect("PUB", "a")
+        net.down()
         await until(lambda: not nc.is_connected)
-        place.up()
+        net.up()
         await nc.flush()
-        resubscribed = await place.server.expect("SUB", op.args[1].rpartition(".")[0] + ".*")
-        place.server.deliver(resubscribed.args[1], op.args[1], b"late")
+        resubscribed = await net.server.expect("SUB", op.args[1].rpartition(".")[0] + ".*")
+        net.server.deliver(resubscribed.args[1], op.args[1], b"late")
         assert (await pending).data == b"late"
 
 
 @virtual_clock
 async def test_request_while_down_is_sent_when_up() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        other = await place.connect(name="other")
+    async with scripted_network() as net:
+        nc = await net.connect()
+        other = await net.connect(name="other")
         await other.subscribe("svc", cb=lambda message: message.respond(b"pong"))
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected and not other.is_connected)
         pending = asyncio.create_task(nc.request("svc", b"ping", timeout=60))
         await turns(5)
-        place.up()
+        net.up()
         # The responder may be back later than the request: then nobody listens, and that is said.
         try:
             assert (await pending).data == b"pong"
@@ -336,9 +336,9 @@ async def test_request_while_down_is_sent_when_up() -> None:
 
 @virtual_clock
 async def test_request_while_down_times_out() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        net.down()
         await until(lambda: not nc.is_connected)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -349,14 +349,14 @@ async def test_request_while_down_times_out() -> None:
 
 @virtual_clock
 async def test_the_next_server_of_the_list_takes_over() -> None:
-    diary = EventRecorder(Reconnected, AttemptFailed)
-    async with world() as place:
-        place.network.listen(HOST, 4223, place.server.accept)
-        nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
+    recorder = EventRecorder(Reconnected, AttemptFailed)
+    async with scripted_network() as net:
+        net.network.listen(HOST, 4223, net.server.accept)
+        nc = await net.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=recorder)
         assert nc.connected_url == f"nats://{HOST}:4222"
         sub = await nc.subscribe("a")
-        place.down()
-        back = await diary.wait(Reconnected)
+        net.down()
+        back = await recorder.wait(Reconnected)
         assert back.server == f"{HOST}:4223"
         assert back.outage == 0, "the first attempt waits for nothing"
         await nc.publish("a", b"x")
@@ -365,15 +365,15 @@ async def test_the_next_server_of_the_list_takes_over() -> None:
 
 @virtual_clock
 async def test_exhausted_attempts_close_client() -> None:
-    diary = EventRecorder()
-    async with world() as place:
-        nc = await place.connect(on_event=diary, max_reconnect_attempts=3)
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder, max_reconnect_attempts=3)
         sub = await nc.subscribe("a")
         await nc.publish("a", b"unread")
         await nc.flush()
         reader = asyncio.create_task(_read_to_the_end(sub))
         flush = None
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
         flush = asyncio.create_task(nc.flush(timeout=1000))
         reason = await nc.wait_closed()
@@ -381,8 +381,8 @@ async def test_exhausted_attempts_close_client() -> None:
         [(server, cause)] = reason.attempts
         assert server == f"{HOST}:{PORT}"
         assert isinstance(cause, ConnectionRefusedError)
-        assert len(diary.of(AttemptFailed)) == 3
-        assert diary.of(Closed)[0].reason is reason
+        assert len(recorder.of(AttemptFailed)) == 3
+        assert recorder.of(Closed)[0].reason is reason
         got, error = await reader
         assert [message.data for message in got] == [b"unread"]
         assert isinstance(error, ConnectionLost)
@@ -404,8 +404,8 @@ async def _read_to_the_end(sub: object) -> tuple[list[Message], BaseException | 
 
 @virtual_clock
 async def test_break_without_reconnect_closes_client() -> None:
-    async with world() as place:
-        nc = await place.connect(allow_reconnect=False)
+    async with scripted_network() as net:
+        nc = await net.connect(allow_reconnect=False)
         handled: list[bytes] = []
 
         async def slowly(message: Message) -> None:
@@ -416,7 +416,7 @@ async def test_break_without_reconnect_closes_client() -> None:
         for number in range(5):
             await nc.publish("a", b"%d" % number)
         await nc.flush()
-        place.down()
+        net.down()
         assert isinstance(await nc.wait_closed(), ConnectionLost)
         await advance(5)
         assert handled == [b"%d" % number for number in range(5)], "what was received is handled all the same"
@@ -424,30 +424,30 @@ async def test_break_without_reconnect_closes_client() -> None:
 
 @virtual_clock
 async def test_first_connect_is_retried_in_background() -> None:
-    diary = EventRecorder()
-    async with world() as place:
-        place.down()
-        nc = await place.connect(retry_on_failed_connect=True, on_event=diary)
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        net.down()
+        nc = await net.connect(retry_on_failed_connect=True, on_event=recorder)
         assert nc.state is State.RECONNECTING
         await nc.publish("a", b"early")
         sub = await nc.subscribe("a")
         await advance(20)
-        assert diary.of(AttemptFailed)
-        place.up()
+        assert recorder.of(AttemptFailed)
+        net.up()
         await nc.flush(timeout=10)
         assert (await sub.next(timeout=1)).data == b"early"
 
 
 @virtual_clock
 async def test_connect_failed_names_every_cause() -> None:
-    diary = EventRecorder()
-    async with world() as place:
-        place.network.black_hole("10.0.0.9", 4222)
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        net.network.black_hole("10.0.0.9", 4222)
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(ConnectFailed) as failed:
-            await place.connect(
-                "nats://10.0.0.7:4222,nats://10.0.0.9", randomize=False, connect_timeout=1.5, on_event=diary
+            await net.connect(
+                "nats://10.0.0.7:4222,nats://10.0.0.9", randomize=False, connect_timeout=1.5, on_event=recorder
             )
         assert loop.time() - began == pytest.approx(1.5, abs=1e-6)
         assert failed.value.elapsed == pytest.approx(1.5, abs=1e-6)
@@ -456,38 +456,38 @@ async def test_connect_failed_names_every_cause() -> None:
         assert isinstance(refused, ConnectionRefusedError)
         assert isinstance(silent, RequestTimeout)
         assert all(part in str(failed.value) for part in ("10.0.0.7:4222", "10.0.0.9:4222", "Connect call failed"))
-        assert [type(event) for event in diary.events] == [AttemptFailed, AttemptFailed, Closed]
+        assert [type(event) for event in recorder.events] == [AttemptFailed, AttemptFailed, Closed]
 
 
 @virtual_clock
 async def test_reconnect_changes_server_without_waiting() -> None:
-    diary = EventRecorder(Reconnected)
-    async with world() as place:
-        place.network.listen(HOST, 4223, place.server.accept)
-        nc = await place.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=diary)
+    recorder = EventRecorder(Reconnected)
+    async with scripted_network() as net:
+        net.network.listen(HOST, 4223, net.server.accept)
+        nc = await net.connect(f"nats://{HOST}:4222,nats://{HOST}:4223", randomize=False, on_event=recorder)
         await nc.reconnect()
-        assert (await diary.wait(Reconnected)).server == f"{HOST}:4223"
-        place.network.refuse(HOST, 4223)
-        place.down()
+        assert (await recorder.wait(Reconnected)).server == f"{HOST}:4223"
+        net.network.refuse(HOST, 4223)
+        net.down()
         await until(lambda: not nc.is_connected)
         await advance(30)
-        place.up()
+        net.up()
         began = asyncio.get_running_loop().time()
         await nc.reconnect()
-        await diary.wait(Reconnected, 2)
+        await recorder.wait(Reconnected, 2)
         assert asyncio.get_running_loop().time() == began, "the back-off was cut short"
 
 
 @virtual_clock
 async def test_discovered_servers_are_used() -> None:
-    diary = EventRecorder()
-    async with world(Behaviour(greeting={"connect_urls": [f"{HOST}:4224", f"{HOST}:4222"]})) as place:
-        place.network.listen(HOST, 4224, place.server.accept)
-        nc = await place.connect(on_event=diary)
-        assert diary.of(ServersDiscovered)[0].servers == (f"{HOST}:4224",)
+    recorder = EventRecorder()
+    async with scripted_network(Behaviour(greeting={"connect_urls": [f"{HOST}:4224", f"{HOST}:4222"]})) as net:
+        net.network.listen(HOST, 4224, net.server.accept)
+        nc = await net.connect(on_event=recorder)
+        assert recorder.of(ServersDiscovered)[0].servers == (f"{HOST}:4224",)
         assert nc.discovered_servers == (f"{HOST}:4224",)
-        place.down()
-        assert (await diary.wait(Reconnected)).server == f"{HOST}:4224"
+        net.down()
+        assert (await recorder.wait(Reconnected)).server == f"{HOST}:4224"
 
 
 # ---------------------------------------------------------------- publishing under pressure
@@ -495,10 +495,10 @@ async def test_discovered_servers_are_used() -> None:
 
 @virtual_clock
 async def test_publish_waits_for_congested_server() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await place.server.connection()
-        place.peer.stall()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await net.server.connection()
+        net.peer.stall()
 
         async def publisher() -> None:
             for _ in range(200):
@@ -509,32 +509,32 @@ async def test_publish_waits_for_congested_server() -> None:
         assert not task.done()
         held = nc.stats.buffered_bytes
         assert held < 400_000, "bytes kept while the server takes nothing"
-        place.peer.unstall()
+        net.peer.unstall()
         await task
         await nc.flush()
-        assert [len(payload) for payload in published(place)] == [10_000] * 200
+        assert [len(payload) for payload in published(net)] == [10_000] * 200
 
 
 @virtual_clock
 async def test_many_publishers_wait_under_pressure() -> None:
-    async with world() as place:
-        nc = await place.connect(outbox_limit=500_000)
-        await place.server.connection()
-        place.peer.stall()
+    async with scripted_network() as net:
+        nc = await net.connect(outbox_limit=500_000)
+        await net.server.connection()
+        net.peer.stall()
         tasks = [asyncio.create_task(nc.publish("a", b"%04d" % n + bytes(2000))) for n in range(1000)]
         await advance(1)
         assert nc.stats.buffered_bytes < 500_000
-        place.peer.unstall()
+        net.peer.unstall()
         await asyncio.gather(*tasks)
         await nc.flush()
-        assert sorted(payload[:4] for payload in published(place)) == [b"%04d" % n for n in range(1000)]
+        assert sorted(payload[:4] for payload in published(net)) == [b"%04d" % n for n in range(1000)]
 
 
 @virtual_clock
 async def test_flush_is_not_starved_by_publishing() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await net.server.connection()
         stop = False
 
         async def publisher() -> None:
@@ -543,18 +543,18 @@ async def test_flush_is_not_starved_by_publishing() -> None:
 
         async def slow_peer() -> None:
             while not stop:
-                place.peer.unstall()
+                net.peer.unstall()
                 await turns(2)
-                place.peer.stall()
+                net.peer.stall()
                 await asyncio.sleep(0.01)
 
         tasks = [asyncio.create_task(publisher()), asyncio.create_task(slow_peer())]
         await advance(1)
         await nc.flush(timeout=2)
         stop = True
-        place.peer.unstall()
+        net.peer.unstall()
         await asyncio.gather(*tasks)
-        place.peer.unstall()
+        net.peer.unstall()
 
 
 # ---------------------------------------------------------------- permissions and complaints
@@ -562,29 +562,29 @@ async def test_flush_is_not_starved_by_publishing() -> None:
 
 @virtual_clock
 async def test_denied_request_fails_alone() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
-        diary = nc.events()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
+        recorder = nc.events()
         denied = asyncio.create_task(nc.request("secret", timeout=30))
         other = asyncio.create_task(nc.request("open", timeout=30))
-        op = await place.server.expect("PUB", "open")
-        place.server.err('Permissions Violation for Publish to "secret"')
+        op = await net.server.expect("PUB", "open")
+        net.server.err('Permissions Violation for Publish to "secret"')
         with pytest.raises(PermissionDenied) as error:
             await denied
         assert (error.value.operation, error.value.subject) == ("publish to", "secret")
-        assert isinstance(await anext(diary), PermissionViolation)
-        place.server.deliver(1, op.args[1], b"ok")
+        assert isinstance(await anext(recorder), PermissionViolation)
+        net.server.deliver(1, op.args[1], b"ok")
         assert (await other).data == b"ok"
 
 
 @virtual_clock
 async def test_a_denied_subscription_ends_with_the_reason() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         denied, fine = await nc.subscribe("secret.>"), await nc.subscribe("fine")
         reading = asyncio.create_task(denied.next())
         await nc.flush()
-        place.server.err('Permissions Violation for Subscription to "secret.>"')
+        net.server.err('Permissions Violation for Subscription to "secret.>"')
         with pytest.raises(PermissionDenied, match="secret"):
             await reading
         with pytest.raises(PermissionDenied):
@@ -597,28 +597,28 @@ async def test_a_denied_subscription_ends_with_the_reason() -> None:
 
 @virtual_clock
 async def test_denied_request_inbox_fails_requests() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         pending = asyncio.create_task(nc.request("a", timeout=30))
-        op = await place.server.expect("SUB")
-        await place.server.expect("PUB", "a")
-        place.server.err(f'Permissions Violation for Subscription to "{op.args[0]}"')
+        op = await net.server.expect("SUB")
+        await net.server.expect("PUB", "a")
+        net.server.err(f'Permissions Violation for Subscription to "{op.args[0]}"')
         with pytest.raises(PermissionDenied, match="_INBOX"):
             await pending
         again = asyncio.create_task(nc.request("a", timeout=30))
-        op = await place.server.expect("PUB", "a")
-        inbox = await place.server.expect("SUB")
-        place.server.deliver(inbox.args[1], op.args[1], b"ok")
+        op = await net.server.expect("PUB", "a")
+        inbox = await net.server.expect("SUB")
+        net.server.deliver(inbox.args[1], op.args[1], b"ok")
         assert (await again).data == b"ok"
 
 
 @virtual_clock
-async def test_other_complaints_are_told_by_an_event() -> None:
-    async with world() as place:
-        nc = await place.connect()
+async def test_other_complaints_are_reported_by_an_event() -> None:
+    async with scripted_network() as net:
+        nc = await net.connect()
         events = nc.events()
-        await place.server.connection()
-        place.server.err("Invalid Subject")
+        await net.server.connection()
+        net.server.err("Invalid Subject")
         event = await anext(events)
         assert isinstance(event, ServerErrorEvent)
         assert "Invalid Subject" in str(event.error)
@@ -630,10 +630,10 @@ async def test_other_complaints_are_told_by_an_event() -> None:
 
 @virtual_clock
 async def test_events_begin_at_the_call() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         first = nc.events()
-        connection = await place.server.connection()
+        connection = await net.server.connection()
         connection.err("one")
         await turns(5)
         second = nc.events()
@@ -651,8 +651,8 @@ async def test_events_begin_at_the_call() -> None:
 
 @virtual_clock
 async def test_abandoned_event_reader_costs_nothing() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         for _ in range(100):
             nc.events()
             reader = nc.events()
@@ -681,14 +681,14 @@ async def test_event_callback_error_is_logged(
         raise kind(f"about {type(event).__name__}")
 
     caplog.set_level(logging.ERROR, "natsproto")
-    async with world() as place:
-        nc = await place.connect(on_event=on_event if what == "on_event" else None)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=on_event if what == "on_event" else None)
         if what == "listener":
             nc.add_listener(on_event)
         heard: list[Event] = []
         nc.add_listener(heard.append)
         for number in range(3):
-            (await place.server.connection(number)).close()
+            (await net.server.connection(number)).close()
             await until(partial(_reconnected, nc, number + 1))
         await nc.flush()
         await nc.close()
@@ -701,8 +701,8 @@ async def test_event_callback_error_is_logged(
 
 @virtual_clock
 async def test_ended_listener_gets_no_events() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         heard: list[Event] = []
         unlisten = nc.add_listener(heard.append)
         unlisten()
@@ -717,16 +717,16 @@ def _reconnected(nc: Client, times: int) -> bool:
 
 @virtual_clock
 async def test_slow_consumer_is_reported_once_per_episode() -> None:
-    diary = EventRecorder(SlowConsumerDetected)
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(SlowConsumerDetected)
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect(on_event=recorder)
         sub = await nc.subscribe("a", pending_msgs_limit=10)
         other = await nc.subscribe("b")
         await nc.flush()
         for _ in range(20):
-            place.server.send(b"MSG a 1 1\r\nx\r\n" * 10 + b"MSG b 2 1\r\ny\r\n")
+            net.server.send(b"MSG a 1 1\r\nx\r\n" * 10 + b"MSG b 2 1\r\ny\r\n")
             await turns(3)
-        assert len(diary.events) == 1
+        assert len(recorder.events) == 1
         assert (sub.pending_msgs, sub.dropped, nc.stats.dropped) == (10, 190, 190)
         assert (other.pending_msgs, other.dropped) == (20, 0)
         await sub.unsubscribe()
@@ -737,18 +737,18 @@ async def test_slow_consumer_is_reported_once_per_episode() -> None:
 @virtual_clock
 async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
     """Four bursts that overflow with their first chunk, the queue read empty in between: four of everything."""
-    diary = EventRecorder(SlowConsumerDetected)
+    recorder = EventRecorder(SlowConsumerDetected)
     caplog.set_level(logging.WARNING, "natsproto")
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect(on_event=diary)
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect(on_event=recorder)
         sub = await nc.subscribe("a", pending_msgs_limit=1000)
         await nc.flush()
         for burst in range(4):
-            place.server.send(b"MSG a 1 1\r\nx\r\n" * 4000)
+            net.server.send(b"MSG a 1 1\r\nx\r\n" * 4000)
             await until(lambda: sub.dropped + sub.delivered + sub.pending_msgs == 4000 * (burst + 1))  # noqa: B023
             while sub.pending_msgs:
                 await sub.next()
-        assert (len(diary.events), sub.dropped, nc.stats.dropped) == (4, 12_000, 12_000)
+        assert (len(recorder.events), sub.dropped, nc.stats.dropped) == (4, 12_000, 12_000)
         lines = [record.getMessage() for record in caplog.records]
         assert [line for line in lines if "caught up" in line] == [
             "subscription to 'a' has caught up; it lost 3000 messages"
@@ -758,37 +758,37 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
 
 @virtual_clock
 async def test_message_beyond_bytes_limit_costs_only_itself() -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         sub = await nc.subscribe("a", pending_bytes_limit=100)
         await nc.publish("a", bytes(1000))
         await nc.publish("a", b"small")
         assert (await sub.next(timeout=1)).data == b"small"
-        assert (sub.dropped, diary.events) == (1, [])
+        assert (sub.dropped, recorder.events) == (1, [])
 
 
 @virtual_clock
 async def test_policy_error_ends_subscription_after_messages() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=3, slow_policy="error")
         await nc.flush()
-        place.server.send(b"MSG a 1 1\r\nx\r\n" * 5)
+        net.server.send(b"MSG a 1 1\r\nx\r\n" * 5)
         got, error = await _read_to_the_end(sub)
         assert len(got) == 3
         assert isinstance(error, SlowConsumer)
-        assert "UNSUB 1" in said(place)
+        assert "UNSUB 1" in said(net)
 
 
 @virtual_clock
 async def test_policy_pause_loses_nothing() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=5, slow_policy=SlowPolicy.PAUSE)
         await nc.flush()
         for _ in range(100):
-            place.server.send(b"MSG a 1 1\r\nx\r\n")
+            net.server.send(b"MSG a 1 1\r\nx\r\n")
         await advance(1)
         assert sub.pending_msgs == 6
         for _ in range(100):
@@ -798,11 +798,11 @@ async def test_policy_pause_loses_nothing() -> None:
 
 @virtual_clock
 async def test_ended_paused_subscription_resumes_reading() -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         paused = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause", max_msgs=5)
         await nc.flush()
-        place.server.send(b"MSG a 1 1\r\nx\r\n" * 9)
+        net.server.send(b"MSG a 1 1\r\nx\r\n" * 9)
         await turns(5)
         assert paused.closed
         await nc.flush(timeout=5)
@@ -814,9 +814,9 @@ async def test_ended_paused_subscription_resumes_reading() -> None:
 
 @virtual_clock
 async def test_close_ends_everything_that_waits_at_once() -> None:
-    async with world(Behaviour(route=False, answer_ping=True)) as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network(Behaviour(route=False, answer_ping=True)) as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         sub = await nc.subscribe("a")
         loop = asyncio.get_running_loop()
         connection.behaviour = Behaviour(answer_ping=False, route=False)
@@ -840,21 +840,21 @@ async def _kinds(nc: Client) -> list[type[Event]]:
 
 @virtual_clock
 async def test_close_sends_what_was_published_before() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         for number in range(100):
             await nc.publish("a", b"%d" % number)
         await nc.close()
-        assert published(place) == [b"%d" % number for number in range(100)]
+        assert published(net) == [b"%d" % number for number in range(100)]
 
 
 @virtual_clock
 async def test_close_waits_two_seconds_for_stuck_server(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        nc = await place.connect()
-        await place.server.connection()
-        place.peer.stall()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await net.server.connection()
+        net.peer.stall()
         for _ in range(10):
             await nc.publish("a", bytes(10_000))
         began = loop.time()
@@ -863,17 +863,17 @@ async def test_close_waits_two_seconds_for_stuck_server(caplog: pytest.LogCaptur
         assert loop.time() - began == pytest.approx(CLOSE_TIMEOUT_S, abs=1e-6)
         assert "unsent" in caplog.text
         await turns(2)
-        assert place.peer.at_end
+        assert net.peer.at_end
 
 
 @virtual_clock
 async def test_flush_fails_at_once_on_close() -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         await nc.flush()
-        place.peer.stall()
+        net.peer.stall()
         while nc.stats.buffered_bytes < CONGESTED_SIZE:
             nc.publish_nowait("x", bytes(50_000))
         waiting = [asyncio.create_task(nc.publish("x", b"y")) for _ in range(5)]
@@ -900,16 +900,16 @@ async def test_flush_fails_at_once_on_close() -> None:
 @virtual_clock
 async def test_close_ends_when_stuck_server_goes_away() -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        nc = await place.connect()
-        await place.server.connection()
-        place.peer.stall()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await net.server.connection()
+        net.peer.stall()
         for _ in range(10):
             await nc.publish("a", bytes(10_000))
         began = loop.time()
         closing = asyncio.create_task(nc.close())
         await turns(5)
-        place.down()
+        net.down()
         await closing
         assert loop.time() == began
 
@@ -917,9 +917,9 @@ async def test_close_ends_when_stuck_server_goes_away() -> None:
 @virtual_clock
 async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        nc = await place.connect()
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        net.down()
         await until(lambda: not nc.is_connected)
         for _ in range(3):
             await nc.publish("a", b"x")
@@ -933,27 +933,27 @@ async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCap
 @pytest.mark.parametrize("when", ["dialling", "in the handshake", "between two attempts"])
 @virtual_clock
 async def test_close_during_reconnect_leaves_nothing(when: str) -> None:
-    async with world(Behaviour(), Behaviour(greeting=None)) as place:
-        nc = await place.connect()
-        await place.server.connection()
-        place.down()
+    async with scripted_network(Behaviour(), Behaviour(greeting=None)) as net:
+        nc = await net.connect()
+        await net.server.connection()
+        net.down()
         if when == "dialling":
-            place.network.black_hole(HOST, PORT)
+            net.network.black_hole(HOST, PORT)
         elif when == "in the handshake":
-            place.up()
+            net.up()
         await advance(1)
         loop = asyncio.get_running_loop()
         began = loop.time()
         await nc.close()
         assert loop.time() == began
         await turns(3)
-        assert all(peer.at_end for peer in place.network.peers)
+        assert all(peer.at_end for peer in net.network.peers)
 
 
 @virtual_clock
 async def test_close_again_and_at_the_same_time_is_fine() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await asyncio.gather(*(nc.close() for _ in range(5)), *(nc.drain() for _ in range(5)))
         await nc.close()
         await nc.drain()
@@ -961,8 +961,8 @@ async def test_close_again_and_at_the_same_time_is_fine() -> None:
 
 @virtual_clock
 async def test_a_callback_may_close_the_client() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         closed = asyncio.Event()
 
         async def handler(_: Message) -> None:
@@ -989,9 +989,9 @@ async def test_close_cancels_running_callbacks() -> None:
             ended.append(message.subject)
             raise
 
-    diary = EventRecorder(HandlerFailed)
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(HandlerFailed)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         left = await nc.subscribe("left", cb=hang)
         await nc.subscribe("live", cb=hang)
         for subject in ("left", "live"):
@@ -1005,13 +1005,13 @@ async def test_close_cancels_running_callbacks() -> None:
         assert asyncio.get_running_loop().time() == before
         assert sorted(ended) == ["left", "live"], "and nothing that was waiting behind them was begun"
         assert started == 2
-        assert diary.events == []
+        assert recorder.events == []
 
 
 @virtual_clock
 async def test_every_verb_raises_after_close() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         with pytest.raises(NatsError):
             await nc.request("nobody", timeout=1)
@@ -1051,8 +1051,8 @@ async def _called(call: Callable[[], object]) -> None:
 
 @virtual_clock
 async def test_drain_handles_and_answers_every_message() -> None:
-    async with world() as place:
-        service, client = await place.connect(name="service"), await place.connect(name="client")
+    async with scripted_network() as net:
+        service, client = await net.connect(name="service"), await net.connect(name="client")
         handled = 0
 
         async def answer(message: Message) -> None:
@@ -1075,8 +1075,8 @@ async def test_drain_handles_and_answers_every_message() -> None:
 
 @virtual_clock
 async def test_drain_waits_for_running_iterator() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         got = 0
 
@@ -1098,12 +1098,12 @@ async def test_drain_waits_for_running_iterator() -> None:
 @pytest.mark.parametrize("what", ["client", "subscription"])
 @virtual_clock
 async def test_drain_ends_pause_of_reading(what: str) -> None:
-    async with world(Behaviour(route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause")
         await nc.flush()
         for _ in range(20):
-            place.server.send(b"MSG a 1 1\r\nx\r\n")
+            net.server.send(b"MSG a 1 1\r\nx\r\n")
         await turns(10)
         assert sub.pending_msgs == 3
         loop = asyncio.get_running_loop()
@@ -1115,8 +1115,8 @@ async def test_drain_ends_pause_of_reading(what: str) -> None:
 
 @virtual_clock
 async def test_callback_may_publish_while_draining() -> None:
-    async with world() as place:
-        nc, other = await place.connect(), await place.connect()
+    async with scripted_network() as net:
+        nc, other = await net.connect(), await net.connect()
         await other.subscribe("upstream", cb=lambda message: message.respond(b"data"))
         await other.flush()
         done: list[bytes] = []
@@ -1136,8 +1136,8 @@ async def test_callback_may_publish_while_draining() -> None:
 
 @virtual_clock
 async def test_client_drain_deadline_names_unfinished_work() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.subscribe("a", cb=lambda _: asyncio.get_running_loop().create_future())
         for _ in range(3):
             await nc.publish("a")
@@ -1153,30 +1153,30 @@ async def test_client_drain_deadline_names_unfinished_work() -> None:
 
 @virtual_clock
 async def test_drain_while_down_sends_messages_when_up() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.subscribe("a")
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
         await nc.publish("b", b"kept")
         draining = asyncio.create_task(nc.drain(timeout=60))
         await advance(5)
         assert nc.state is State.DRAINING
-        place.up()
+        net.up()
         await draining
-        assert published(place) == [b"kept"]
-        assert not any(line.startswith("SUB") for line in said(place, 1)), "drained ones do not come back"
+        assert published(net) == [b"kept"]
+        assert not any(line.startswith("SUB") for line in said(net, 1)), "drained ones do not come back"
 
 
 @virtual_clock
 async def test_idle_drain_while_down_is_immediate() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         handled: list[Message] = []
         await nc.subscribe("a", cb=handled.append)
-        place.server.send(b"MSG a 1 1\r\nx\r\n")
+        net.server.send(b"MSG a 1 1\r\nx\r\n")
         await until(lambda: bool(nc.stats.in_msgs))
-        place.down()
+        net.down()
         await until(lambda: not nc.is_connected)
         began = asyncio.get_running_loop().time()
         await nc.drain(timeout=60)
@@ -1186,28 +1186,28 @@ async def test_idle_drain_while_down_is_immediate() -> None:
 
 @virtual_clock
 async def test_drain_survives_broken_connection() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         await nc.subscribe("a")
         await nc.flush()
         connection.behaviour = Behaviour(answer_ping=False)
         draining = asyncio.create_task(nc.drain(timeout=60))
         await advance(1)
         await nc.publish("b", b"late")
-        place.down()
+        net.down()
         await advance(1)
         await nc.publish("b", b"later")
-        place.up()
+        net.up()
         await draining
-        assert published(place)[-1] == b"later"
+        assert published(net)[-1] == b"later"
 
 
 @virtual_clock
 async def test_drain_while_down_ends_at_deadline() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        net.down()
         await until(lambda: not nc.is_connected)
         await nc.publish("b", b"lost")
         loop = asyncio.get_running_loop()
@@ -1219,14 +1219,14 @@ async def test_drain_while_down_ends_at_deadline() -> None:
 
 @virtual_clock
 async def test_leaving_the_block_drains_and_an_error_closes() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("a")
         async with sub:
             await nc.publish("a", b"x")
             assert (await sub.next(timeout=1)).data == b"x"
         assert sub.closed
-        assert "UNSUB 1" in said(place) or await place.server.expect("UNSUB", "1")
+        assert "UNSUB 1" in said(net) or await net.server.expect("UNSUB", "1")
 
 
 # ---------------------------------------------------------------- counting
@@ -1234,8 +1234,8 @@ async def test_leaving_the_block_drains_and_an_error_closes() -> None:
 
 @virtual_clock
 async def test_the_counters_are_exact() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         sub = await nc.subscribe("abc")
         await nc.publish("abc", b"12345")
         await nc.publish("abc", b"12345", reply="r")
@@ -1247,7 +1247,7 @@ async def test_the_counters_are_exact() -> None:
         assert stats.in_bytes == (3 + 5) + (3 + 1 + 5) + (3 + head + 5)
         assert stats.in_bytes == sub.pending_bytes
         assert (stats.buffered_msgs, stats.buffered_bytes, stats.dropped, stats.reconnects) == (0, 0, 0, 0)
-        wire = [op for op in place.server.ops if op.name in ("PUB", "HPUB")]
+        wire = [op for op in net.server.ops if op.name in ("PUB", "HPUB")]
         assert stats.out_bytes == sum(map(_wire_size, wire))
 
 
@@ -1258,11 +1258,11 @@ def _wire_size(op: Op) -> int:
 
 @virtual_clock
 async def test_a_lame_duck_is_announced_once() -> None:
-    diary = EventRecorder(LameDuck)
-    async with world() as place:
-        await place.connect(on_event=diary)
-        await place.server.connection()
-        place.server.info(ldm=True)
-        place.server.info(ldm=True)
+    recorder = EventRecorder(LameDuck)
+    async with scripted_network() as net:
+        await net.connect(on_event=recorder)
+        await net.server.connection()
+        net.server.info(ldm=True)
+        net.server.info(ldm=True)
         await turns(5)
-        assert len(diary.events) == 1
+        assert len(recorder.events) == 1

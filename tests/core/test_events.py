@@ -13,7 +13,7 @@ from natsproto._core.engine import CLOSE_TIMEOUT_S
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import ConnectFailed, DrainTimeout
 from natsproto.testing import Server
-from tests.core.helpers import turns, until, world
+from tests.core.helpers import scripted_network, turns, until
 from tests.kit.clock import virtual_clock
 
 
@@ -27,9 +27,9 @@ async def test_async_on_event_order() -> None:
         await asyncio.sleep(next(delays))
         seen.append(type(event))
 
-    async with world() as place:
-        nc = await place.connect(on_event=watch)
-        (await place.server.connection()).close()
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=watch)
+        (await net.server.connection()).close()
         await until(lambda: not nc.is_connected)
         await nc.flush()
         await nc.drain()
@@ -45,10 +45,10 @@ async def test_closed_event_is_awaited(end: str) -> None:
         await asyncio.sleep(CLOSE_TIMEOUT_S / 4)
         seen.append(event)
 
-    async with world() as place:
-        nc = await place.connect(on_event=watch, allow_reconnect=False)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=watch, allow_reconnect=False)
         if end == "close when closed for good":
-            place.down()
+            net.down()
             await until(lambda: nc.state == natsproto.State.CLOSED)
         await (nc.drain() if end == "drain" else nc.close())
         assert type(seen[-1]) is Closed
@@ -62,10 +62,10 @@ async def test_on_event_gets_closed_when_connect_fails() -> None:
         await turns(5)
         seen.append(event)
 
-    async with world() as place:
-        place.down()
+    async with scripted_network() as net:
+        net.down()
         with pytest.raises(ConnectFailed) as failure:
-            await place.connect(on_event=watch)
+            await net.connect(on_event=watch)
         assert seen[-1] == Closed(reason=failure.value)
 
 
@@ -78,8 +78,8 @@ async def test_slow_on_event_at_close_and_drain() -> None:
     async def watch(event: Event) -> None:
         await asleep.wait()
 
-    async with world() as place:
-        nc = await place.connect(on_event=watch)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=watch)
         began = loop.time()
         with pytest.raises(DrainTimeout, match="2 events not handled by on_event"):
             await nc.drain(timeout=3)
@@ -98,12 +98,12 @@ async def test_on_event_may_close_the_client() -> None:
 
     async def watch(event: Event) -> None:
         if isinstance(event, Connected):
-            await place.clients[0].close()
+            await net.clients[0].close()
         seen.append(type(event))
 
-    async with world() as place:
+    async with scripted_network() as net:
         began = loop.time()
-        nc = await place.connect(on_event=watch)
+        nc = await net.connect(on_event=watch)
         await nc.wait_closed()
         await nc.close()
         assert seen == [Connected, Closed]
@@ -120,9 +120,9 @@ async def test_on_event_that_cancels_itself(caplog: pytest.LogCaptureFixture) ->
         await turns(2)
         seen.append(type(event))
 
-    async with world() as place:
-        nc = await place.connect(on_event=watch)
-        (await place.server.connection()).close()
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=watch)
+        (await net.server.connection()).close()
         await until(lambda: not nc.is_connected)
         await nc.flush()
         await nc.close()

@@ -6,15 +6,15 @@ import pytest
 
 from natsproto._core.wire import READ_BUFFER_SIZE
 from natsproto.protocol.frames import Message
-from tests.core.helpers import turns, world
+from tests.core.helpers import scripted_network, turns
 from tests.kit.clock import virtual_clock
 
 
 @virtual_clock
 async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
     """An event loop that reads more than once before tasks run (uvloop) is stopped until they have run."""
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         got = 0
 
         async def count(message: Message) -> None:
@@ -52,8 +52,8 @@ async def test_many_subscriptions_share_more_full_reads() -> None:
 
     async def take(message: Message) -> None: ...
 
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         subs = [await nc.subscribe(f"s{number}", cb=take) for number in range(40)]
         await nc.flush()
         session = nc._engine.session

@@ -13,7 +13,7 @@ from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from natsproto.protocol.auth import Credentials
-from tests.core.helpers import HOST, PORT, turns, world
+from tests.core.helpers import HOST, PORT, scripted_network, turns
 from tests.kit.clock import virtual_clock
 from tests.kit.identity import Key, Operator
 from tests.kit.scripted import Behaviour
@@ -50,20 +50,20 @@ _SOMEBODY: Mapping[str, Options] = {
 @pytest.mark.parametrize("who", _SOMEBODY)
 @virtual_clock
 async def test_connect_waits_for_info(who: str) -> None:
-    async with world(SILENT) as place:
+    async with scripted_network(SILENT) as net:
         with pytest.raises(ConnectFailed) as failed:
-            await Client._connect(_SOMEBODY[who], Runtime(dial=place.dial, rng=random.Random(1)))
+            await Client._connect(_SOMEBODY[who], Runtime(dial=net.dial, rng=random.Random(1)))
         assert isinstance(cause_of(failed.value), RequestTimeout)
         assert "waiting for INFO" in str(cause_of(failed.value))
-        assert place.peer.received == b""
+        assert net.peer.received == b""
 
 
 @virtual_clock
 async def test_server_that_hangs_up_before_info() -> None:
-    async with world(DEAF) as place:
+    async with scripted_network(DEAF) as net:
         with pytest.raises(ConnectFailed) as failed:
-            await place.connect()
-        assert len(place.server.connections) == 1
+            await net.connect()
+        assert len(net.server.connections) == 1
         cause = cause_of(failed.value)
         assert type(cause) is ConnectionLost
         assert "closed by the server while waiting for INFO" in str(cause)
@@ -84,30 +84,30 @@ async def test_server_that_hangs_up_before_info() -> None:
 )
 @virtual_clock
 async def test_named_handshake_error_is_not_dialled_again(behaviour: Behaviour) -> None:
-    async with world(behaviour) as place:
+    async with scripted_network(behaviour) as net:
         with pytest.raises(ConnectFailed):
-            await place.connect(connect_timeout=2)
-        assert len(place.network.dialled) == 1
+            await net.connect(connect_timeout=2)
+        assert len(net.network.dialled) == 1
 
 
 @virtual_clock
 async def test_an_address_nobody_listens_on_is_dialled_once() -> None:
-    async with world() as place:
-        place.network.refuse(HOST, PORT)
+    async with scripted_network() as net:
+        net.network.refuse(HOST, PORT)
         with pytest.raises(ConnectFailed) as failed:
-            await place.connect()
+            await net.connect()
         assert isinstance(cause_of(failed.value), ConnectionRefusedError)
-        assert place.network.dialled == [(HOST, PORT)]
+        assert net.network.dialled == [(HOST, PORT)]
 
 
 @virtual_clock
 async def test_connect_cancelled_leaves_no_connection() -> None:
-    async with world(SILENT) as place:
-        connecting = asyncio.create_task(place.connect())
-        await place.server.accepted(0)
+    async with scripted_network(SILENT) as net:
+        connecting = asyncio.create_task(net.connect())
+        await net.server.accepted(0)
         await turns(10)
         connecting.cancel()
         with pytest.raises(asyncio.CancelledError):
             await connecting
         await turns(2)
-        assert place.peer.at_end
+        assert net.peer.at_end

@@ -11,7 +11,7 @@ from natsproto._core.events import Disconnected, MessageDropped, Reconnected
 from natsproto.errors import PayloadTooLarge
 from natsproto.protocol.pool import STABLE_AFTER_S
 from natsproto.testing import run_server
-from tests.core.helpers import turns, until, world
+from tests.core.helpers import scripted_network, turns, until
 from tests.faults.helpers import SOON, EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
@@ -22,17 +22,17 @@ from tests.server.helpers import until as really
 @virtual_clock
 async def test_backoff_after_a_healthy_connection() -> None:
     """Twelve cuts in a row, then three seconds of health: the next outage is the first of its kind."""
-    diary = EventRecorder(Disconnected, Reconnected)
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(Disconnected, Reconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         for number in range(1, 13):
             await asyncio.sleep(0.005)
-            place.peer.reset()
-            await diary.wait(Reconnected, number, timeout=60)
-        assert diary.of(Reconnected)[-1].outage > STABLE_AFTER_S, "cuts in a row do make it climb"
+            net.peer.reset()
+            await recorder.wait(Reconnected, number, timeout=60)
+        assert recorder.of(Reconnected)[-1].outage > STABLE_AFTER_S, "cuts in a row do make it climb"
         await advance(3)
-        place.peer.reset()
-        assert (await diary.wait(Reconnected, 13, timeout=60)).outage < 0.2
+        net.peer.reset()
+        assert (await recorder.wait(Reconnected, 13, timeout=60)).outage < 0.2
         assert nc.is_connected
 
 
@@ -47,53 +47,53 @@ async def test_max_payload_lowered_while_down() -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     limit = rng.randrange(20, 500)
-    diary = EventRecorder(MessageDropped, Disconnected)
-    async with world(Behaviour(), Behaviour(greeting={"max_payload": limit})) as place:
-        nc = await place.connect(on_event=diary)
-        place.down()
+    recorder = EventRecorder(MessageDropped, Disconnected)
+    async with scripted_network(Behaviour(), Behaviour(greeting={"max_payload": limit})) as net:
+        nc = await net.connect(on_event=recorder)
+        net.down()
         await until(lambda: not nc.is_connected)
         sent = _payloads(rng, limit)
         for payload in sent:
             await nc.publish("a", payload)
         await nc.publish("h", b"x" * (limit - 10), headers={"Key": "value"})
         await nc.publish("r", b"x" * (limit + 7), reply="there")
-        place.up()
+        net.up()
         await nc.flush()
-        assert [op.payload for op in place.server.ops if op.name == "PUB"] == [p for p in sent if len(p) <= limit]
-        dropped = [(event.subject, event.error.size, event.error.limit) for event in diary.of(MessageDropped)]
+        assert [op.payload for op in net.server.ops if op.name == "PUB"] == [p for p in sent if len(p) <= limit]
+        dropped = [(event.subject, event.error.size, event.error.limit) for event in recorder.of(MessageDropped)]
         header = len(b"NATS/1.0\r\nKey: value\r\n\r\n")
         large = [("a", len(payload), limit) for payload in sent if len(payload) > limit]
         assert dropped == [*large, ("h", limit - 10 + header, limit), ("r", limit + 7, limit)]
-        assert len(diary.of(Disconnected)) == 1
+        assert len(recorder.of(Disconnected)) == 1
         assert (nc.stats.buffered_msgs, nc.stats.buffered_bytes) == (0, 0)
 
 
 @virtual_clock
 async def test_request_too_large_for_the_next_server() -> None:
-    diary = EventRecorder(MessageDropped)
-    async with world(Behaviour(), Behaviour(greeting={"max_payload": 100})) as place:
-        nc = await place.connect(on_event=diary)
-        place.down()
+    recorder = EventRecorder(MessageDropped)
+    async with scripted_network(Behaviour(), Behaviour(greeting={"max_payload": 100})) as net:
+        nc = await net.connect(on_event=recorder)
+        net.down()
         await until(lambda: not nc.is_connected)
         large = asyncio.create_task(nc.request("a", b"x" * 101, timeout=60))
         small = asyncio.create_task(nc.request("svc", b"x" * 100, timeout=60))
         await turns(3)
-        place.up()
+        net.up()
         with pytest.raises(PayloadTooLarge) as refused:
             await large
         assert (refused.value.size, refused.value.limit) == (101, 100)
-        (op,) = [await place.server.expect("PUB", "svc")]
+        (op,) = [await net.server.expect("PUB", "svc")]
         assert op.payload == b"x" * 100
         small.cancel()
-        assert diary.events == []
+        assert recorder.events == []
 
 
 @both_loops
 async def test_max_payload_lowered_at_a_reconnect() -> None:
     """What is too large costs itself, not its neighbours and not the connection."""
-    diary = EventRecorder(MessageDropped, Disconnected)
+    recorder = EventRecorder(MessageDropped, Disconnected)
     with run_server() as roomy, run_server(config="max_payload: 1000\n") as strict:
-        async with client(strict.url) as other, client(roomy.url, on_event=diary) as nc:
+        async with client(strict.url) as other, client(roomy.url, on_event=recorder) as nc:
             sub = await other.subscribe("a")
             await other.flush()
             roomy.kill()
@@ -104,5 +104,5 @@ async def test_max_payload_lowered_at_a_reconnect() -> None:
             await nc.reconnect()
             await nc.flush(timeout=SOON)
             assert [len((await sub.next(timeout=SOON)).data) for _ in range(3)] == [1000, 10, 999]
-            assert [event.error.size for event in diary.of(MessageDropped)] == [1001, 2000]
-            assert len(diary.of(Disconnected)) == 1
+            assert [event.error.size for event in recorder.of(MessageDropped)] == [1001, 2000]
+            assert len(recorder.of(Disconnected)) == 1

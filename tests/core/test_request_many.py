@@ -11,11 +11,11 @@ import pytest
 from natsproto._client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, ConnectionLost, PermissionDenied, RequestTimeout
 from natsproto.protocol.frames import Message
-from tests.core.helpers import World, turns, until, world
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns, until
 from tests.kit.clock import advance, virtual_clock
 
 
-async def replies(place: World, nc: Client, *at: float) -> None:
+async def replies(net: ScriptedNetwork, nc: Client, *at: float) -> None:
     """Answers what comes on "a" with 0, 1, 2 … so many seconds after it came."""
 
     def answer(reply: str, number: int) -> None:
@@ -39,18 +39,18 @@ async def all_of(stream: AsyncGenerator[Message]) -> tuple[list[bytes], float]:
 
 @virtual_clock
 async def test_max_wait_defaults_to_request_timeout() -> None:
-    async with world() as place:
-        nc = await place.connect(request_timeout=3)
-        await replies(place, nc, 0, 0.5, 1.9, 2.5, 4)
+    async with scripted_network() as net:
+        nc = await net.connect(request_timeout=3)
+        await replies(net, nc, 0, 0.5, 1.9, 2.5, 4)
         assert await all_of(nc.request_many("a")) == ([b"0", b"1", b"2", b"3"], 3)
         assert await all_of(nc.request_many("a", max_wait=2)) == ([b"0", b"1", b"2"], 2)
 
 
 @virtual_clock
 async def test_stall_begins_after_first_reply() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 1, 1.05, 1.1, 1.5)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 1, 1.05, 1.1, 1.5)
         got, took = await all_of(nc.request_many("a", max_wait=4, stall=0.2))
         assert (got, took) == ([b"0", b"1", b"2"], 1.3)
         got, took = await all_of(nc.request_many("a", max_wait=1.2, stall=0.2))
@@ -61,9 +61,9 @@ async def test_stall_begins_after_first_reply() -> None:
 
 @virtual_clock
 async def test_the_time_of_a_slow_reader_counts_for_nothing() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 0, 0.05, 0.1, 0.9, 1.1)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 0, 0.05, 0.1, 0.9, 1.1)
         got = []
         async for reply in nc.request_many("a", max_wait=1, stall=0.3):
             got.append(reply.data)
@@ -73,9 +73,9 @@ async def test_the_time_of_a_slow_reader_counts_for_nothing() -> None:
 
 @virtual_clock
 async def test_a_number_or_a_sentinel_ends_it_at_once() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 0, 0.1, 0.2, 0.3)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 0, 0.1, 0.2, 0.3)
         assert await all_of(nc.request_many("a", max_msgs=2)) == ([b"0", b"1"], 0.1)
         three = await all_of(nc.request_many("a", sentinel=lambda message: message.data == b"3"))
         assert three == ([b"0", b"1", b"2"], 0.3)
@@ -90,9 +90,9 @@ async def test_a_number_or_a_sentinel_ends_it_at_once() -> None:
 
 @virtual_clock
 async def test_an_error_of_the_sentinel_is_the_callers() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 0)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 0)
         with pytest.raises(ZeroDivisionError):
             await all_of(nc.request_many("a", sentinel=lambda message: bool(1 // 0)))
         assert nc._engine.registry.subscriptions[1:] == []
@@ -100,10 +100,10 @@ async def test_an_error_of_the_sentinel_is_the_callers() -> None:
 
 @virtual_clock
 async def test_status_is_last_reply() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.subscribe("a")
-        connection = await place.server.connection()
+        connection = await net.server.connection()
         stream = nc.request_many("a", max_wait=5)
         first = asyncio.create_task(anext(stream))
         await until(lambda: len(connection.interest) == 2)
@@ -118,17 +118,17 @@ async def test_status_is_last_reply() -> None:
 
 @virtual_clock
 async def test_no_reply_is_no_error() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.subscribe("a")
         assert await all_of(nc.request_many("a", max_wait=1)) == ([], 1)
 
 
 @virtual_clock
 async def test_leaving_ends_subscription_and_timer() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 0, 0.1, 0.2)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 0, 0.1, 0.2)
         async with aclosing(nc.request_many("a", max_wait=50)) as stream:
             async for _ in stream:
                 break
@@ -145,7 +145,7 @@ async def test_leaving_ends_subscription_and_timer() -> None:
         assert nc._engine.event_bus._listeners == []
         nc.request_many("a")  # never read: nothing was sent
         await nc.flush()
-        connection = await place.server.connection()
+        connection = await net.server.connection()
         await until(lambda: len(connection.interest) == 1)
         began = asyncio.get_running_loop().time()
         await nc.close()
@@ -154,10 +154,10 @@ async def test_leaving_ends_subscription_and_timer() -> None:
 
 @virtual_clock
 async def test_lost_connection_is_raised_after_replies() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        await replies(place, nc, 0, 0.1)
-        asyncio.get_running_loop().call_later(0.5, place.down)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 0, 0.1)
+        asyncio.get_running_loop().call_later(0.5, net.down)
         got: list[bytes] = []
 
         async def ask() -> None:
@@ -171,19 +171,19 @@ async def test_lost_connection_is_raised_after_replies() -> None:
 
 @virtual_clock
 async def test_replies_of_two_connections_add_up() -> None:
-    async with world() as place:
-        nc = await place.connect(fail_requests_on_disconnect=False)
-        await replies(place, nc, 0, 0.1, 2)
-        asyncio.get_running_loop().call_later(0.5, place.down)
-        asyncio.get_running_loop().call_later(1, place.up)
+    async with scripted_network() as net:
+        nc = await net.connect(fail_requests_on_disconnect=False)
+        await replies(net, nc, 0, 0.1, 2)
+        asyncio.get_running_loop().call_later(0.5, net.down)
+        asyncio.get_running_loop().call_later(1, net.up)
         assert (await all_of(nc.request_many("a", max_wait=5)))[0] == [b"0", b"1", b"2"]
 
 
 @virtual_clock
 async def test_without_a_connection_all_the_time_it_says_so() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        place.down()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        net.down()
         await until(lambda: not nc.is_connected)
         with pytest.raises(RequestTimeout, match="'a'"):
             await all_of(nc.request_many("a", max_wait=1))
@@ -191,9 +191,9 @@ async def test_without_a_connection_all_the_time_it_says_so() -> None:
 
 @virtual_clock
 async def test_refused_by_the_server_it_ends_with_the_error() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         for text in (
             'Permissions Violation for Publish to "a"',
             'Permissions Violation for Subscription to "INBOX"',
@@ -212,8 +212,8 @@ async def test_refused_by_the_server_it_ends_with_the_error() -> None:
 @virtual_clock
 @pytest.mark.parametrize("verb", ["close", "drain"])
 async def test_a_client_that_ends_meanwhile_says_so(verb: str) -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await nc.subscribe("a")
         task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
         await turns(3)
@@ -226,8 +226,8 @@ async def test_a_client_that_ends_meanwhile_says_so(verb: str) -> None:
 
 @virtual_clock
 async def test_bad_arguments_are_refused_at_the_call() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         for wrong in ({"max_wait": 0}, {"stall": -1}, {"max_msgs": 0}, {"sentinel": "last"}, {"sentinel": 5}):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 nc.request_many("a", **wrong)

@@ -31,7 +31,7 @@ from natsproto.errors import (
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.frames import Message, Route, ServerInfo
 from natsproto.protocol.link import Link, LinkEvent
-from tests.core.helpers import HOST, PORT, World, turns, until, world
+from tests.core.helpers import HOST, PORT, ScriptedNetwork, scripted_network, turns, until
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.memory import MemoryPeer
@@ -42,17 +42,17 @@ def only_cause(failed: ConnectFailed) -> BaseException:
     [(address, cause)] = failed.attempts
     assert address == f"{HOST}:{PORT}"
     assert address in str(failed)
-    told = cause.reason if isinstance(cause, NotAuthorized) else str(cause)
-    assert told in str(failed), "the sentence names the cause"
+    reported = cause.reason if isinstance(cause, NotAuthorized) else str(cause)
+    assert reported in str(failed), "the sentence names the cause"
     return cause
 
 
-async def refused(place: World, **options: object) -> BaseException:
+async def refused(net: ScriptedNetwork, **options: object) -> BaseException:
     """Tries to connect, which must fail, and returns why the only server failed."""
     with pytest.raises(ConnectFailed) as failed:
-        await place.connect(connect_timeout=2.0, **options)  # type: ignore[arg-type]
+        await net.connect(connect_timeout=2.0, **options)  # type: ignore[arg-type]
     await turns(1)
-    for peer in place.network.peers:
+    for peer in net.network.peers:
         assert peer.at_end, "no connection is left behind"
     return only_cause(failed.value)
 
@@ -62,9 +62,9 @@ async def refused(place: World, **options: object) -> BaseException:
 
 @virtual_clock
 async def test_the_client_says_who_it_is_and_what_it_can() -> None:
-    async with world() as place:
-        nc = await place.connect(name="orders", no_echo=True, user="u", password="p")
-        fields = dict((await place.server.connection()).connect)
+    async with scripted_network() as net:
+        nc = await net.connect(name="orders", no_echo=True, user="u", password="p")
+        fields = dict((await net.server.connection()).connect)
         assert fields.pop("version")
         assert fields == {
             "verbose": False,
@@ -102,9 +102,9 @@ async def test_silent_server_times_out_with_phase(
 ) -> None:
     behaviour, stage = _SILENCES[kind]
     loop = asyncio.get_running_loop()
-    async with world(behaviour) as place:
+    async with scripted_network(behaviour) as net:
         began = loop.time()
-        cause = await refused(place)
+        cause = await refused(net)
         assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
         assert isinstance(cause, RequestTimeout)
         assert stage in str(cause)
@@ -113,10 +113,10 @@ async def test_silent_server_times_out_with_phase(
 @virtual_clock
 async def test_black_hole_address_times_out() -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        place.network.black_hole(HOST, PORT)
+    async with scripted_network() as net:
+        net.network.black_hole(HOST, PORT)
         began = loop.time()
-        cause = await refused(place)
+        cause = await refused(net)
         assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
         assert isinstance(cause, RequestTimeout)
         assert "dial" in str(cause)
@@ -125,10 +125,10 @@ async def test_black_hole_address_times_out() -> None:
 @virtual_clock
 async def test_refused_address_fails_at_once() -> None:
     loop = asyncio.get_running_loop()
-    async with world() as place:
-        place.network.refuse(HOST, PORT)
+    async with scripted_network() as net:
+        net.network.refuse(HOST, PORT)
         began = loop.time()
-        assert isinstance(await refused(place), ConnectionRefusedError)
+        assert isinstance(await refused(net), ConnectionRefusedError)
         assert loop.time() == began
 
 
@@ -170,9 +170,9 @@ _OFFENCES: Mapping[str, tuple[Behaviour, type[NatsError], str]] = {
 async def test_a_handshake_that_goes_wrong_says_how_at_once(kind: str) -> None:
     behaviour, error, said = _OFFENCES[kind]
     loop = asyncio.get_running_loop()
-    async with world(behaviour) as place:
+    async with scripted_network(behaviour) as net:
         began = loop.time()
-        cause = await refused(place)
+        cause = await refused(net)
         assert loop.time() == began
         assert type(cause) is error
         assert said in str(cause)
@@ -180,14 +180,14 @@ async def test_a_handshake_that_goes_wrong_says_how_at_once(kind: str) -> None:
 
 @virtual_clock
 async def test_the_handshake_works_byte_by_byte() -> None:
-    async with world() as place:
+    async with scripted_network() as net:
 
         def chop(peer: MemoryPeer) -> None:
             peer.chop(1)
-            place.server.accept(peer)
+            net.server.accept(peer)
 
-        place.network.listen(HOST, PORT, chop)
-        nc = await place.connect()
+        net.network.listen(HOST, PORT, chop)
+        nc = await net.connect()
         async with nc.subscribe("a") as sub:
             await nc.publish("a", b"hello", headers={"K": "v"})
             got = await sub.next(timeout=5)
@@ -197,19 +197,19 @@ async def test_the_handshake_works_byte_by_byte() -> None:
 @virtual_clock
 async def test_handshake_accepts_ping_and_new_info() -> None:
     first = b"PING\r\n" + info_line({"headers": True, "max_payload": 5}) + b"PING\r\nPONG\r\n"
-    async with world(Behaviour(first_ping=first)) as place:
-        nc = await place.connect()
-        await place.server.expect("PONG")
-        await place.server.expect("PONG")
+    async with scripted_network(Behaviour(first_ping=first)) as net:
+        nc = await net.connect()
+        await net.server.expect("PONG")
+        await net.server.expect("PONG")
         assert nc.max_payload == 5
 
 
 @virtual_clock
 async def test_data_with_last_handshake_chunk_is_kept() -> None:
     behind = b"PONG\r\n" + info_line({"headers": True, "max_payload": 7}) + b"PING\r\n"
-    async with world(Behaviour(first_ping=behind)) as place:
-        nc = await place.connect()
-        await place.server.expect("PONG")
+    async with scripted_network(Behaviour(first_ping=behind)) as net:
+        nc = await net.connect()
+        await net.server.expect("PONG")
         assert nc.max_payload == 7
 
 
@@ -341,64 +341,64 @@ async def test_connect_is_signed_for_its_info() -> None:
 @virtual_clock
 async def test_silent_server_is_pinged_and_dropped() -> None:
     loop = asyncio.get_running_loop()
-    diary = EventRecorder()
-    async with world(Behaviour(), Behaviour()) as place:
-        await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
-        connection = await place.server.connection()
+    recorder = EventRecorder()
+    async with scripted_network(Behaviour(), Behaviour()) as net:
+        await net.connect(on_event=recorder, ping_interval=10, max_outstanding_pings=2)
+        connection = await net.server.connection()
         await advance(60)
-        assert diary.of(Disconnected) == [], "it answers"
+        assert recorder.of(Disconnected) == [], "it answers"
         began = loop.time()
         connection.behaviour = Behaviour(answer_ping=False)
-        lost = await diary.wait(Disconnected, timeout=100)
+        lost = await recorder.wait(Disconnected, timeout=100)
         assert isinstance(lost.cause, StaleConnection)
         assert loop.time() - began <= 10 * (2 + 1) + 0.1
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
 
 
 @virtual_clock
 async def test_any_byte_is_a_sign_of_life() -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=1)
-        connection = await place.server.connection()
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        await net.connect(on_event=recorder, ping_interval=10, max_outstanding_pings=1)
+        connection = await net.server.connection()
         connection.behaviour = Behaviour(answer_ping=False)
         for _ in range(30):
             await advance(8)
             connection.send(b"+OK\r\n")
-        assert diary.events == []
+        assert recorder.events == []
 
 
 @virtual_clock
 async def test_server_that_does_not_read_is_dropped() -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        nc = await place.connect(on_event=diary, ping_interval=10, max_outstanding_pings=2)
-        connection = await place.server.connection()
-        place.peer.stall()
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder, ping_interval=10, max_outstanding_pings=2)
+        connection = await net.server.connection()
+        net.peer.stall()
         await nc.publish("a", bytes(100_000))
         for _ in range(6):
             await advance(8)
             connection.send(b"PING\r\n")
-        [lost] = diary.of(Disconnected)
+        [lost] = recorder.of(Disconnected)
         assert "accepts no data" in str(lost.cause)
 
 
 @virtual_clock
 async def test_pings_are_answered_whatever_else_happens() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         connection.send(b"PING\r\n" * 100)
         for _ in range(100):
-            await place.server.expect("PONG")
+            await net.server.expect("PONG")
         await nc.flush()
 
 
 @virtual_clock
 async def test_a_pong_that_nobody_asked_for_is_no_answer() -> None:
-    async with world() as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         connection.send(b"PONG\r\n" * 10)
         await turns(5)
         connection.behaviour = Behaviour(answer_ping=False)
@@ -413,9 +413,9 @@ async def test_a_pong_that_nobody_asked_for_is_no_answer() -> None:
 @virtual_clock
 async def test_late_pongs_do_not_answer_later_flushes() -> None:
     """Pongs come in the order of the pings, so one that was given up on must still be counted."""
-    async with world() as place:
-        nc = await place.connect()
-        connection = await place.server.connection()
+    async with scripted_network() as net:
+        nc = await net.connect()
+        connection = await net.server.connection()
         connection.behaviour = Behaviour(answer_ping=False)
         for _ in range(3):
             with pytest.raises(RequestTimeout):
@@ -438,8 +438,8 @@ async def test_late_pongs_do_not_answer_later_flushes() -> None:
 @virtual_clock
 async def test_flood_is_read_in_turns() -> None:
     """More than the inbox holds, in one burst: an attentive reader loses nothing of it."""
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         async with nc.subscribe("a", pending_msgs_limit=4000) as sub:
             await nc.flush()
             got = 0
@@ -453,8 +453,8 @@ async def test_flood_is_read_in_turns() -> None:
             wire = b"MSG a 1 100\r\n" + bytes(100) + b"\r\n"
             count = 8000
             for _ in range(count):
-                place.peer.send(wire)
-            await place.peer.drain()
+                net.peer.send(wire)
+            await net.peer.drain()
             await until(lambda: got + sub.dropped == count)
             assert sub.dropped == 0
             task.cancel()
@@ -474,17 +474,17 @@ async def test_receive_error_ends_session_not_client(
         def on_write_resumed(self, session: Session) -> None: ...
         def on_session_ended(self, session: Session) -> None: ...
 
-    async with world() as place:
+    async with scripted_network() as net:
         got: list[Message] = []
         link = Link({b"1": Route(got.append)})
         [address] = parse_servers(f"nats://{HOST}:{PORT}")
-        session = Session(address, Options(), Runtime(dial=place.dial, rng=random.Random(1)), Clumsy(), link)
+        session = Session(address, Options(), Runtime(dial=net.dial, rng=random.Random(1)), Clumsy(), link)
         await session.open(asyncio.get_running_loop().time() + 5)
         session.start_events()
-        place.server.deliver(1, "a", b"x")
+        net.server.deliver(1, "a", b"x")
         with caplog.at_level(logging.CRITICAL, "natsproto"):
             assert isinstance(await session.ended, ZeroDivisionError)
-        await place.peer.wait_end()
+        await net.peer.wait_end()
 
 
 @virtual_clock
@@ -494,27 +494,27 @@ async def test_a_connection_that_cannot_be_looked_after_ends(
     def stumble(link: Link) -> int:
         raise ZeroDivisionError("a bug")
 
-    diary = EventRecorder()
-    async with world() as place:
-        nc = await place.connect(on_event=diary, ping_interval=5)
+    recorder = EventRecorder()
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder, ping_interval=5)
         with monkeypatch.context() as patch:
             patch.setattr(Link, "count_silent_tick", stumble)
-            assert isinstance((await diary.wait(Disconnected)).cause, ZeroDivisionError)
-        await diary.wait(Reconnected)
+            assert isinstance((await recorder.wait(Disconnected)).cause, ZeroDivisionError)
+        await recorder.wait(Reconnected)
         await nc.flush()
     assert "the keep-alive check" in caplog.text
 
 
 @virtual_clock
 async def test_session_keeps_first_cause() -> None:
-    async with world() as place:
-        nc = await place.connect(allow_reconnect=False)
+    async with scripted_network() as net:
+        nc = await net.connect(allow_reconnect=False)
         session = nc._engine.session
         assert session is not None
         first, second = ConnectionLost("first"), ConnectionLost("second")
         session.end(first)
         session.end(second)
-        place.peer.reset()
+        net.peer.reset()
         await turns(5)
         assert session.ended.result() is first
         assert await nc.wait_closed() is first
@@ -526,38 +526,38 @@ async def test_session_keeps_first_cause() -> None:
 )
 @virtual_clock
 async def test_disconnect_cause_is_last_server_error(said: str) -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        await place.connect(on_event=diary)
-        connection = await place.server.connection()
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        await net.connect(on_event=recorder)
+        connection = await net.server.connection()
         connection.err(said)
         connection.close()
-        lost = await diary.wait(Disconnected)
+        lost = await recorder.wait(Disconnected)
         assert said in str(lost.cause)
 
 
 @virtual_clock
 async def test_harmless_error_is_not_disconnect_cause() -> None:
-    diary = EventRecorder(Disconnected)
-    async with world() as place:
-        await place.connect(on_event=diary)
-        connection = await place.server.connection()
+    recorder = EventRecorder(Disconnected)
+    async with scripted_network() as net:
+        await net.connect(on_event=recorder)
+        connection = await net.server.connection()
         connection.err("Invalid Subject")
         await turns(5)
-        assert diary.events == []
+        assert recorder.events == []
         connection.close()
-        lost = await diary.wait(Disconnected)
+        lost = await recorder.wait(Disconnected)
         assert "closed by the server" in str(lost.cause)
 
 
 @virtual_clock
 async def test_protocol_error_ends_only_this_connection() -> None:
-    diary = EventRecorder(Disconnected, Reconnected)
-    async with world() as place:
-        nc = await place.connect(on_event=diary)
+    recorder = EventRecorder(Disconnected, Reconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
         for number, offence in enumerate(itertools.repeat(b"NONSENSE\r\n", 3), 1):
-            (await place.server.connection(number - 1)).send(offence)
-            lost = await diary.wait(Disconnected, number)
+            (await net.server.connection(number - 1)).send(offence)
+            lost = await recorder.wait(Disconnected, number)
             assert isinstance(lost.cause, RemoteProtocolError)
-            await diary.wait(Reconnected, number)
+            await recorder.wait(Reconnected, number)
         await nc.flush()

@@ -349,7 +349,7 @@ async def test_awaitable_of_a_def_callback_is_awaited() -> None:
     assert engine.failures == []
 
 
-async def test_slow_callback_is_told_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
+async def test_slow_callback_is_reported_in_debug_mode(caplog: pytest.LogCaptureFixture) -> None:
     loop = asyncio.get_running_loop()
     loop.set_debug(True)
     loop.slow_callback_duration = 0.001

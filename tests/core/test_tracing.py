@@ -10,7 +10,7 @@ import pytest
 
 from natsproto.errors import ConnectionClosed, RequestTimeout
 from natsproto.protocol.frames import Message
-from tests.core.helpers import World, turns, world
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns
 from tests.kit.clock import advance, virtual_clock
 
 TREE = {"2.1": 0, "10": 0, "2": 1, "1": 0, "": 10, **{str(number): 0 for number in range(3, 10)}}
@@ -24,9 +24,9 @@ def said(hop: str, hops: int) -> bytes:
     return json.dumps({"server": server, "request": {"header": header}, "hops": hops, "events": [event]}).encode()
 
 
-async def servers(place: World, *silent: str, pause: float = 0.0) -> None:
+async def servers(net: ScriptedNetwork, *silent: str, pause: float = 0.0) -> None:
     """Stands in for the servers of a cluster."""
-    nc = await place.connect()
+    nc = await net.connect()
 
     async def speak(message: Message) -> None:
         destination = message.headers["Nats-Trace-Dest"]
@@ -44,9 +44,9 @@ async def servers(place: World, *silent: str, pause: float = 0.0) -> None:
 
 @virtual_clock
 async def test_trace_orders_servers_and_ends_early() -> None:
-    async with world() as place:
-        await servers(place, pause=0.1)
-        nc = await place.connect()
+    async with scripted_network() as net:
+        await servers(net, pause=0.1)
+        nc = await net.connect()
         began = asyncio.get_running_loop().time()
         trace = await nc.trace("a", timeout=60)
         assert asyncio.get_running_loop().time() - began == pytest.approx(1.2, abs=0.1)
@@ -62,9 +62,9 @@ async def test_trace_orders_servers_and_ends_early() -> None:
 
 @virtual_clock
 async def test_trace_waits_for_silent_server() -> None:
-    async with world() as place:
-        await servers(place, "2.1")
-        nc = await place.connect()
+    async with scripted_network() as net:
+        await servers(net, "2.1")
+        nc = await net.connect()
         began = asyncio.get_running_loop().time()
         trace = await nc.trace("a", timeout=3)
         assert asyncio.get_running_loop().time() - began == pytest.approx(3, abs=0.01)
@@ -75,8 +75,8 @@ async def test_trace_waits_for_silent_server() -> None:
 
 @virtual_clock
 async def test_when_nobody_says_anything_it_is_a_timeout() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         with pytest.raises(RequestTimeout, match="servers trace from"):
             await nc.trace("a", timeout=3)
         assert nc._engine.registry.subscriptions == []
@@ -84,8 +84,8 @@ async def test_when_nobody_says_anything_it_is_a_timeout() -> None:
 
 @virtual_clock
 async def test_cancelling_and_closing_leave_nothing() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         for end in ("cancel", "close"):
             task = asyncio.create_task(nc.trace("a", timeout=60))
             await turns(3)

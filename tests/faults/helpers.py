@@ -59,8 +59,8 @@ class EventRecorder:
                     self._news.clear()
                     await self._news.wait()
         except TimeoutError:
-            told = f"no {kind.__name__} number {count} within {timeout:g} s; the last events: {self.events[-10:]}"
-            raise AssertionError(told) from None
+            reported = f"no {kind.__name__} number {count} within {timeout:g} s; the last events: {self.events[-10:]}"
+            raise AssertionError(reported) from None
         return found[count - 1]
 
 

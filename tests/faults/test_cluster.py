@@ -154,12 +154,12 @@ async def resident(node: Server) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def pair(cluster: Cluster, diary: EventRecorder, **options: float) -> AsyncIterator[tuple[Client, Client]]:
+async def pair(cluster: Cluster, recorder: EventRecorder, **options: float) -> AsyncIterator[tuple[Client, Client]]:
     """A client on the first node and a helper on the second."""
     first, second, _ = cluster.servers
     async with (
         natsproto.connect(second.url, ignore_discovered_servers=True) as helper,
-        natsproto.connect(first.url, on_event=diary, **options) as nc,  # type: ignore[arg-type]
+        natsproto.connect(first.url, on_event=recorder, **options) as nc,  # type: ignore[arg-type]
     ):
         await settled(lambda: len(nc.servers) == len(cluster.servers))
         yield nc, helper
@@ -167,17 +167,17 @@ async def pair(cluster: Cluster, diary: EventRecorder, **options: float) -> Asyn
 
 @pytest.mark.smoke
 async def test_killed_node_moves_client_at_once(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary) as (nc, helper):
+    recorder = EventRecorder()
+    async with pair(cluster, recorder) as (nc, helper):
         traffic = Traffic(nc, helper)
         async with traffic.flow():
             await traffic.goes_on()
             where(nc, cluster).kill()
-            reconnected = await diary.wait(Reconnected)
+            reconnected = await recorder.wait(Reconnected)
             assert reconnected.outage <= SOON
             await traffic.goes_on()
         assert traffic.out_disorder == traffic.in_disorder == 0
-        [lost] = diary.of(Disconnected)
+        [lost] = recorder.of(Disconnected)
         assert traffic.out_lost <= lost.in_flight + 10  # what the node had taken and not passed on died with it
         assert traffic.gap <= SOON
         # Pending requests end at the disconnect, not at their timeout.
@@ -187,8 +187,8 @@ async def test_killed_node_moves_client_at_once(cluster: Cluster) -> None:
 
 @pytest.mark.parametrize("unsent", [0, 8_000_000], ids=["idle", "megabytes unsent"])
 async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, unsent: int) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1) as (nc, _):
+    recorder = EventRecorder()
+    async with pair(cluster, recorder, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1) as (nc, _):
         frozen = where(nc, cluster)
         await nc.flush()
         try:
@@ -200,11 +200,11 @@ async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, un
                     await nc.publish("heard.by.nobody", bytes(100_000))
 
             publishing = asyncio.create_task(publish_on())
-            cause = (await diary.wait(Disconnected)).cause
+            cause = (await recorder.wait(Disconnected)).cause
             assert isinstance(cause, (StaleConnection, ConnectionLost))
             assert worded(cause)
             assert time.monotonic() - began <= 0.2 * 4 + SOON
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             assert time.monotonic() - began <= 0.2 * 4 + 1 + 2 * SOON  # the frozen one may be tried first
             assert where(nc, cluster) is not frozen
             await publishing
@@ -214,19 +214,19 @@ async def test_a_frozen_node_is_left_within_the_ping_budget(cluster: Cluster, un
 
 
 async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary) as (nc, helper), AsyncExitStack() as stack:
+    recorder = EventRecorder()
+    async with pair(cluster, recorder) as (nc, helper), AsyncExitStack() as stack:
         duck = where(nc, cluster)
         traffic = Traffic(nc, helper, [await stack.enter_async_context(resident(node)) for node in cluster.servers])
         async with traffic.flow():
             await traffic.goes_on()
             await duck.lame_duck()
-            moved = await diary.wait(Moved)
+            moved = await recorder.wait(Moved)
             assert moved.previous_server == duck.url.removeprefix("nats://")
             assert moved.server in [other.url.removeprefix("nats://") for other in others(duck, cluster)]
             await settled(lambda: not duck.running)
-        assert len(diary.of(LameDuck)) == 1
-        assert not diary.of(Disconnected)
+        assert len(recorder.of(LameDuck)) == 1
+        assert not recorder.of(Disconnected)
         assert traffic.out_lost == 0
         assert not traffic.refused
         assert traffic.gap <= SOON
@@ -237,15 +237,15 @@ async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
 
 
 async def test_move_keeps_auto_unsubscribe_and_queues(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary) as (nc, helper):
+    recorder = EventRecorder()
+    async with pair(cluster, recorder) as (nc, helper):
         limited, shared = nc.subscribe("limited", max_msgs=5), nc.subscribe("shared", queue="group")
         await _known_everywhere(helper, nc)
         await helper.publish("limited", b"0")
         await limited.next(20)
         duck = where(nc, cluster)
         await duck.lame_duck()
-        await diary.wait(Moved)
+        await recorder.wait(Moved)
         await _unused_warning(duck, where(helper, cluster), "shared")
         await _known_everywhere(helper, nc)
         for number in range(1, 10):
@@ -276,8 +276,8 @@ async def _known_everywhere(helper: Client, nc: Client) -> None:
 
 
 async def test_restarting_node_costs_a_moment_each(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary) as (nc, helper):
+    recorder = EventRecorder()
+    async with pair(cluster, recorder) as (nc, helper):
         traffic = Traffic(nc, helper)
         stable = cluster.servers[1]
         async with traffic.flow():
@@ -287,15 +287,15 @@ async def test_restarting_node_costs_a_moment_each(cluster: Cluster) -> None:
                     await nc.reconnect()
                 else:
                     await node.restart()
-                assert (await diary.wait(Reconnected, number)).outage <= SOON
+                assert (await recorder.wait(Reconnected, number)).outage <= SOON
         assert traffic.out_disorder == traffic.in_disorder == 0
 
 
 async def test_discovered_nodes_come_and_go(cluster: Cluster) -> None:
     first, second, third = cluster.servers
     addresses = {server: server.url.removeprefix("nats://") for server in cluster.servers}
-    diary = EventRecorder()
-    async with natsproto.connect([first.url, second.url], randomize=False, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect([first.url, second.url], randomize=False, on_event=recorder) as nc:
         await settled(lambda: set(nc.servers) == set(addresses.values()))
         assert nc.discovered_servers == (addresses[third],)
         third.kill()
@@ -305,29 +305,29 @@ async def test_discovered_nodes_come_and_go(cluster: Cluster) -> None:
         assert set(nc.servers) == {addresses[first], addresses[second]}
         await third.restart()
         await settled(lambda: nc.discovered_servers == (addresses[third],))
-        assert diary.of(ServersDiscovered)[-1].servers == (addresses[third],)
+        assert recorder.of(ServersDiscovered)[-1].servers == (addresses[third],)
 
 
 async def test_only_given_servers_without_discovery(cluster: Cluster) -> None:
     first = cluster.servers[0]
-    diary = EventRecorder()
-    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=recorder) as nc:
         await nc.flush()
         assert nc.servers == (first.url.removeprefix("nats://"),)
         await first.restart()
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         assert where(nc, cluster) is first
 
 
 async def test_set_servers_is_where_the_next_connection_goes(cluster: Cluster) -> None:
     first, _, third = cluster.servers
-    diary = EventRecorder()
-    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect(first.url, ignore_discovered_servers=True, on_event=recorder) as nc:
         nc.set_servers([third.url])
         await nc.flush()
         assert where(nc, cluster) is first  # the connection in use stays
         first.kill()
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         assert where(nc, cluster) is third
 
 
@@ -341,46 +341,48 @@ async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
         wanted = third if len(asked) == 1 else second
         return next(server.address for server in servers if server.address.port == wanted.port), 0.1
 
-    diary = EventRecorder()
-    async with natsproto.connect(first.url, reconnect_to_server=choose, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect(first.url, reconnect_to_server=choose, on_event=recorder) as nc:
         await settled(lambda: len(nc.servers) == 3)
         first.kill()
-        assert (await diary.wait(Reconnected)).outage >= 0.1
+        assert (await recorder.wait(Reconnected)).outage >= 0.1
         assert where(nc, cluster) is third
         assert asked[0] == ({server.url.removeprefix("nats://") for server in cluster.servers}, first.name)
         third.kill()
-        await diary.wait(Reconnected, 2)
+        await recorder.wait(Reconnected, 2)
         assert where(nc, cluster) is second
 
 
 async def test_servers_keep_given_order(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with natsproto.connect(cluster.urls, randomize=False, ignore_discovered_servers=True, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect(
+        cluster.urls, randomize=False, ignore_discovered_servers=True, on_event=recorder
+    ) as nc:
         visited = [where(nc, cluster)]
         for number in range(1, 6):
             await nc.reconnect()
-            await diary.wait(Reconnected, number)
+            await recorder.wait(Reconnected, number)
             visited.append(where(nc, cluster))
         first, second, third = cluster.servers
         assert visited == [first, second, third, first, second, third]
 
 
 async def test_client_waits_for_first_node_of_cluster(cluster: Cluster) -> None:
-    diary = EventRecorder()
-    async with pair(cluster, diary, reconnect_wait_max=0.1) as (nc, _):
+    recorder = EventRecorder()
+    async with pair(cluster, recorder, reconnect_wait_max=0.1) as (nc, _):
         got: list[bytes] = []
         nc.subscribe("later", cb=lambda message: got.append(message.data))
         await nc.flush()
         await settled(lambda: len(nc.servers) == 3)
         for server in cluster.servers:
             server.kill()
-        await diary.wait(Disconnected)
+        await recorder.wait(Disconnected)
         for number in range(100):
             await nc.publish("later", b"%d" % number)
         with contextlib.suppress(NatsError):
             await nc.flush(timeout=0.2)
         await cluster.servers[2].restart()
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         await nc.flush()
         assert where(nc, cluster) is cluster.servers[2]
         assert got == [b"%d" % number for number in range(100)]

@@ -183,13 +183,13 @@ async def test_drain_while_down_sends_after_reconnect(server: Server, peer: Clie
     got = peer.subscribe("later")
     await peer.flush()
     async with FaultProxy(server.host, server.port) as proxy:
-        diary = EventRecorder()
-        nc = await natsproto.connect(proxy.url, on_event=diary)
+        recorder = EventRecorder()
+        nc = await natsproto.connect(proxy.url, on_event=recorder)
         nc.subscribe("work", cb=lambda message: None)
         await nc.flush()
         proxy.refuse()
         proxy.cut(End.RST)
-        await diary.wait(Disconnected)
+        await recorder.wait(Disconnected)
         for number in range(50):
             await nc.publish("later", b"%d" % number)
         draining = asyncio.create_task(nc.drain(timeout=10))
@@ -203,12 +203,12 @@ async def test_drain_while_down_names_unsent_messages(
     server: Server,
 ) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
-        diary = EventRecorder()
-        nc = await natsproto.connect(proxy.url, on_event=diary)
+        recorder = EventRecorder()
+        nc = await natsproto.connect(proxy.url, on_event=recorder)
         await nc.flush()
         proxy.refuse()
         proxy.cut()
-        await diary.wait(Disconnected)
+        await recorder.wait(Disconnected)
         for _ in range(50):
             await nc.publish("later")
         with pytest.raises(DrainTimeout) as caught:
@@ -222,8 +222,8 @@ async def test_drain_goes_on_over_a_cut(server: Server, peer: Client) -> None:
     peer.subscribe("answers", cb=lambda message: answers.append(int(message.data)))
     await peer.flush()
     async with FaultProxy(server.host, server.port) as proxy:
-        diary = EventRecorder()
-        nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.01)
+        recorder = EventRecorder()
+        nc = await natsproto.connect(proxy.url, on_event=recorder, reconnect_delay=lambda _: 0.01)
         half_way, go_on = asyncio.Event(), asyncio.Event()
 
         async def handle(message: Message) -> None:
@@ -241,7 +241,7 @@ async def test_drain_goes_on_over_a_cut(server: Server, peer: Client) -> None:
         draining = asyncio.create_task(nc.drain(timeout=10))
         await asyncio.sleep(0)
         proxy.cut()
-        await diary.wait(Disconnected)
+        await recorder.wait(Disconnected)
         go_on.set()
         await draining
         await peer.flush()
@@ -271,13 +271,13 @@ async def test_close_and_drain_race_with_peer_end(server: Server, verb: str, end
 
 async def test_close_while_reconnecting_is_immediate(server: Server) -> None:
     async with FaultProxy(server.host, server.port) as proxy, nothing_left():
-        diary = EventRecorder()
-        nc = await natsproto.connect(proxy.url, on_event=diary, fail_requests_on_disconnect=False)
+        recorder = EventRecorder()
+        nc = await natsproto.connect(proxy.url, on_event=recorder, fail_requests_on_disconnect=False)
         reading = asyncio.create_task(nc.subscribe("work").next())
         await nc.flush()
         proxy.refuse()
         proxy.cut()
-        await diary.wait(Disconnected)
+        await recorder.wait(Disconnected)
         asking = asyncio.create_task(nc.request("work", timeout=30))
         flushing = asyncio.create_task(nc.flush(timeout=30))
         await asyncio.sleep(0)
@@ -287,5 +287,5 @@ async def test_close_while_reconnecting_is_immediate(server: Server) -> None:
         ends = await asyncio.gather(asking, flushing, reading, return_exceptions=True)
         assert [type(end) for end in ends[:2]] == [ConnectionClosed, ConnectionClosed]
         assert worded(ends[2]) if isinstance(ends[2], BaseException) else False
-        assert not diary.of(Reconnected)
+        assert not recorder.of(Reconnected)
         await proxy.wait(lambda: not proxy.links)

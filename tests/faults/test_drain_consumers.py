@@ -493,8 +493,8 @@ async def test_drain_timeout_names_no_idle_handler(nats_server: Server, nc: Clie
     await eventually(lambda: handled == 20)
     nats_server.freeze()
     try:
-        with pytest.raises(DrainTimeout) as told:
+        with pytest.raises(DrainTimeout) as raised:
             await nc.drain(0.05)
     finally:
         nats_server.thaw()
-    assert "not handled" not in str(told.value)
+    assert "not handled" not in str(raised.value)

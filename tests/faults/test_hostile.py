@@ -94,7 +94,7 @@ async def _works(nc: Client, subscription: Subscription) -> None:
 
 
 async def _play_handshake(
-    diary: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
+    recorder: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
 ) -> Outcome:
     began = asyncio.get_running_loop().time()
     try:
@@ -102,7 +102,7 @@ async def _play_handshake(
             memory_runtime(network, watch.wrap),
             server.url,
             connect_timeout=1,
-            on_event=diary,
+            on_event=recorder,
             ignore_discovered_servers=True,
         )
     except ConnectFailed as exc:
@@ -112,24 +112,24 @@ async def _play_handshake(
         assert asyncio.get_running_loop().time() - began <= 1.1
         return Outcome.REFUSE
     try:
-        disconnected = diary.of(Disconnected)
+        disconnected = recorder.of(Disconnected)
         if disconnected or not nc.is_connected:
-            assert worded((await diary.wait(Disconnected)).cause)
-            await diary.wait(Reconnected)
+            assert worded((await recorder.wait(Disconnected)).cause)
+            await recorder.wait(Reconnected)
         await _works(nc, nc.subscribe("hostile.>"))
-        return Outcome.RECONNECT if diary.of(Disconnected) else Outcome.SURVIVE
+        return Outcome.RECONNECT if recorder.of(Disconnected) else Outcome.SURVIVE
     finally:
         await nc.close()
 
 
 async def _play_stream(
-    entry: Hostile, diary: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
+    entry: Hostile, recorder: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
 ) -> Outcome:
     nc = await connect_in(
         memory_runtime(network, watch.wrap),
         server.url,
         connect_timeout=1,
-        on_event=diary,
+        on_event=recorder,
         ignore_discovered_servers=True,
         pending_bytes_limit=KEPT,
     )
@@ -150,27 +150,27 @@ async def _play_stream(
             for _ in range(10):
                 await asyncio.sleep(0)
         if victim.ended.is_set() or entry.then == "close":
-            assert worded((await diary.wait(Disconnected)).cause)
-        if diary.of(Disconnected):
-            await diary.wait(Reconnected)
+            assert worded((await recorder.wait(Disconnected)).cause)
+        if recorder.of(Disconnected):
+            await recorder.wait(Reconnected)
         await _works(nc, subscription)
-        assert len(diary.of(Disconnected)) <= 1
-        return Outcome.RECONNECT if diary.of(Disconnected) else Outcome.SURVIVE
+        assert len(recorder.of(Disconnected)) <= 1
+        return Outcome.RECONNECT if recorder.of(Disconnected) else Outcome.SURVIVE
     finally:
         reading.cancel()
         await nc.close()
 
 
 async def _play(entry: Hostile, watch: Stopwatch) -> Outcome:
-    network, diary = MemoryNetwork(), EventRecorder(Disconnected, Reconnected)
+    network, recorder = MemoryNetwork(), EventRecorder(Disconnected, Reconnected)
     server = ScriptedServer(entry.behaviour(), Behaviour())
     network.listen("hostile", 4222, server.accept)
     server.host = "hostile"
     try:
         async with nothing_left():
             if entry.moment == "ready":
-                return await _play_stream(entry, diary, server, network, watch)
-            return await _play_handshake(diary, server, network, watch)
+                return await _play_stream(entry, recorder, server, network, watch)
+            return await _play_handshake(recorder, server, network, watch)
     finally:
         await server.stop()
 

@@ -74,13 +74,13 @@ async def witness(server: Server, subject: str) -> AsyncIterator[Witness]:
 class Feed:
     """Publishes 0, 1, 2 … and remembers which connection each is for, and which were published while there was none."""
 
-    def __init__(self, nc: Client, diary: EventRecorder, subject: str) -> None:
+    def __init__(self, nc: Client, recorder: EventRecorder, subject: str) -> None:
         self.connection: list[int] = []
         self.down: set[int] = set()
-        self._nc, self._diary, self._subject = nc, diary, subject
+        self._nc, self._recorder, self._subject = nc, recorder, subject
 
     async def publish(self) -> None:
-        number, connection = len(self.connection), len(self._diary.of(Reconnected))
+        number, connection = len(self.connection), len(self._recorder.of(Reconnected))
         if not self._nc.is_connected:
             self.down.add(number)
             connection += 1
@@ -94,9 +94,9 @@ class Feed:
         """
         assert seen == sorted(set(seen))
         lost = set(range(len(self.connection))) - set(seen)
-        told = [event.in_flight for event in self._diary.of(Disconnected)]
+        counted = [event.in_flight for event in self._recorder.of(Disconnected)]
         for connection, count in Counter(self.connection[number] for number in lost).items():
-            assert count <= told[connection], f"connection {connection}: {count} lost, {told[connection]} told"
+            assert count <= counted[connection], f"connection {connection}: {count} lost, {counted[connection]} told"
         return lost
 
 
@@ -105,12 +105,12 @@ async def test_150_cuts_at_random_bytes_lose_little(server: Server, seed: int) -
     chance = random.Random(seed)
     async with proxied(server) as proxy, witness(server, "cut.out") as seen, natsproto.connect(server.url) as direct:
         async with nothing_left():
-            diary = EventRecorder(Disconnected, Reconnected)
-            nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.002)
+            recorder = EventRecorder(Disconnected, Reconnected)
+            nc = await natsproto.connect(proxy.url, on_event=recorder, reconnect_delay=lambda _: 0.002)
             incoming: list[int] = []
             nc.subscribe("cut.in", cb=lambda message: incoming.append(int(message.data)))
             await nc.flush()
-            feed, said = Feed(nc, diary, "cut.out"), 0
+            feed, said = Feed(nc, recorder, "cut.out"), 0
             for _ in range(150):
                 direction = chance.choice(list(Direction))
                 at = proxy.link.passed[direction] + chance.randrange(1, 1200)
@@ -122,12 +122,12 @@ async def test_150_cuts_at_random_bytes_lose_little(server: Server, seed: int) -
                     said += 1
                     await direct.flush()  # who is slow is not given more at a time, to be lost with a cut
                     await asyncio.sleep(0.001)
-            await diary.wait(Reconnected, len(diary.of(Disconnected)))
+            await recorder.wait(Reconnected, len(recorder.of(Disconnected)))
             await nc.flush()
             await seen.caught_up()
-            assert len(diary.of(Disconnected)) >= 100
+            assert len(recorder.of(Disconnected)) >= 100
             lost = feed.check(seen.seen)
-            assert len(lost) <= 2 * len(diary.of(Disconnected)), (len(lost), len(diary.of(Disconnected)))
+            assert len(lost) <= 2 * len(recorder.of(Disconnected)), (len(lost), len(recorder.of(Disconnected)))
             assert incoming == sorted(set(incoming))
             await nc.close()
             await proxy.wait(lambda: not proxy.links)
@@ -137,17 +137,17 @@ async def test_150_cuts_at_random_bytes_lose_little(server: Server, seed: int) -
 @pytest.mark.smoke
 async def test_messages_published_while_down_arrive(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
-        diary = EventRecorder(Disconnected, Reconnected)
-        async with natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.005) as nc:
-            feed = Feed(nc, diary, "down")
+        recorder = EventRecorder(Disconnected, Reconnected)
+        async with natsproto.connect(proxy.url, on_event=recorder, reconnect_delay=lambda _: 0.005) as nc:
+            feed = Feed(nc, recorder, "down")
             for number in range(1, 31):
                 proxy.refuse()
                 proxy.cut(random.Random(number).choice(list(End)))
-                await diary.wait(Disconnected, number)
+                await recorder.wait(Disconnected, number)
                 for _ in range(100):
                     await feed.publish()
                 await proxy.allow()
-                await diary.wait(Reconnected, number)
+                await recorder.wait(Reconnected, number)
                 await nc.flush()
             await seen.caught_up()
             assert len(feed.down) == 3000
@@ -156,11 +156,11 @@ async def test_messages_published_while_down_arrive(server: Server) -> None:
 
 async def test_outbox_is_bounded_while_down(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "full") as seen:
-        diary = EventRecorder(Disconnected, Reconnected)
-        async with natsproto.connect(proxy.url, on_event=diary, outbox_limit=10_000) as nc:
+        recorder = EventRecorder(Disconnected, Reconnected)
+        async with natsproto.connect(proxy.url, on_event=recorder, outbox_limit=10_000) as nc:
             proxy.refuse()
             proxy.cut()
-            await diary.wait(Disconnected)
+            await recorder.wait(Disconnected)
             taken = 0
             while nc.stats.buffered_bytes + 150 < 10_000:
                 await nc.publish("full", b"%100d" % taken)
@@ -170,7 +170,7 @@ async def test_outbox_is_bounded_while_down(server: Server) -> None:
             assert worded(caught.value)
             assert nc.stats.buffered_bytes <= 10_000
             await proxy.allow()
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await nc.flush()
             await seen.caught_up()
             assert seen.seen == list(range(taken))
@@ -178,20 +178,20 @@ async def test_outbox_is_bounded_while_down(server: Server) -> None:
 
 async def test_subscription_calls_work_while_reconnecting(server: Server) -> None:
     async with proxied(server) as proxy, natsproto.connect(server.url) as direct:
-        diary = EventRecorder(Disconnected, Reconnected)
-        async with natsproto.connect(proxy.url, on_event=diary) as nc:
+        recorder = EventRecorder(Disconnected, Reconnected)
+        async with natsproto.connect(proxy.url, on_event=recorder) as nc:
             kept, given_up, limited = nc.subscribe("a"), nc.subscribe("b"), nc.subscribe("c", max_msgs=3)
             await nc.flush()
             await direct.publish("c", b"1")
             await limited.next(20)
             proxy.refuse()
             proxy.cut()
-            await diary.wait(Disconnected)
+            await recorder.wait(Disconnected)
             await given_up.unsubscribe()
             new = nc.subscribe("d")
             draining = asyncio.create_task(kept.drain(10))
             await proxy.allow()
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await draining
             await nc.flush()
             for _ in range(5):
@@ -207,18 +207,18 @@ async def test_subscription_calls_work_while_reconnecting(server: Server) -> Non
 
 async def test_half_open_connection_is_dropped(server: Server) -> None:
     async with proxied(server) as proxy:
-        diary = EventRecorder()
+        recorder = EventRecorder()
         async with natsproto.connect(
-            proxy.url, on_event=diary, ping_interval=0.1, max_outstanding_pings=2, connect_timeout=5
+            proxy.url, on_event=recorder, ping_interval=0.1, max_outstanding_pings=2, connect_timeout=5
         ) as nc:
             loop = asyncio.get_running_loop()
             proxy.stall()
             began = loop.time()
-            assert isinstance((await diary.wait(Disconnected)).cause, StaleConnection)
+            assert isinstance((await recorder.wait(Disconnected)).cause, StaleConnection)
             assert loop.time() - began <= 0.3 + SOON
             proxy.heal()
             began = loop.time()
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             assert loop.time() - began <= SOON
             while True:
                 with contextlib.suppress(ConnectionLost):  # lost again where the machine stalls
@@ -228,9 +228,9 @@ async def test_half_open_connection_is_dropped(server: Server) -> None:
 
 async def test_talking_peer_that_does_not_read_is_dropped(server: Server) -> None:
     async with proxied(server, receive_buffer=65_536) as proxy, natsproto.connect(server.url) as direct:
-        diary = EventRecorder()
+        recorder = EventRecorder()
         nc = await natsproto.connect(
-            proxy.url, on_event=diary, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1
+            proxy.url, on_event=recorder, ping_interval=0.2, max_outstanding_pings=2, connect_timeout=1
         )
         nc.subscribe("talk", cb=lambda message: None)
         await nc.flush()
@@ -248,7 +248,7 @@ async def test_talking_peer_that_does_not_read_is_dropped(server: Server) -> Non
         talking, publishing = asyncio.create_task(talk()), asyncio.create_task(publish_on())
         loop = asyncio.get_running_loop()
         began = loop.time()
-        cause = (await diary.wait(Disconnected)).cause
+        cause = (await recorder.wait(Disconnected)).cause
         assert isinstance(cause, ConnectionLost)
         assert "accepts no data" in worded(cause)
         assert loop.time() - began <= 0.2 * 5 + SOON
@@ -256,7 +256,7 @@ async def test_talking_peer_that_does_not_read_is_dropped(server: Server) -> Non
         talking.cancel()
         publishing.cancel()
         proxy.heal()
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         await nc.close()
 
 
@@ -302,10 +302,10 @@ async def test_everything_works_byte_by_byte(server: Server) -> None:
 async def test_a_corrupted_byte_is_detected_or_harmless(server: Server, at: int, direction: Direction) -> None:
     async with proxied(server) as proxy:
         proxy.corrupt_at(direction, at)
-        diary = EventRecorder(Disconnected, Reconnected)
+        recorder = EventRecorder(Disconnected, Reconnected)
         refusal: NatsError | None = None
         try:
-            nc = await natsproto.connect(proxy.url, on_event=diary, connect_timeout=1, ping_interval=0.2)
+            nc = await natsproto.connect(proxy.url, on_event=recorder, connect_timeout=1, ping_interval=0.2)
         except ConnectFailed as exc:
             refusal = exc
         if refusal is not None:
@@ -322,8 +322,8 @@ async def test_a_corrupted_byte_is_detected_or_harmless(server: Server, at: int,
         while got[-1].data != b"end":
             got.append(await incoming.next(20))
         odd = [message for message in got[:-1] if not message.data.isdigit() or message.subject != "numbers"]
-        if diary.of(Disconnected):
-            assert worded(diary.of(Disconnected)[0].cause)
+        if recorder.of(Disconnected):
+            assert worded(recorder.of(Disconnected)[0].cause)
             assert len(odd) <= 1
         else:
             assert len(odd) <= 1  # NATS has no checksum: a flipped byte of a payload is for the application to notice

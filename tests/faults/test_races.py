@@ -22,21 +22,21 @@ from tests.kit.scripted import ScriptedServer
 A, B = "nats://a:4222", "nats://b:4222"
 
 
-class Place:
+class TwoServers:
     """Two scripted servers, ``a`` and ``b``, on one imaginary network."""
 
     def __init__(self) -> None:
         self.network = MemoryNetwork()
         self.a, self.b = ScriptedServer(), ScriptedServer()
-        self.diary = EventRecorder()
+        self.recorder = EventRecorder()
         self.runtime = memory_runtime(self.network)
         self.network.listen("a", 4222, self.a.accept)
         self.network.listen("b", 4222, self.b.accept)
 
 
 @asynccontextmanager
-async def place() -> AsyncIterator[Place]:
-    here = Place()
+async def network() -> AsyncIterator[TwoServers]:
+    here = TwoServers()
     async with nothing_left():
         try:
             yield here
@@ -56,14 +56,14 @@ def _published(server: ScriptedServer) -> list[int]:
 
 @virtual_clock
 async def test_publish_in_turn_of_disconnect_waits() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder)
         await nc.flush()
         number = 0
 
         async def publish_on() -> None:
             nonlocal number
-            while not here.diary.of(Reconnected):
+            while not here.recorder.of(Reconnected):
                 await nc.publish("a", b"%d" % number)
                 number += 1
                 await asyncio.sleep(0)
@@ -75,18 +75,18 @@ async def test_publish_in_turn_of_disconnect_waits() -> None:
         await nc.flush()
         lost = number - len(_published(here.a))
         assert lost <= 1  # the one that met the reset; asyncio takes what it cannot send in that moment
-        assert lost <= (await here.diary.wait(Disconnected)).in_flight
+        assert lost <= (await here.recorder.wait(Disconnected)).in_flight
         await nc.close()
 
 
 @virtual_clock
 async def test_initially_full_wire_is_not_written_to() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=1)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder, ping_interval=1)
         await nc.flush()
         here.network.refuse("a", 4222)
         here.network.peers[0].cut()
-        await here.diary.wait(Disconnected)
+        await here.recorder.wait(Disconnected)
         for number in range(4000):
             await nc.publish("a", b"%1000d" % number)
 
@@ -95,27 +95,27 @@ async def test_initially_full_wire_is_not_written_to() -> None:
             here.a.accept(peer)
 
         here.network.listen("a", 4222, accept_and_stall)
-        await here.diary.wait(Reconnected)
+        await here.recorder.wait(Reconnected)
         await _turns()
         # What the kernel did not take stays in the outbox, whole frames, and not in the transport.
         transport = here.network.peers[1].transport
         assert transport.get_write_buffer_size() <= 65_536 + 2048
         assert nc.stats.buffered_msgs >= 3800
         here.network.listen("a", 4222, here.a.accept)
-        await here.diary.wait(Disconnected, 2)  # the peer that reads nothing is found out
-        await here.diary.wait(Reconnected, 2)
+        await here.recorder.wait(Disconnected, 2)  # the peer that reads nothing is found out
+        await here.recorder.wait(Reconnected, 2)
         await nc.flush()
-        told = here.diary.of(Disconnected)[1].in_flight
-        assert 4000 - told <= len(set(_published(here.a))) <= 4000
+        reported = here.recorder.of(Disconnected)[1].in_flight
+        assert 4000 - reported <= len(set(_published(here.a))) <= 4000
         assert _published(here.a) == sorted(_published(here.a))
-        assert told < 200
+        assert reported < 200
         await nc.close()
 
 
 @virtual_clock
 async def test_slow_peer_is_not_dropped() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=1)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder, ping_interval=1)
         await nc.flush()
         peer = here.network.peers[0]
         chance = random.Random(3)
@@ -131,7 +131,7 @@ async def test_slow_peer_is_not_dropped() -> None:
             peer.unstall()
             await asyncio.sleep(0)
             peer.stall()
-        assert not here.diary.of(Disconnected)
+        assert not here.recorder.of(Disconnected)
         publishing.cancel()
         peer.unstall()
         await nc.close()
@@ -139,8 +139,8 @@ async def test_slow_peer_is_not_dropped() -> None:
 
 @virtual_clock
 async def test_pinging_peer_does_not_fill_memory() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder)
         await nc.flush()
         peer = here.network.peers[0]
         peer.stall()
@@ -157,8 +157,8 @@ async def test_pinging_peer_does_not_fill_memory() -> None:
 
 @virtual_clock
 async def test_confirm_pings_once_a_second_after_outages() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary, ping_interval=3600, reconnect_delay=lambda _: 0)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder, ping_interval=3600, reconnect_delay=lambda _: 0)
 
         async def publish_on() -> None:
             while True:
@@ -169,7 +169,7 @@ async def test_confirm_pings_once_a_second_after_outages() -> None:
         for number in range(1, 30):
             await advance(0.1)
             here.network.peers[-1].reset()
-            await here.diary.wait(Reconnected, number)
+            await here.recorder.wait(Reconnected, number)
         await advance(5)
         before = here.a.count("PING")
         await advance(10)
@@ -180,42 +180,42 @@ async def test_confirm_pings_once_a_second_after_outages() -> None:
 
 @virtual_clock
 async def test_repeated_lame_duck_is_reported_once() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder)
         await nc.flush()
         for _ in range(3):
             here.a.info(ldm=True)
             await advance(2)
-        assert len(here.diary.of(LameDuck)) == 1
+        assert len(here.recorder.of(LameDuck)) == 1
         assert nc.is_connected
-        assert not here.diary.of(Disconnected)  # nowhere to go: it stays as long as it may
+        assert not here.recorder.of(Disconnected)  # nowhere to go: it stays as long as it may
         await nc.close()
 
 
 @virtual_clock
 async def test_lame_duck_moves_when_servers_are_announced() -> None:
-    async with place() as here:
-        nc = await connect_in(here.runtime, A, on_event=here.diary)
+    async with network() as here:
+        nc = await connect_in(here.runtime, A, on_event=here.recorder)
         await nc.flush()
         here.a.info(ldm=True)
         await advance(2)
         here.a.info(ldm=True, connect_urls=["b:4222"])
-        assert (await here.diary.wait(Moved)).server == "b:4222"
-        assert len(here.diary.of(LameDuck)) == 1
-        assert not here.diary.of(Disconnected)
+        assert (await here.recorder.wait(Moved)).server == "b:4222"
+        assert len(here.recorder.of(LameDuck)) == 1
+        assert not here.recorder.of(Disconnected)
         await nc.close()
 
 
 @virtual_clock
 async def test_lame_duck_death_during_move_is_an_outage() -> None:
-    async with place() as here:
+    async with network() as here:
         nc = await connect_in(
-            here.runtime, [A, B], on_event=here.diary, randomize=False, connect_timeout=60, request_timeout=30
+            here.runtime, [A, B], on_event=here.recorder, randomize=False, connect_timeout=60, request_timeout=30
         )
         await nc.flush()
         here.network.black_hole("b", 4222)
         here.a.info(ldm=True)
-        await here.diary.wait(LameDuck)
+        await here.recorder.wait(LameDuck)
         await advance(2)
         assert ("b", 4222) in here.network.dialled
         nc.subscribe("silent")
@@ -223,12 +223,12 @@ async def test_lame_duck_death_during_move_is_an_outage() -> None:
         await _turns()
         here.network.listen("b", 4222, here.b.accept)
         here.network.peers[0].reset()
-        await here.diary.wait(Disconnected, timeout=0.1)
+        await here.recorder.wait(Disconnected, timeout=0.1)
         for number in range(10):
             await nc.publish("a", b"%d" % number)
         with pytest.raises(ConnectionLost):
             await asking
-        await here.diary.wait(Reconnected)
+        await here.recorder.wait(Reconnected)
         await nc.flush()
         assert sorted(_published(here.a) + _published(here.b)) == list(range(10))
         await nc.close()
@@ -236,7 +236,7 @@ async def test_lame_duck_death_during_move_is_an_outage() -> None:
 
 @virtual_clock
 async def test_close_during_move_leaves_nothing() -> None:
-    async with place() as here:
+    async with network() as here:
         for wait in (0.0, 0.2, 0.5, 1.0, 1.5):
             nc = await connect_in(here.runtime, [A, B], randomize=False)
             here.network.black_hole("b", 4222)
@@ -248,7 +248,7 @@ async def test_close_during_move_leaves_nothing() -> None:
 
 @virtual_clock
 async def test_cancelled_credentials_fail_one_attempt() -> None:
-    async with place() as here:
+    async with network() as here:
         calls = 0
 
         async def token() -> str:
@@ -260,17 +260,17 @@ async def test_cancelled_credentials_fail_one_attempt() -> None:
                 await refreshing
             return "secret"
 
-        nc = await connect_in(here.runtime, A, on_event=here.diary, token=token)
+        nc = await connect_in(here.runtime, A, on_event=here.recorder, token=token)
         here.network.peers[0].reset()
-        assert isinstance((await here.diary.wait(AttemptFailed)).cause, ConnectionLost)
-        await here.diary.wait(Reconnected)
+        assert isinstance((await here.recorder.wait(AttemptFailed)).cause, ConnectionLost)
+        await here.recorder.wait(Reconnected)
         await nc.flush()
         await nc.close()
 
 
 @virtual_clock
 async def test_a_credentials_callable_may_close_the_client() -> None:
-    async with place() as here:
+    async with network() as here:
         clients: list[Client] = []
 
         async def auth(challenge: AuthChallenge) -> Credentials:
@@ -278,9 +278,9 @@ async def test_a_credentials_callable_may_close_the_client() -> None:
                 await clients[0].close()
             return Credentials(token="secret")
 
-        clients.append(await connect_in(here.runtime, A, on_event=here.diary, auth=auth))
+        clients.append(await connect_in(here.runtime, A, on_event=here.recorder, auth=auth))
         here.network.peers[0].reset()
-        assert (await here.diary.wait(Closed)).reason is None
+        assert (await here.recorder.wait(Closed)).reason is None
         assert await clients[0].wait_closed() is None
         await _turns()
         assert not clients[0].is_connected

@@ -70,11 +70,11 @@ class Place:
     """A client in memory, connected to a scripted server that says what the test wants."""
 
     def __init__(self) -> None:
-        self.network, self.server, self.diary = MemoryNetwork(), ScriptedServer(), EventRecorder()
+        self.network, self.server, self.recorder = MemoryNetwork(), ScriptedServer(), EventRecorder()
         self.network.listen("a", 4222, self.server.accept)
 
     async def connect(self) -> natsproto.Client:
-        return await connect_in(memory_runtime(self.network), "nats://a:4222", on_event=self.diary)
+        return await connect_in(memory_runtime(self.network), "nats://a:4222", on_event=self.recorder)
 
 
 @pytest.mark.parametrize("case", [str.title, str.lower, str.upper], ids=["Title", "lower", "UPPER"])
@@ -88,11 +88,11 @@ async def test_fatal_error_is_disconnect_cause(text: str, case: object) -> None:
     await nc.flush()
     here.server.err(case(text))
     here.server.current.close()
-    cause = (await here.diary.wait(Disconnected)).cause
+    cause = (await here.recorder.wait(Disconnected)).cause
     assert case(text) in worded(cause)
     assert isinstance(cause, NotAuthorized if text in REFUSALS else ServerError)
-    assert len(here.diary.of(ServerErrorEvent)) == 1
-    await here.diary.wait(Reconnected)
+    assert len(here.recorder.of(ServerErrorEvent)) == 1
+    await here.recorder.wait(Reconnected)
     await nc.publish("a", b"1")
     assert (await got.next(5)).data == b"1"
     await nc.close()
@@ -105,9 +105,9 @@ async def test_fatal_error_leaves_closing_to_server(text: str) -> None:
     here = Place()
     nc = await here.connect()
     here.server.err(text)
-    await here.diary.wait(ServerErrorEvent)
+    await here.recorder.wait(ServerErrorEvent)
     await nc.flush()
-    assert not here.diary.of(Disconnected)
+    assert not here.recorder.of(Disconnected)
     await nc.close()
     await here.server.stop()
 
@@ -120,12 +120,12 @@ async def test_error_about_unknown_subject_is_harmless(text: str) -> None:
     got = nc.subscribe("a")
     await nc.flush()
     here.server.err(text)
-    error = (await here.diary.wait(ServerErrorEvent)).error
+    error = (await here.recorder.wait(ServerErrorEvent)).error
     assert isinstance(error, ServerError)
     assert error.text == text
     await nc.publish("a", b"1")
     assert (await got.next(5)).data == b"1"
-    assert not here.diary.of(Disconnected)
+    assert not here.recorder.of(Disconnected)
     await nc.close()
     await here.server.stop()
 
@@ -140,7 +140,7 @@ async def test_permission_error_names_denied_subject(text: str, operation: str, 
     asking = asyncio.create_task(nc.request("a", timeout=5))
     await got.next(5)
     here.server.err(text)
-    error = (await here.diary.wait(PermissionViolation)).error
+    error = (await here.recorder.wait(PermissionViolation)).error
     assert (error.operation, error.subject, error.queue, error.text) == (operation, subject, queue, text)
     assert subject in worded(error)
     await nc.flush()
@@ -157,27 +157,27 @@ async def test_permission_error_names_denied_subject(text: str, operation: str, 
 
 async def test_unknown_operation_ends_connection() -> None:
     async with run_server() as server, FaultProxy(server.host, server.port) as proxy:
-        diary = EventRecorder()
-        async with natsproto.connect(proxy.url, on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(proxy.url, on_event=recorder) as nc:
             await nc.flush()
             proxy.inject(Direction.TO_SERVER, b"FOO\r\n")
-            cause = (await diary.wait(Disconnected)).cause
+            cause = (await recorder.wait(Disconnected)).cause
             assert isinstance(cause, ServerError)
             assert cause.text == "Unknown Protocol Operation"
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await nc.flush()
 
 
 async def test_lowered_max_payload_ends_connection() -> None:
     async with run_server(config="max_payload: 1048576") as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, on_event=recorder) as nc:
             await server.reconfigure("max_payload: 1000")  # the server does not tell its clients
             await nc.publish("a", bytes(2000))
-            cause = (await diary.wait(Disconnected)).cause
+            cause = (await recorder.wait(Disconnected)).cause
             assert isinstance(cause, ServerError)
             assert cause.text == "Maximum Payload Violation"
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             with pytest.raises(natsproto.errors.PayloadTooLarge):
                 await nc.publish("a", bytes(2000))  # now it is known
             await nc.flush()
@@ -185,13 +185,13 @@ async def test_lowered_max_payload_ends_connection() -> None:
 
 async def test_too_long_control_line_ends_connection() -> None:
     async with run_server(config="max_control_line: 1024") as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, on_event=recorder) as nc:
             await nc.publish("a" * 2000)
-            cause = (await diary.wait(Disconnected)).cause
+            cause = (await recorder.wait(Disconnected)).cause
             assert isinstance(cause, ServerError)
             assert cause.text.lower() == "maximum control line exceeded"
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await nc.flush()
 
 
@@ -200,27 +200,27 @@ async def test_stale_connection_error_is_reported() -> None:
         run_server(config='ping_interval: "100ms", ping_max: 1') as server,
         FaultProxy(server.host, server.port) as proxy,
     ):
-        diary = EventRecorder()
-        async with natsproto.connect(proxy.url, on_event=diary):
+        recorder = EventRecorder()
+        async with natsproto.connect(proxy.url, on_event=recorder):
             proxy.stall(Direction.TO_SERVER)
-            cause = (await diary.wait(Disconnected)).cause
+            cause = (await recorder.wait(Disconnected)).cause
             assert isinstance(cause, ServerError)
             assert cause.text == "Stale Connection"
             proxy.heal()
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
 
 
 async def test_too_many_subscriptions_keep_connection() -> None:
     async with run_server(config="max_subscriptions: 2") as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, on_event=recorder) as nc:
             for number in range(3):
                 nc.subscribe(f"a.{number}")
             await nc.flush()
-            error = (await diary.wait(ServerErrorEvent)).error
+            error = (await recorder.wait(ServerErrorEvent)).error
             assert isinstance(error, ServerError)
             assert error.text == "maximum subscriptions exceeded"
-            assert not diary.of(Disconnected)
+            assert not recorder.of(Disconnected)
 
 
 PERMISSIONS = """
@@ -243,10 +243,10 @@ def _permissions(publish: str = '">"', subscribe: str = '">"') -> str:
 async def test_denied_request_leaves_others_running() -> None:
     config = _permissions(publish='{ deny: ["secret.>"] }')
     async with run_server(config=config) as server:
-        diary = EventRecorder()
+        recorder = EventRecorder()
         async with (
             natsproto.connect(server.url, user="all", password="all") as helper,
-            natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc,
+            natsproto.connect(server.url, user="some", password="some", on_event=recorder) as nc,
         ):
             helper.subscribe("open", cb=lambda message: None)
             helper.subscribe("secret.>", cb=lambda message: message.respond(b"never"))
@@ -262,16 +262,16 @@ async def test_denied_request_leaves_others_running() -> None:
                 await nc.request('secret."quoted"', timeout=30)  # quoted twice on the wire
             await nc.publish("secret.two")
             await nc.flush()
-            assert [event.error.subject for event in diary.of(PermissionViolation)][-1] == "secret.two"
+            assert [event.error.subject for event in recorder.of(PermissionViolation)][-1] == "secret.two"
             assert not going_on.done()
-            assert not diary.of(Disconnected)
+            assert not recorder.of(Disconnected)
             going_on.cancel()
 
 
 async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
     async with run_server(config=_permissions(subscribe='{ deny: ["_INBOX.>"] }')) as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=recorder) as nc:
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
                 await nc.request("a", timeout=30)
@@ -280,7 +280,7 @@ async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
             with pytest.raises(PermissionDenied):
                 await nc.request("a", timeout=30)
             await nc.flush()
-            assert not diary.of(Disconnected)
+            assert not recorder.of(Disconnected)
         async with natsproto.connect(server.url, user="some", password="some", inbox_prefix="mine") as nc:
             nc.subscribe("a", cb=lambda message: message.respond(b"1"))
             assert (await nc.request("a", timeout=30)).data == b"1"
@@ -288,22 +288,22 @@ async def test_a_request_whose_inbox_is_denied_ends_at_once() -> None:
 
 async def test_request_with_denied_reply_subject_fails() -> None:
     async with run_server() as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, on_event=diary, inbox_prefix="_R_") as nc:  # the server's own
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, on_event=recorder, inbox_prefix="_R_") as nc:  # the server's own
             nc.subscribe("a", cb=lambda message: message.respond(b"1"))
             began = time.monotonic()
             with pytest.raises(PermissionDenied) as caught:
                 await nc.request("a", timeout=30)
             assert time.monotonic() - began <= SOON
             assert caught.value.operation == "publish with reply"
-            assert not diary.of(Disconnected)
+            assert not recorder.of(Disconnected)
 
 
 @pytest.mark.parametrize("queue", [None, "workers"])
 async def test_denied_subscription_ends_alone(queue: str | None) -> None:
     async with run_server(config=_permissions(subscribe='{ deny: ["secret.>"] }')) as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=recorder) as nc:
             allowed = nc.subscribe("open")
             began = time.monotonic()
             denied = nc.subscribe("secret.>", queue=queue)
@@ -316,17 +316,17 @@ async def test_denied_subscription_ends_alone(queue: str | None) -> None:
                 _ = [message async for message in denied]
             await nc.publish("open", b"1")
             assert (await allowed.next(30)).data == b"1"
-            assert len(diary.of(PermissionViolation)) == 1
+            assert len(recorder.of(PermissionViolation)) == 1
             await nc.reconnect()
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await nc.flush()
-            assert len(diary.of(PermissionViolation)) == 1  # it is not asked for again
+            assert len(recorder.of(PermissionViolation)) == 1  # it is not asked for again
 
 
 async def test_revoked_subscription_ends_at_once() -> None:
     async with run_server(config=_permissions()) as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, user="some", password="some", on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, user="some", password="some", on_event=recorder) as nc:
             first, second, allowed = nc.subscribe("secret"), nc.subscribe("secret"), nc.subscribe("open")
             await nc.flush()
             reading = asyncio.create_task(first.next(30))
@@ -334,17 +334,17 @@ async def test_revoked_subscription_ends_at_once() -> None:
             began = time.monotonic()
             with pytest.raises(PermissionDenied, match="secret"):
                 await reading
-            await diary.wait(PermissionViolation, 2)
+            await recorder.wait(PermissionViolation, 2)
             assert time.monotonic() - began <= SOON
             assert first.closed
             assert second.closed
-            assert {event.error.text.rpartition("(sid ")[2] for event in diary.of(PermissionViolation)} == {
+            assert {event.error.text.rpartition("(sid ")[2] for event in recorder.of(PermissionViolation)} == {
                 '"1")',
                 '"2")',
             }
             await nc.publish("open", b"1")
             assert (await allowed.next(30)).data == b"1"
-            assert not diary.of(Disconnected)
+            assert not recorder.of(Disconnected)
 
 
 # ---------------------------------------------------------------- credentials that are refused
@@ -354,17 +354,17 @@ async def test_revoked_subscription_ends_at_once() -> None:
 async def test_restored_credentials_reconnect() -> None:
     good = "authorization { user: me, password: right }"
     async with run_server(config=good) as server:
-        diary = EventRecorder()
-        async with natsproto.connect(server.url, user="me", password="right", on_event=diary) as nc:
+        recorder = EventRecorder()
+        async with natsproto.connect(server.url, user="me", password="right", on_event=recorder) as nc:
             got = nc.subscribe("a")
             await nc.flush()
             await server.reconfigure("authorization { user: me, password: wrong }")
-            await diary.wait(AttemptFailed, 3)
+            await recorder.wait(AttemptFailed, 3)
             await server.reconfigure(good)
-            await diary.wait(Reconnected)
+            await recorder.wait(Reconnected)
             await nc.publish("a", b"1")
             assert (await got.next(30)).data == b"1"
-            failures = diary.of(AttemptFailed)
+            failures = recorder.of(AttemptFailed)
             assert all(isinstance(event.cause, NotAuthorized) and worded(event.cause) for event in failures)
             # One event for each refusal, and one refusal for each login the server saw.
             assert server.log().count("authentication error") in (len(failures), len(failures) + 1)
@@ -373,8 +373,8 @@ async def test_restored_credentials_reconnect() -> None:
 @pytest.mark.slow
 async def test_repeated_refusal_closes_client() -> None:
     async with run_server(config="authorization { user: me, password: right }") as server:
-        diary = EventRecorder()
-        nc = await natsproto.connect(server.url, user="me", password="right", on_event=diary)
+        recorder = EventRecorder()
+        nc = await natsproto.connect(server.url, user="me", password="right", on_event=recorder)
         await nc.flush()
         reading = asyncio.create_task(nc.subscribe("a").next())
         await settled(lambda: not reading.done())
@@ -382,8 +382,8 @@ async def test_repeated_refusal_closes_client() -> None:
         reason = await asyncio.wait_for(nc.wait_closed(), 30)
         assert isinstance(reason, NotAuthorized)
         assert "Authorization Violation" in worded(reason)
-        assert [event.reason for event in diary.of(Closed)] == [reason]
-        assert len(diary.of(AttemptFailed)) > 2
+        assert [event.reason for event in recorder.of(Closed)] == [reason]
+        assert len(recorder.of(AttemptFailed)) > 2
         with pytest.raises(NotAuthorized):
             await reading
         with pytest.raises(natsproto.errors.ConnectionClosed):

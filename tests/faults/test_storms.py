@@ -135,8 +135,8 @@ async def test_thousand_cancellations_keep_connection(cuts: int, seed: int) -> N
         await helper.flush()
         before = resident()
         async with nothing_left():
-            diary = EventRecorder(Disconnected)
-            nc = await natsproto.connect(proxy.url, on_event=diary, reconnect_delay=lambda _: 0.002)
+            recorder = EventRecorder(Disconnected)
+            nc = await natsproto.connect(proxy.url, on_event=recorder, reconnect_delay=lambda _: 0.002)
 
             def disturb(left: int) -> None:
                 if cuts and left % (TASKS // cuts) == 0:
@@ -144,7 +144,7 @@ async def test_thousand_cancellations_keep_connection(cuts: int, seed: int) -> N
                     at = proxy.link.passed[direction] + chance.randrange(1, 3000)
                     proxy.cut_at(direction, at, chance.choice(list(End)))
 
-            await _storm(nc, chance, disturb, lambda: len(diary.of(Disconnected)) >= cuts // 2)
+            await _storm(nc, chance, disturb, lambda: len(recorder.of(Disconnected)) >= cuts // 2)
             proxy.spare()
             await _calm(nc)
             for number in range(50):

@@ -37,7 +37,7 @@ async def test_nats_js_reads_what_we_write(nats_server: Server, jetstream: JetSt
         await kv.create("expired", b"soon", ttl=1)
         assert [(await watcher.next(LONG)).operation for _ in range(2)] == ["PUT", "PURGE"]
     async with node.running("keys.cjs", nats_server.url, "ours", "read") as program:
-        lines = told(program)
+        lines = printed_entries(program)
         said = {what: value async for what, value in until(lines, "watching")}
         # nats.js (3.4) also lists what has expired.
         assert sorted({*said["keys"]} - {"expired"}) == ["a/b=c_d-1.x", "created", "empty"]
@@ -105,7 +105,7 @@ async def test_we_read_what_nats_js_writes(nats_server: Server, jetstream: JetSt
     assert [f.name for f in fields(StreamConfig) if getattr(ours, f.name) != getattr(made, f.name)] == ["deny_delete"]
 
 
-async def told(program: Program) -> AsyncIterator[tuple[str, Any]]:
+async def printed_entries(program: Program) -> AsyncIterator[tuple[str, Any]]:
     async for line in program.lines():
         said = cast("dict[str, Any]", line)
         yield said["what"], said["value"]

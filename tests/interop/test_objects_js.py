@@ -83,14 +83,14 @@ async def test_names_and_what_is_said_of_objects_cross_over(
     async with other(node, nats_server, tmp_path) as js:
         await js("create", "files", options={"description": "from JavaScript", "storage": "memory"})
         ours = await jetstream.object_store("files")
-        for place, name in enumerate(NAMES):
-            await js.put("files", f"{name}j", b"%d" % place)
-            await ours.put(f"{name}p", b"%d" % place)
+        for index, name in enumerate(NAMES):
+            await js.put("files", f"{name}j", b"%d" % index)
+            await ours.put(f"{name}p", b"%d" % index)
         wanted = [f"{name}{who}" for name in NAMES for who in "jp"]
         assert await names(ours) == await js("list", "files") == wanted
-        for place, name in enumerate(NAMES):
-            assert await ours.get_bytes(f"{name}j") == b"%d" % place
-            assert await js.get("files", f"{name}p") == b"%d" % place
+        for index, name in enumerate(NAMES):
+            assert await ours.get_bytes(f"{name}j") == b"%d" % index
+            assert await js.get("files", f"{name}p") == b"%d" % index
         await ours.put("🌸", b"for its list")
         assert await js("list", "files") == [*wanted, "🌸"]
 

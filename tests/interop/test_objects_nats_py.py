@@ -62,14 +62,14 @@ async def test_names_and_deletions_cross_over(nats_server: Server, jetstream: Je
     ours = await jetstream.create_object_store(bucket="files", storage="memory")
     async with other(nats_server) as js:
         theirs = await js.object_store("files")
-        for place, name in enumerate(NAMES):
-            await theirs.put(f"{name}t", b"%d" % place)
-            await ours.put(f"{name}o", b"%d" % place)
+        for index, name in enumerate(NAMES):
+            await theirs.put(f"{name}t", b"%d" % index)
+            await ours.put(f"{name}o", b"%d" % index)
         wanted = [f"{name}{who}" for name in NAMES for who in "to"]
         assert await names(ours) == [info.name for info in await theirs.list()] == wanted
-        for place, name in enumerate(NAMES):
-            assert await ours.get_bytes(f"{name}t") == b"%d" % place
-            assert (await theirs.get(f"{name}o")).data == b"%d" % place
+        for index, name in enumerate(NAMES):
+            assert await ours.get_bytes(f"{name}t") == b"%d" % index
+            assert (await theirs.get(f"{name}o")).data == b"%d" % index
         await theirs.delete("a bo")
         await ours.delete("a bt")
         with pytest.raises(ObjectNotFound):

@@ -34,8 +34,8 @@ async def store(stream: Stream, numbers: Iterable[int], subject: str = "s.a", si
     """Stores numbers as messages, padded to a size; returns when the stream has them."""
     connection = stream._api.connection
     payloads = [str(number).encode().ljust(size) for number in numbers]
-    for place, payload in enumerate(payloads, 1):
-        if place % 2000 == 0 or place == len(payloads):  # the server takes in 10,000 unconfirmed messages
+    for index, payload in enumerate(payloads, 1):
+        if index % 2000 == 0 or index == len(payloads):  # the server takes in 10,000 unconfirmed messages
             reply = json.loads((await connection.request(subject, payload)).data)
             assert "error" not in reply, reply
         else:

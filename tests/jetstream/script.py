@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 
-from tests.core.helpers import World
+from tests.core.helpers import ScriptedNetwork
 from tests.kit.clock import advance
 from tests.kit.scripted import Op
 
@@ -19,8 +19,8 @@ STEP = 0.01
 class StreamScript:
     """Answers what a client publishes, one message at a time."""
 
-    def __init__(self, place: World) -> None:
-        self._place = place
+    def __init__(self, net: ScriptedNetwork) -> None:
+        self._net = net
         self._heard: list[Op] = []
         self.seq = 0
 
@@ -43,17 +43,17 @@ class StreamScript:
 
     def _next(self, payload: bytes | None) -> Op | None:
         known = {id(op) for op in self._heard}
-        ops = (op for op in self._place.server.ops if op.name in ("PUB", "HPUB") and id(op) not in known)
+        ops = (op for op in self._net.server.ops if op.name in ("PUB", "HPUB") and id(op) not in known)
         return next((op for op in ops if payload in (None, op.payload)), None)
 
     def say(self, op: Op, payload: bytes | dict[str, object], headers: bytes | None = None) -> None:
         """Any reply to the message."""
         data = payload if isinstance(payload, bytes) else json.dumps(payload, separators=(",", ":")).encode()
         reply = op.args[1]
-        for sid, interest in self._place.server.current.interest.items():
+        for sid, interest in self._net.server.current.interest.items():
             stem = ".".join(interest.tokens[:-1]) + "."
             if reply.startswith(stem) and interest.tokens[-1] in ("*", ">"):
-                self._place.server.deliver(sid, reply, data, headers=headers)
+                self._net.server.deliver(sid, reply, data, headers=headers)
 
     def ack(self, op: Op, seq: int | None = None, **more: object) -> None:
         """The stream has the message."""

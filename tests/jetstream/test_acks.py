@@ -17,7 +17,7 @@ from natsproto.jetstream._message import JsMessage, Metadata, read_ack_subject
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.testing import run_server
-from tests.core.helpers import world
+from tests.core.helpers import scripted_network
 from tests.jetstream.reading import known, make, store
 from tests.kit.clock import advance, virtual_clock
 
@@ -100,8 +100,8 @@ async def test_reason_of_a_term_is_in_the_advisory(jetstream: JetStream, nats_cl
     async with nats_client.subscribe("$JS.EVENT.ADVISORY.CONSUMER.MSG_TERMINATED.>") as advisories:
         await nats_client.flush()
         await (await consumer.next()).term("no such customer")
-        told = json.loads((await advisories.next(timeout=30)).data)
-    assert told["reason"] == "no such customer"
+        reported = json.loads((await advisories.next(timeout=30)).data)
+    assert reported["reason"] == "no such customer"
 
 
 @pytest.mark.slow
@@ -137,15 +137,15 @@ async def test_keep_alive_of_a_job_longer_than_ack_wait(jetstream: JetStream, bi
 @pytest.mark.parametrize(("ack_wait", "pause"), [(30.0, 10.0), (None, 0.5)])
 @virtual_clock
 async def test_keep_alive_sends_three_times_within_ack_wait(ack_wait: float | None, pause: float) -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         loop, said = asyncio.get_running_loop(), list[float]()
         answered, left = (JsMessage("s", f"$JS.ACK.S.C.1.{n}.{n}.1795.0".encode(), b"", None, nc) for n in (1, 2))
         answered._note = left._note = ack_wait
         began = loop.time()
         async with answered.keep_alive():
             for _ in range(9):
-                await place.server.expect("PUB", "$JS.ACK.S.C.1.1.1.1795.0", payload=b"+WPI", timeout=2 * pause)
+                await net.server.expect("PUB", "$JS.ACK.S.C.1.1.1.1795.0", payload=b"+WPI", timeout=2 * pause)
                 said.append(loop.time() - began)
             await answered.ack()
             await advance(10 * pause)
@@ -153,7 +153,7 @@ async def test_keep_alive_sends_three_times_within_ack_wait(ack_wait: float | No
             await advance(0.5 * pause)
         await advance(10 * pause)
         assert said == [pytest.approx(pause * number, rel=0.01) for number in range(1, 10)]
-        assert place.server.count("PUB") == 10
+        assert net.server.count("PUB") == 10
 
 
 async def test_keep_alive_ends_with_its_block_and_the_ack(jetstream: JetStream) -> None:
@@ -207,19 +207,19 @@ async def test_metadata_tells_where_a_message_stands(jetstream: JetStream) -> No
     stream = await make(jetstream, 3)
     consumer = await stream.create_consumer(durable_name="d", filter_subject="s.>")
     message = (await consumer.fetch(2))[1]
-    told = message.metadata
-    assert told == Metadata(
+    reported = message.metadata
+    assert reported == Metadata(
         domain="",
         stream="S",
         consumer="d",
         num_delivered=1,
         stream_seq=2,
         consumer_seq=2,
-        timestamp=told.timestamp,
+        timestamp=reported.timestamp,
         num_pending=1,
     )
     assert message.position == ("d", 2, 2)
-    assert (await stream.get_message(2)).time == told.timestamp
+    assert (await stream.get_message(2)).time == reported.timestamp
 
 
 async def test_acknowledgements_of_the_second_kind_work() -> None:
@@ -291,7 +291,7 @@ def test_metadata_is_a_value() -> None:
         "$JS.ACK",
     ],
 )
-def test_what_is_no_ack_subject_is_told(subject: str) -> None:
+def test_what_is_no_ack_subject_is_reported(subject: str) -> None:
     with pytest.raises(LocalProtocolError, match="is not an ack subject"):
         read_ack_subject(subject)
 

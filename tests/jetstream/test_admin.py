@@ -80,7 +80,7 @@ async def until(look: Look, enough: Callable[[ClusterInfo], bool]) -> ClusterInf
                 return seen
 
 
-async def told(events: Advisories, kind: type[Advisory]) -> Advisory:
+async def next_advisory(events: Advisories, kind: type[Advisory]) -> Advisory:
     """The next event of this kind, which must be known to the last field."""
     while type(event := await events.next(LONG)) is not kind:
         assert type(event) is not Advisory, f"unknown: {event}"
@@ -106,7 +106,7 @@ async def test_leaders_of_stream_and_consumer_step_down(app: Client) -> None:
     first = await until(of_stream, lambda info: bool(info.leader) and len(info.replicas) == 2)
     async with js.advisories() as events:
         await js.admin.step_down_stream_leader("S")
-        elected = await told(events, advisory.StreamLeaderElected)
+        elected = await next_advisory(events, advisory.StreamLeaderElected)
         assert getattr(elected, "stream", "") == "S"
     second = await until(of_stream, lambda info: info.leader not in ("", first.leader))
     wanted = next(peer.name for peer in second.replicas if peer.name != first.leader)
@@ -177,7 +177,7 @@ async def test_meta_leader_steps_down(cluster: Cluster, system: Client) -> None:
     wanted = next(server.name for server in cluster.servers if server.name != first)
     async with js.advisories() as events:
         await js.admin.step_down_meta_leader(placement=Placement(preferred=wanted))
-        assert getattr(await told(events, advisory.MetaLeaderElected), "cluster", "") == "natsproto"
+        assert getattr(await next_advisory(events, advisory.MetaLeaderElected), "cluster", "") == "natsproto"
     async with asyncio.timeout(LONG):  # not all nodes have heard of it at once
         while (second := (await cluster.meta_leader()).name) == first:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -265,7 +265,7 @@ async def test_cluster_is_rescued_and_its_dead_are_removed() -> None:
             async with js.advisories() as events:
                 agreed = await rescued(js.admin)
                 assert [(one.server, one.prev_quorum, one.new_quorum) for one in agreed] == [(survivor.name, 2, 1)]
-                assert getattr(await told(events, advisory.MetaRescued), "new_quorum", 0) == 1
+                assert getattr(await next_advisory(events, advisory.MetaRescued), "new_quorum", 0) == 1
             async with asyncio.timeout(30):
                 while True:
                     try:

@@ -43,7 +43,7 @@ class Ear:
             self._heard.append(event)
 
 
-async def test_life_of_a_stream_and_a_consumer_is_told(
+async def test_life_of_a_stream_and_a_consumer_is_reported(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
     async with jetstream.advisories() as events:
@@ -106,7 +106,7 @@ async def test_life_of_a_stream_and_a_consumer_is_told(
         assert (await ear.next(advisory.RestoreCompleted)).bytes > 0
 
 
-async def test_message_that_is_given_up_is_told(jetstream: JetStream, nats_client: Client) -> None:
+async def test_message_that_is_given_up_is_reported(jetstream: JetStream, nats_client: Client) -> None:
     async with jetstream.advisories("$JS.EVENT.ADVISORY.CONSUMER.MAX_DELIVERIES.>") as events:
         ear = Ear(events)
         stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory")
@@ -120,7 +120,7 @@ async def test_message_that_is_given_up_is_told(jetstream: JetStream, nats_clien
             assert (event.stream, event.consumer, event.stream_seq, event.deliveries) == ("S", "c", 1, 1)
 
 
-async def test_abandoned_batch_is_told(jetstream: JetStream, nats_client: Client) -> None:
+async def test_abandoned_batch_is_reported(jetstream: JetStream, nats_client: Client) -> None:
     async with jetstream.advisories() as events:
         ear = Ear(events)
         await jetstream.create_stream(name="S", subjects=["s"], storage="memory", allow_atomic=True)
@@ -161,7 +161,7 @@ def test_advisory_with_changed_fields_is_kept_raw() -> None:
     assert "a string now" in str(event.extra["data"])
 
 
-def test_every_kind_is_told_apart() -> None:
+def test_every_kind_is_reported_apart() -> None:
     assert len(set(advisory.ADVISORY_TYPES.values())) == len(advisory.ADVISORY_TYPES)
     for name, kind in advisory.ADVISORY_TYPES.items():
         assert type(advisory.read_advisory(json.dumps({"type": name}).encode())) is kind

@@ -18,7 +18,7 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api_trace import ApiTrace, redacted
-from tests.core.helpers import world
+from tests.core.helpers import scripted_network
 from tests.faults.helpers import EventRecorder
 from tests.kit.scripted import Behaviour
 
@@ -43,7 +43,7 @@ async def test_trace_has_request_response_and_duration(nats_client: Client) -> N
     assert all(0 < exchange.duration < 5 and exchange.error is None for exchange in seen)
 
 
-async def test_what_users_have_stored_is_not_told(nats_client: Client) -> None:
+async def test_what_users_have_stored_is_not_reported(nats_client: Client) -> None:
     seen: list[ApiTrace] = []
     js = nats_client.jetstream(trace=seen.append)
     stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
@@ -77,13 +77,13 @@ def test_trace_of_an_unreadable_response_has_its_size(response: bytes) -> None:
     assert redacted("$JS.API.INFO", response) == response
 
 
-async def test_what_came_instead_of_a_response_is_told(nats_client: Client) -> None:
+async def test_what_came_instead_of_a_response_is_reported(nats_client: Client) -> None:
     seen: list[ApiTrace] = []
     elsewhere = nats_client.jetstream(domain="elsewhere", trace=seen.append)
     with pytest.raises(JetStreamNotEnabled):
         await elsewhere.account_info()
-    async with world(Behaviour(route=False)) as place:
-        js = (await place.connect()).jetstream(timeout=0.05, trace=seen.append)
+    async with scripted_network(Behaviour(route=False)) as net:
+        js = (await net.connect()).jetstream(timeout=0.05, trace=seen.append)
         with pytest.raises(RequestTimeout):
             await js.account_info()
         waiting = asyncio.create_task(js.account_info(timeout=10))
@@ -96,18 +96,18 @@ async def test_what_came_instead_of_a_response_is_told(nats_client: Client) -> N
     assert [exchange.response for exchange in seen] == [b""] * 3
 
 
-async def test_a_trace_that_raises_harms_nothing_and_is_told(
+async def test_a_trace_that_raises_is_reported_and_harmless(
     nats_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(exchange: ApiTrace) -> None:
         raise ZeroDivisionError(exchange.subject)
 
-    diary = EventRecorder()
-    silence = nats_client.add_listener(diary)
+    recorder = EventRecorder()
+    silence = nats_client.add_listener(recorder)
     with caplog.at_level(logging.ERROR, "natsproto"):
         assert (await nats_client.jetstream(trace=fail).account_info()).streams == 0
     silence()
-    assert [type(event).__name__ for event in diary.events] == ["HandlerFailed"]
+    assert [type(event).__name__ for event in recorder.events] == ["HandlerFailed"]
     assert "trace of $JS.API.INFO failed" in caplog.text
     with pytest.raises(ConfigError):
         nats_client.jetstream(trace="print")  # type: ignore[arg-type]

@@ -24,7 +24,7 @@ from natsproto.errors import (
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._stream import Stream
-from tests.core.helpers import World, world
+from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
@@ -170,7 +170,7 @@ async def test_no_stream_is_said(jetstream: JetStream) -> None:
             await batch.publish("nowhere")
 
 
-async def test_a_batch_that_waited_too_long_is_told_again(jetstream: JetStream, stream: Stream) -> None:
+async def test_a_batch_that_waited_too_long_is_sent_again(jetstream: JetStream, stream: Stream) -> None:
     """The server forgets a batch after ten seconds of silence; a gap makes it do so at once."""
     async with jetstream.atomic_batch() as batch:
         for number in range(4):
@@ -189,24 +189,24 @@ async def test_many_batches_at_once(jetstream: JetStream, stream: Stream) -> Non
     await asyncio.gather(*(one(name) for name in range(40)))
     held = [message.subject async for message in stream.get_batch()]
     assert len(held) == 800
-    assert all(len(set(held[place : place + 20])) == 1 for place in range(0, 800, 20)), "batches are mixed"
+    assert all(len(set(held[index : index + 20])) == 1 for index in range(0, 800, 20)), "batches are mixed"
 
 
 # ---------------------------------------------------------------- on a scripted one
 
 
 @asynccontextmanager
-async def stage() -> AsyncIterator[tuple[World, Client, StreamScript]]:
+async def stage() -> AsyncIterator[tuple[ScriptedNetwork, Client, StreamScript]]:
     """A client on a server that knows batches, whose streams are played by the test."""
-    async with world(Behaviour(route=False, greeting={"api_lvl": 2})) as place:
-        yield place, await place.connect(), StreamScript(place)
+    async with scripted_network(Behaviour(route=False, greeting={"api_lvl": 2})) as net:
+        yield net, await net.connect(), StreamScript(net)
 
 
 def header(op: Op, name: str) -> str:
     return op.headers.decode().partition(f"{name}: ")[2].partition("\r")[0]
 
 
-def told(ops: list[Op]) -> list[tuple[bytes, str, str]]:
+def message_and_batch_headers(ops: list[Op]) -> list[tuple[bytes, str, str]]:
     return [(op.payload, header(op, "Nats-Batch-Sequence"), header(op, "Nats-Batch-Commit")) for op in ops]
 
 
@@ -226,10 +226,10 @@ async def test_batch_waits_for_its_first_message_and_commit() -> None:
         await filling
         rest = await stream.heard_all(2)
         assert all(len(op.args) == 1 for op in rest), "they have no reply subject"
-        assert told([first, *rest]) == [(b"0", "1", ""), (b"1", "2", ""), (b"2", "3", "")]
+        assert message_and_batch_headers([first, *rest]) == [(b"0", "1", ""), (b"1", "2", ""), (b"2", "3", "")]
         committing = asyncio.create_task(batch.commit())
         last = await stream.heard()
-        assert told([last]) == [(b"3", "4", "1")]
+        assert message_and_batch_headers([last]) == [(b"3", "4", "1")]
         assert len({header(op, "Nats-Batch-Id") for op in (first, *rest, last)}) == 1
         stream.ack(last, 9, batch="x", count=4)
         ack = await committing
@@ -251,7 +251,7 @@ async def test_incomplete_batch_is_sent_again_with_a_new_id() -> None:
         again = [await stream.heard()]
         stream.say(again[0], b"")
         again += await stream.heard_all(2)
-        assert told(again) == [(b"0", "1", ""), (b"1", "2", ""), (b"2", "3", "1")]
+        assert message_and_batch_headers(again) == [(b"0", "1", ""), (b"1", "2", ""), (b"2", "3", "1")]
         assert header(again[0], "Nats-Batch-Id") != header(first, "Nats-Batch-Id")
         stream.ack(again[2], 3, batch="x", count=3)
         await committing
@@ -266,7 +266,7 @@ async def test_first_message_is_sent_again_with_a_new_id() -> None:
         filling = asyncio.create_task(fill(batch, 2))
         asked = await stream.heard_all(4)  # after 1, 3 and 7 seconds
         assert 7.0 <= loop.time() - begun < 7.1
-        assert told(asked) == [(b"0", "1", "")] * 4
+        assert message_and_batch_headers(asked) == [(b"0", "1", "")] * 4
         assert len({header(op, "Nats-Batch-Id") for op in asked}) == 4
         stream.say(asked[0], b"")  # too late: what was told since is another batch
         assert await stream.silent()
@@ -275,7 +275,10 @@ async def test_first_message_is_sent_again_with_a_new_id() -> None:
         await filling
         committing = asyncio.create_task(batch.commit())
         last = await stream.heard()
-        assert (told([last]), header(last, "Nats-Batch-Id")) == ([(b"1", "2", "1")], header(asked[3], "Nats-Batch-Id"))
+        assert (message_and_batch_headers([last]), header(last, "Nats-Batch-Id")) == (
+            [(b"1", "2", "1")],
+            header(asked[3], "Nats-Batch-Id"),
+        )
         stream.ack(last, 2, batch="x", count=2)
         await committing
 
@@ -294,14 +297,14 @@ async def test_a_first_message_is_given_up_at_the_timeout() -> None:
 
 @virtual_clock
 async def test_connection_lost_before_the_commit() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         batch = nc.jetstream().atomic_batch()
         await batch.publish("a", b"0")
         publishing = asyncio.create_task(batch.publish("a", b"1"))
         await stream.heard(b"0")
-        place.down()
+        net.down()
         await publishing
-        place.up()
+        net.up()
         committing = asyncio.create_task(batch.commit())
         stream.say(await stream.heard(b"0"), b"")
         stream.ack(await stream.heard(b"1"), 2, batch="x", count=2)
@@ -310,15 +313,15 @@ async def test_connection_lost_before_the_commit() -> None:
 
 @virtual_clock
 async def test_connection_lost_after_the_commit_is_uncertain() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         batch = nc.jetstream().atomic_batch()
         await batch.publish("a", b"0")
         committing = asyncio.create_task(batch.commit())
         await stream.heard()
-        place.down()
+        net.down()
         with pytest.raises(PublishUncertain, match="commit of a batch of 1"):
             await committing
-        place.up()
+        net.up()
         assert await stream.silent(2.0)
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch(timeout=2)

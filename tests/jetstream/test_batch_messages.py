@@ -42,8 +42,8 @@ def test_settled_messages_leave_their_subject(steps: list[bytes | int]) -> None:
 def test_failure_has_number_subject_and_size() -> None:
     messages = added(b"a", b"bb", b"ccc")
     messages.settle(1)
-    for place in (-1, 0, 1, 2):  # the first and last are not pending
-        messages.fail(place, REFUSED)
+    for index in (-1, 0, 1, 2):  # the first and last are not pending
+        messages.fail(index, REFUSED)
     assert messages.failures == 2
     error = messages.take_error()
     assert isinstance(error, PublishFailed)

@@ -265,8 +265,8 @@ def test_a_stream_can_be_sealed_and_stays_so(raw: RawClient) -> None:
 
 
 def test_start_time_keeps_nanoseconds_and_offset(raw: RawClient) -> None:
-    told = "2024-05-01T10:00:00.123456789+02:00"
-    mirror = StreamSource(name="ORIGIN", opt_start_time=Timestamp.parse(told))
+    reported = "2024-05-01T10:00:00.123456789+02:00"
+    mirror = StreamSource(name="ORIGIN", opt_start_time=Timestamp.parse(reported))
     stream = create_stream(raw, StreamConfig(name="S", mirror=mirror)).config
     assert update_stream(raw, stream).config == stream
     for text in ("2024-05-01T10:00:00.123456+02:00", "2024-05-01T08:00:00.123456789Z"):

@@ -202,37 +202,37 @@ async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
     ):
         stream = await admin.jetstream().create_stream(name="S", subjects=["s.>"], num_replicas=3)
         await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT)
-        place = Scene(cluster, stream, await nc.jetstream().stream("S", bind=True), Publisher(out))
-        nc.add_listener(place.events.append)
-        publishing = [asyncio.ensure_future(place.publisher.run(lane)) for lane in range(2)]
-        reading = [asyncio.ensure_future(place.read_durable()), asyncio.ensure_future(place.read_ordered())]
+        index = Scene(cluster, stream, await nc.jetstream().stream("S", bind=True), Publisher(out))
+        nc.add_listener(index.events.append)
+        publishing = [asyncio.ensure_future(index.publisher.run(lane)) for lane in range(2)]
+        reading = [asyncio.ensure_future(index.read_durable()), asyncio.ensure_future(index.read_ordered())]
         try:
-            await place.reading(AFTER_ELECTIONS)
-            place.faults = 0
-            yield place
-            place.publisher.stop()
+            await index.reading(AFTER_ELECTIONS)
+            index.faults = 0
+            yield index
+            index.publisher.stop()
             await asyncio.gather(*publishing)
-            await place.read_all()
+            await index.read_all()
         finally:
             for task in (*publishing, *reading):
                 task.cancel()
             done = await asyncio.gather(*publishing, *reading, return_exceptions=True)
         failures = [error for error in done if isinstance(error, Exception)]
         assert failures == []
-        place.check()
+        index.check()
 
 
 async def test_readers_go_on_after_step_downs_and_deletes() -> None:
-    async with run_cluster(3) as cluster, scene(cluster, cluster.servers[0]) as place:
+    async with run_cluster(3) as cluster, scene(cluster, cluster.servers[0]) as index:
         for _ in range(2):
             for what in ("STREAM.S", "CONSUMER.S.d"):
-                await place.step_down(what)
-                await place.reading(SOON)
+                await index.step_down(what)
+                await index.reading(SOON)
         for _ in range(2):
-            name, _ = await place.ordered_consumer()
-            await place.stream.delete_consumer(name)
-            await place.reading(SOON)
-        missed = [notice for notice in notices(place.events) if isinstance(notice.error, errors.HeartbeatMissed)]
+            name, _ = await index.ordered_consumer()
+            await index.stream.delete_consumer(name)
+            await index.reading(SOON)
+        missed = [notice for notice in notices(index.events) if isinstance(notice.error, errors.HeartbeatMissed)]
         assert [notice for notice in missed if notice.consumer == "d"] == [], "told by the next leader, not by silence"
 
 
@@ -242,26 +242,26 @@ async def test_ordered_reader_survives_a_killed_server() -> None:
     """
     async with run_cluster(3) as cluster:
         home = await cluster.meta_leader()
-        async with scene(cluster, home) as place:
-            await place.gather(home)
-            name, where = await place.ordered_consumer()
+        async with scene(cluster, home) as index:
+            await index.gather(home)
+            name, where = await index.ordered_consumer()
             while where == home.name:
-                await place.stream.delete_consumer(name)
-                await place.reading(AFTER_ELECTIONS)
-                name, where = await place.ordered_consumer()
+                await index.stream.delete_consumer(name)
+                await index.reading(AFTER_ELECTIONS)
+                name, where = await index.ordered_consumer()
             victim = next(server for server in cluster.servers if server.name == where)
             victim.kill()
-            await place.reading(AFTER_ELECTIONS)
-            await place.tidy()
+            await index.reading(AFTER_ELECTIONS)
+            await index.tidy()
 
 
 async def test_readers_go_on_after_an_election() -> None:
     async with run_cluster(3) as cluster:
         home = await cluster.meta_leader()
-        async with scene(cluster, home) as place:
-            await place.gather(home)
+        async with scene(cluster, home) as index:
+            await index.gather(home)
             home.kill()
-            await place.reading(AFTER_ELECTIONS)
+            await index.reading(AFTER_ELECTIONS)
             await home.restart()
             await cluster.ready()
-            await place.reading(AFTER_ELECTIONS)
+            await index.reading(AFTER_ELECTIONS)

@@ -10,7 +10,7 @@ import pytest
 
 from natsproto.errors import ConsumerGone, PullRefused
 from natsproto.jetstream import JetStream, JsMessage
-from tests.core.helpers import turns, world
+from tests.core.helpers import scripted_network, turns
 from tests.jetstream.reading import eventually, make, store
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
@@ -76,8 +76,8 @@ async def test_end_that_a_wait_raised_is_not_logged(jetstream: JetStream, caplog
 @virtual_clock
 async def test_end_during_a_stop_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
     """The consumer is deleted while the end of the block waits for the server."""
-    async with world(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as place:
-        server, nc = place.server, await place.connect()
+    async with scripted_network(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as net:
+        server, nc = net.server, await net.connect()
         consumer = await (await nc.jetstream().stream("S", bind=True)).consumer("d", bind=True)
         began, go_on = asyncio.Event(), asyncio.Event()
 

@@ -70,14 +70,14 @@ async def test_nak_delay_that_fails_is_reported(consumer: PullConsumer, nats_cli
 
 
 async def test_error_cb_of_every_kind(consumer: PullConsumer, caplog: pytest.LogCaptureFixture) -> None:
-    told: list[str] = []
+    on_error: list[str] = []
 
     async def fail(message: JsMessage) -> None:
         raise ValueError(message.data.decode())
 
     async def later(message: JsMessage, error: BaseException) -> None:
         await asyncio.sleep(0)
-        told.append(str(error))
+        on_error.append(str(error))
 
     def raises(message: JsMessage, error: BaseException) -> None:
         raise LookupError("in error_cb")
@@ -85,7 +85,7 @@ async def test_error_cb_of_every_kind(consumer: PullConsumer, caplog: pytest.Log
     await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1)
     await consumer.consume(fail, on_error="term", error_cb=raises, stop_after=1)
     await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1)
-    assert told == ["1", "3"]
+    assert on_error == ["1", "3"]
     assert [line for line in caplog.messages if "error_cb" in line] == [
         "error_cb of consumer 'd' of stream 'S' failed: LookupError('in error_cb')"
     ]
@@ -98,10 +98,10 @@ async def test_cancelled_error_of_a_handler_is_a_failure(consumer: PullConsumer)
     async def handler(message: JsMessage) -> None:
         raise asyncio.CancelledError
 
-    def told(message: JsMessage, error: BaseException) -> None:
+    def on_error(message: JsMessage, error: BaseException) -> None:
         failed.append(type(error))
 
-    await consumer.consume(handler, on_error="term", error_cb=told, stop_after=3)
+    await consumer.consume(handler, on_error="term", error_cb=on_error, stop_after=3)
     assert failed == [asyncio.CancelledError] * 3
 
 

@@ -129,7 +129,7 @@ async def test_bound_consumer_makes_no_call_but_the_pull(jetstream: JetStream, n
     assert len(calls) == 3
 
 
-async def test_least_privileges_are_enough_and_less_is_told(jetstream: JetStream, nats_server: Server) -> None:
+async def test_least_privileges_suffice_and_less_is_reported(jetstream: JetStream, nats_server: Server) -> None:
     config = """
     authorization { users: [
       { user: all, password: x }
@@ -347,7 +347,7 @@ async def test_messages_survive_a_crash_read_or_not(jetstream: JetStream, nats_s
     assert seen[:3] == [1, 2, 3]
 
 
-async def test_consumer_that_did_not_survive_is_told(jetstream: JetStream, nats_server: Server) -> None:
+async def test_consumer_that_did_not_survive_is_reported(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
     async with consumer.messages() as messages:
@@ -388,7 +388,7 @@ async def test_messages_are_bounded_and_never_dry_up(jetstream: JetStream, bound
     assert numbers(seen) == list(range(1, 301))
 
 
-async def test_message_that_is_bigger_than_the_bound_is_told(jetstream: JetStream) -> None:
+async def test_message_bigger_than_the_bound_is_reported(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     await store(stream, [1], size=5000)
     consumer = await stream.create_consumer(durable_name="d")
@@ -616,10 +616,10 @@ async def test_consume_handles_messages_of_a_key_in_order(jetstream: JetStream) 
     assert together > 1
 
 
-async def test_failures_are_answered_and_told_as_asked(jetstream: JetStream, nats_client: Client) -> None:
+async def test_failures_are_answered_and_reported_as_asked(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 3)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
-    told: list[tuple[bytes, str]] = []
+    reported: list[tuple[bytes, str]] = []
 
     async def handler(message: JsMessage) -> None:
         if message.data == b"2" and message.metadata.num_delivered == 1:
@@ -627,9 +627,9 @@ async def test_failures_are_answered_and_told_as_asked(jetstream: JetStream, nat
 
     async with events(nats_client) as seen:
         await consumer.consume(
-            handler, stop_after=4, error_cb=lambda message, error: told.append((message.data, str(error)))
+            handler, stop_after=4, error_cb=lambda message, error: reported.append((message.data, str(error)))
         )
-    assert told == [(b"2", "two")]
+    assert reported == [(b"2", "two")]
     assert [(event.handler, str(event.error)) for event in seen if isinstance(event, HandlerFailed)] == [
         ("handler of consumer 'd' of stream 'S'", "two")
     ]
@@ -768,7 +768,7 @@ async def test_stopping_from_inside_a_handler(jetstream: JetStream) -> None:
         {"max_messages": 0},
     ],
 )
-async def test_wrong_policies_are_told_at_once(jetstream: JetStream, arguments: dict[str, object]) -> None:
+async def test_wrong_policies_are_reported_at_once(jetstream: JetStream, arguments: dict[str, object]) -> None:
     consumer = await (await jetstream.stream("S", bind=True)).consumer("d", bind=True)
     with pytest.raises(ConfigError):
         consumer.consume(print, **arguments)  # type: ignore[arg-type]

@@ -206,10 +206,10 @@ async def test_start_time_counts_nanoseconds(jetstream: JetStream, nats_client: 
     stream = await make(jetstream)
     await store_many(nats_client, 200)
     times = [message.time async for message in stream.get_batch()]
-    for place in (1, 57, 120, 199):
-        assert (await stream.get_next_message(start_time=times[place])).time == times[place]
-        just_after = Timestamp.from_ns(times[place - 1].ns + 1)
-        assert (await stream.get_next_message(start_time=just_after)).seq == place + 1
+    for index in (1, 57, 120, 199):
+        assert (await stream.get_next_message(start_time=times[index])).time == times[index]
+        just_after = Timestamp.from_ns(times[index - 1].ns + 1)
+        assert (await stream.get_next_message(start_time=just_after)).seq == index + 1
 
 
 async def test_get_from_the_leader_without_direct_get(jetstream: JetStream, nats_client: Client) -> None:

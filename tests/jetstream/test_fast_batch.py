@@ -280,7 +280,7 @@ async def test_refused_first_message_with_gaps(jetstream: JetStream, flow: int) 
 
 
 @pytest.mark.parametrize("gap", ["fail", "ok"])
-async def test_a_full_stream_is_told(jetstream: JetStream, gap: str) -> None:
+async def test_a_full_stream_is_reported(jetstream: JetStream, gap: str) -> None:
     stream = await jetstream.create_stream(
         name="L", subjects=["l"], storage="memory", allow_batched=True, allow_direct=True, max_msgs=5, discard="new"
     )
@@ -361,7 +361,7 @@ async def numbers_count(stream: Stream) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, auto_msg_id: bool) -> None:
-    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+    async with through_a_proxy(nats_server) as (proxy, nc, recorder):
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(
             name="F", subjects=["f"], storage="memory", allow_batched=True, allow_direct=True
@@ -372,7 +372,7 @@ async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, au
                 if number % 700 == 350:
                     proxy.cut()
                 await pub.publish("f", b"%d" % number)
-        assert len(diary.of(Disconnected)) >= 6
+        assert len(recorder.of(Disconnected)) >= 6
         assert await numbers(stream) == list(range(5000))
 
 
@@ -395,8 +395,10 @@ async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) 
 
 @pytest.mark.slow
 async def test_server_restart_with_and_without_ids(nats_server: Server) -> None:
-    diary = EventRecorder()
-    async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
+    recorder = EventRecorder()
+    async with natsproto.connect(
+        nats_server.url, on_event=recorder, reconnect_wait=0.02, max_reconnect_attempts=-1
+    ) as nc:
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="F", subjects=["f"], storage="file", allow_batched=True, allow_direct=True)
         async with js.fast_publisher(auto_msg_id=True) as pub:
@@ -441,7 +443,7 @@ async def test_one_message_and_a_restart_store_one(series: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("gaps", "auto_msg_id"), [(False, False), (False, True), (True, False), (True, True)])
-async def test_random_faults_are_told_by_fast_batches(nats_server: Server, gaps: bool, auto_msg_id: bool) -> None:
+async def test_random_faults_are_reported_by_fast_batches(nats_server: Server, gaps: bool, auto_msg_id: bool) -> None:
     """As the model has it (test_fast_batch_state), on a network that breaks."""
     print(f"seed {(seed := random.randrange(2**32))}")
     rng, taken, lost = random.Random(seed), 0, 0

@@ -179,7 +179,7 @@ def test_too_many_failures(failed: int) -> None:
     assert batch.state.has_too_many_failures is (failed >= 8)
 
 
-def test_own_refusal_is_told_alone() -> None:
+def test_own_refusal_is_reported_alone() -> None:
     """With gaps allowed: the others are told later."""
     batch = Batch(4, gap_ok=True)
     for number in (2, 3, 4):

@@ -20,7 +20,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch import FastPublisher
-from tests.core.helpers import World, world
+from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.script import STEP, StreamScript
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
@@ -76,8 +76,8 @@ async def leave(pub: FastPublisher) -> None:
 
 @virtual_clock
 async def test_first_message_is_acked_with_the_flow() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub = nc.jetstream().fast_publisher(flow=100, outstanding=2)
         async with pub:
             tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(1, 31)]
@@ -104,8 +104,8 @@ async def test_first_message_is_acked_with_the_flow() -> None:
 
 @virtual_clock
 async def test_ack_covers_lost_acks_before_it() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 2)
         for _ in range(3):
             await pub.publish("a")
@@ -121,8 +121,8 @@ async def test_ack_covers_lost_acks_before_it() -> None:
 
 @virtual_clock
 async def test_silent_stream_is_pinged() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 2, flow=4, outstanding=1)
         tasks = [asyncio.create_task(pub.publish("a", b"%d" % number)) for number in range(2, 6)]
         await stream.heard_all(1)
@@ -136,8 +136,8 @@ async def test_silent_stream_is_pinged() -> None:
 
 @virtual_clock
 async def test_gap_ends_the_batch_and_another_follows() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, first = await start(nc, stream, 100)
         for number in range(2, 8):
             await pub.publish("a", b"%d" % number)
@@ -158,10 +158,10 @@ async def test_gap_ends_the_batch_and_another_follows() -> None:
         await leave(pub)
 
 
-async def lose_ack(place: World, pub: FastPublisher, committing: asyncio.Task[PubAck]) -> None:
+async def lose_ack(net: ScriptedNetwork, pub: FastPublisher, committing: asyncio.Task[PubAck]) -> None:
     """The connection is lost with the acknowledgement of a commit."""
-    place.down()
-    place.up()
+    net.down()
+    net.up()
     with pytest.raises(PublishUncertain, match="the acknowledgement of the batch was lost"):
         await committing
     assert (pub.lost, pub.pending) == (1, 0)
@@ -170,35 +170,35 @@ async def lose_ack(place: World, pub: FastPublisher, committing: asyncio.Task[Pu
 
 @virtual_clock
 async def test_commit_with_a_lost_ack_is_uncertain() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100, gap="ok")
         flushing = asyncio.create_task(pub.flush())
         stream.done(await stream.heard(), 1)
         await flushing
         committing = asyncio.create_task(pub.commit("a", b"2"))
         await stream.heard(b"2")
-        await lose_ack(place, pub, committing)
+        await lose_ack(net, pub, committing)
 
 
 @virtual_clock
 async def test_commit_waits_for_the_ack_of_its_batch() -> None:
     """Not for that of the batch which was ending while it waited."""
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100, gap="ok")
         end = await stream.heard(timeout=10)  # an idle batch is committed
         committing = asyncio.create_task(pub.commit("a", b"last"))
         await advance(STEP)
         stream.done(end, 1)
         await stream.heard(b"last")
-        await lose_ack(place, pub, committing)
+        await lose_ack(net, pub, committing)
 
 
 @virtual_clock
 async def test_allowed_gaps_are_counted() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100, gap="ok")
         for number in range(2, 8):
             await pub.publish("a", b"%d" % number)
@@ -214,16 +214,16 @@ async def test_allowed_gaps_are_counted() -> None:
 
 @virtual_clock
 async def test_reconnect_asks_the_stream_before_sending() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100)
         for number in range(2, 5):
             await pub.publish("a", b"%d" % number)
         await stream.heard_all(3)
-        place.down()
+        net.down()
         await advance(0.1)
         await pub.publish("a", b"5")
-        place.up()
+        net.up()
         ping = await stream.heard()
         assert word(ping) == (500, 4, 4)
         assert await stream.silent(0.5)
@@ -235,8 +235,8 @@ async def test_reconnect_asks_the_stream_before_sending() -> None:
 @virtual_clock
 async def test_forgotten_batch_is_uncertain_without_ids() -> None:
     unknown = {"error": {"code": 400, "err_code": 10208, "description": "unknown"}, "stream": "S", "seq": 0}
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100)
         stream.say((await publish_and_hear(pub, stream)), unknown)
         await advance(STEP)
@@ -244,15 +244,15 @@ async def test_forgotten_batch_is_uncertain_without_ids() -> None:
             await pub.flush()
         assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain] * 2
         await leave(pub)
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, first = await start(nc, stream, 100, auto_msg_id=True)
         stream.say((await publish_and_hear(pub, stream)), unknown)
         again = await stream.heard()
         assert (word(again)[2], again.headers) == (0, first.headers)
         await leave(pub)
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100, gap="ok")
         stream.say((await publish_and_hear(pub, stream)), unknown)
         await advance(STEP)
@@ -268,8 +268,8 @@ async def publish_and_hear(pub: FastPublisher, stream: FastScript) -> Op:
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 @virtual_clock
 async def test_silence_ends_at_the_timeout_as_uncertain(auto_msg_id: bool) -> None:
-    async with world(FAST) as place:
-        nc = await place.connect()
+    async with scripted_network(FAST) as net:
+        nc = await net.connect()
         pub = nc.jetstream().fast_publisher(timeout=4, auto_msg_id=auto_msg_id)
         async with pub:
             started = asyncio.get_running_loop().time()
@@ -280,8 +280,8 @@ async def test_silence_ends_at_the_timeout_as_uncertain(auto_msg_id: bool) -> No
 
 @virtual_clock
 async def test_an_election_is_waited_for() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub = await nc.jetstream(timeout=20).fast_publisher().__aenter__()
         first = asyncio.create_task(pub.publish("a", b"1"))
         stream.nobody(await stream.heard())
@@ -304,8 +304,8 @@ async def test_an_election_is_waited_for() -> None:
 @pytest.mark.parametrize("auto_msg_id", [False, True])
 @virtual_clock
 async def test_missing_stream_between_batches_times_out(auto_msg_id: bool) -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub = await nc.jetstream(timeout=4).fast_publisher(auto_msg_id=auto_msg_id).__aenter__()
         first = asyncio.create_task(pub.publish("a", b"1"))
         stream.flow(await stream.heard(), 0, 100)
@@ -337,8 +337,8 @@ async def test_missing_stream_between_batches_times_out(auto_msg_id: bool) -> No
 
 @virtual_clock
 async def test_a_busy_stream_is_given_time() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub = await nc.jetstream(timeout=20).fast_publisher().__aenter__()
         first = asyncio.create_task(pub.publish("a", b"1"))
         for _ in range(3):
@@ -350,8 +350,8 @@ async def test_a_busy_stream_is_given_time() -> None:
 
 @virtual_clock
 async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100)
         committing = asyncio.create_task(pub.commit("a", b"2"))
         assert word(await stream.heard()) == (500, 2, 2)
@@ -365,9 +365,9 @@ async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
         await flushing
         flush = asyncio.create_task(pub.flush())
         assert word(await stream.heard()) == (500, 2, 3)
-        place.down()
+        net.down()
         await advance(0.1)
-        place.up()
+        net.up()
         end = await stream.heard()
         assert word(end) == (500, 2, 3)
         stream.done(end, 1)
@@ -381,8 +381,8 @@ async def test_server_without_fast_ingest_is_noticed() -> None:
         with pytest.raises(UnsupportedByServer, match=r"2\.14"):
             async with nc.jetstream().fast_publisher():
                 pass
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         async with nc.jetstream().fast_publisher() as pub:
             first = asyncio.create_task(pub.publish("a", b"1"))
             stream.ack(await stream.heard(), 7)
@@ -395,17 +395,17 @@ async def test_server_without_fast_ingest_is_noticed() -> None:
 
 @virtual_clock
 async def test_a_denied_subject_or_a_closed_client_ends_it() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub = nc.jetstream().fast_publisher()
         async with pub:
             first = asyncio.create_task(pub.publish("secret"))
             await stream.heard()
-            place.server.err('Permissions Violation for Publish to "secret"')
+            net.server.err('Permissions Violation for Publish to "secret"')
             with pytest.raises(PermissionDenied):
                 await first
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, _ = await start(nc, stream, 100)
         await nc.close()
         with pytest.raises(PublishFailed):
@@ -416,12 +416,12 @@ async def test_a_denied_subject_or_a_closed_client_ends_it() -> None:
 
 @virtual_clock
 async def test_answers_that_make_no_sense_do_no_harm() -> None:
-    async with world(FAST) as place:
-        nc, stream = await place.connect(), FastScript(place)
+    async with scripted_network(FAST) as net:
+        nc, stream = await net.connect(), FastScript(net)
         pub, op = await start(nc, stream, 100)
         inbox = ".".join(op.args[1].split(".")[:2])
         for token in ("x", "a.b.c.d.e.f", f"{batch_of(op)}.500.fail.x.1.$FI", "other.500.fail.1.1.$FI"):
-            place.server.send(f"MSG {inbox}.{token} 1 2\r\n{{}}\r\n".encode())
+            net.server.send(f"MSG {inbox}.{token} 1 2\r\n{{}}\r\n".encode())
         await publish_and_hear(pub, stream)
         stream.say(op, {"type": "ack", "seq": -1, "msgs": "many"})
         await advance(STEP)

@@ -368,7 +368,7 @@ def test_without_ids_nothing_is_doubled(actions: list[str]) -> None:
 
 @examples(300)
 @given(steps(*FAULTS, *REFUSALS), st.booleans())
-def test_refused_messages_are_told_with_what_follows(actions: list[str], ids: bool) -> None:
+def test_refusals_are_reported_with_what_follows(actions: list[str], ids: bool) -> None:
     stage = Stage(gap_ok=False, ids=ids)
     play(stage, actions)
     assert set(range(1, stage.messages.count + 1)) - set(stage.stream.stored) <= stage.failed.keys()

@@ -153,15 +153,15 @@ async def test_atomic_batch_without_a_server_is_not_sent() -> None:
 @pytest.mark.parametrize("more", [0, 1, 2])
 async def test_atomic_batch_ends_with_an_older_server(more: int) -> None:
     async with heard("2.14", "2.11") as (server, nc):
-        diary = EventRecorder(Disconnected)
-        nc.add_listener(diary)
+        recorder = EventRecorder(Disconnected)
+        nc.add_listener(recorder)
         with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):  # noqa: PT012
             async with nc.jetstream(timeout=30).atomic_batch() as batch:
                 await batch.publish("s.1")
                 await batch.publish("s.2")
                 await batch.flush()
                 server.kill()
-                await diary.wait(Disconnected)
+                await recorder.wait(Disconnected)
                 for _ in range(more):
                     await batch.publish("s.3")
         await nc.flush()

@@ -107,18 +107,18 @@ def test_stream_info_knows_every_field(raw: RawClient) -> None:
 def test_moments_of_the_server_keep_their_nanoseconds(raw: RawClient) -> None:
     create(raw)
     raw.publish("s.a")
-    told = raw.ask("STREAM.INFO.S")
-    info = decode(StreamInfo, told)
+    reported = raw.ask("STREAM.INFO.S")
+    info = decode(StreamInfo, reported)
     assert info.state.first_ts is not None
-    assert info.state.first_ts.rfc3339() == told["state"]["first_ts"]
-    assert info.ts.rfc3339() == told["ts"]
+    assert info.state.first_ts.rfc3339() == reported["state"]["first_ts"]
+    assert info.ts.rfc3339() == reported["ts"]
 
 
-def test_a_sequence_above_the_signed_half_is_told(raw: RawClient) -> None:
+def test_a_sequence_above_the_signed_half_is_reported(raw: RawClient) -> None:
     assert create(raw, first_seq=2**63 + 9).state.first_seq == 2**63 + 9
 
 
-def test_the_pages_of_subjects_are_told(raw: RawClient) -> None:
+def test_the_pages_of_subjects_are_reported(raw: RawClient) -> None:
     create(raw)
     raw.publish("s.a")
     page = decode(SubjectsPage, raw.ask("STREAM.INFO.S", b'{"subjects_filter":">","offset":0}'))
@@ -140,7 +140,7 @@ def test_mirrors_and_sources_tell_how_they_do(raw: RawClient) -> None:
     assert gone.external == source.external
 
 
-def test_streams_are_told_in_pages(raw: RawClient) -> None:
+def test_streams_are_reported_in_pages(raw: RawClient) -> None:
     assert whole(StreamNamesPage, raw.ask("STREAM.NAMES")).streams == ()  # a null list
     assert whole(StreamPage, raw.ask("STREAM.LIST")).streams == ()
     create(raw)
@@ -198,7 +198,7 @@ def test_consumer_info_knows_every_field(raw: RawClient) -> None:
     assert info.delivered.last_active > info.created
 
 
-def test_consumers_are_told_in_pages(raw: RawClient) -> None:
+def test_consumers_are_reported_in_pages(raw: RawClient) -> None:
     create(raw)
     assert whole(ConsumerNamesPage, raw.ask("CONSUMER.NAMES.S")).consumers == ()
     consume(raw)
@@ -254,13 +254,13 @@ def test_the_account_tells_what_it_uses(raw: RawClient) -> None:
     assert info.limits.max_streams == -1
 
 
-def test_tiers_are_told_by_name() -> None:
+def test_tiers_are_reported_by_name() -> None:
     tier = {"memory": 1, "storage": 2, "streams": 3, "consumers": 4, "limits": {"max_streams": 5}}
     info = whole(AccountInfo, {"tiers": {"R1": tier}, "api": {"level": 5, "total": 1, "errors": 0}})
     assert info.tiers["R1"].limits.max_streams == 5
 
 
-def test_a_moving_stream_is_told_with_all_its_peers() -> None:
+def test_a_moving_stream_is_shown_with_all_its_peers() -> None:
     peer = {"name": "n2", "current": True, "active": 1500000, "lag": 3, "peer": "xyz", "pending": True}
     cluster = whole(
         ClusterInfo,
@@ -286,7 +286,7 @@ def test_a_moving_stream_is_told_with_all_its_peers() -> None:
     assert cluster.desired.status.type == "catchup"
 
 
-def test_lost_messages_and_a_rescue_are_told() -> None:
+def test_lost_messages_and_a_rescue_are_reported() -> None:
     assert whole(LostStreamData, {"msgs": [1, 2], "bytes": 9}).msgs == (1, 2)
     rescue = {"type": "t", "server": "a", "server_id": "A", "prev_quorum": 2, "new_quorum": 1}
     assert whole(MetaRescue, rescue).new_quorum == 1
@@ -344,7 +344,7 @@ def test_pub_ack_fast_path_equals_the_codec(
         b'{"stream":"S","seq":1,"batch":"b","count":-1}',
     ],
 )
-def test_what_is_no_acknowledgement_is_told_so(data: bytes) -> None:
+def test_what_is_no_acknowledgement_is_reported_so(data: bytes) -> None:
     with pytest.raises(InvalidReply):
         pub_ack(data)
 
@@ -422,9 +422,13 @@ def test_api_error_class_of_real_refusals(raw: RawClient) -> None:
     for err_code, kind, reply in refusals(raw):
         refusal = api_error(reply, "ask")
         assert (refusal.err_code, type(refusal)) == (err_code, kind), reply
-        told = reply["error"]
-        assert isinstance(told, dict)
-        assert (refusal.code, refusal.description, refusal.operation) == (told["code"], told["description"], "ask")
+        reported = reply["error"]
+        assert isinstance(reported, dict)
+        assert (refusal.code, refusal.description, refusal.operation) == (
+            reported["code"],
+            reported["description"],
+            "ask",
+        )
         assert str(refusal).startswith(f"ask: {refusal.description} (code {refusal.code}")
 
 

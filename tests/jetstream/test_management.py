@@ -47,8 +47,8 @@ async def memory_stream(js: JetStream, name: str = "S", **fields: object) -> nat
 
 async def fill(nc: Client, *subjects: str) -> None:
     """A message for each, its place as the payload; all are stored when this returns."""
-    for place, subject in enumerate(subjects, 1):
-        await nc.request(subject, b"%d" % place)
+    for index, subject in enumerate(subjects, 1):
+        await nc.request(subject, b"%d" % index)
 
 
 def without_server_words(record: Record) -> dict[str, object]:
@@ -296,7 +296,7 @@ async def test_info_with_subjects_and_deleted_messages(jetstream: JetStream, nat
     assert [pair async for pair in stream.subjects("x.>")] == []
 
 
-async def test_more_subjects_than_a_page_holds_are_all_told(jetstream: JetStream, nats_client: Client) -> None:
+async def test_all_subjects_of_several_pages_are_returned(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
     many = 100_100
     for number in range(many):
@@ -608,7 +608,7 @@ async def test_wrong_domain_is_said_at_once(nats_client: Client) -> None:
     await promptly(js.account_info(), errors.JetStreamNotEnabled, r"\$JS\.elsewhere\.API.*the domain does not exist")
 
 
-async def test_account_without_jetstream_is_told_at_once() -> None:
+async def test_account_without_jetstream_is_reported_at_once() -> None:
     accounts = """
     accounts {
       A { jetstream: enabled, users: [{user: a, password: x}] }

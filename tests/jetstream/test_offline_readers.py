@@ -9,7 +9,7 @@ import pytest
 
 import natsproto
 from natsproto.testing import run_server
-from tests.core.helpers import world
+from tests.core.helpers import scripted_network
 from tests.jetstream.reading import make, numbers
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
@@ -70,27 +70,27 @@ async def test_drain_hands_over_all_messages_in_flight() -> None:
     """They arrive between the end of the reader's subscription and the server's confirmation of it."""
     before, after = random.randint(0, 20), random.randint(1, 20)
     print(f"{before} messages arrive before the end, {after} after it")
-    async with world(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as place:
-        nc = await place.connect()
+    async with scripted_network(Behaviour(first_ping=b"PONG\r\n", answer_ping=False, route=False)) as net:
+        nc = await net.connect()
         stream = await nc.jetstream().stream("S", bind=True)
         consumer = await stream.consumer("d", bind=True)
         async with consumer.messages(max_messages=40) as messages:
-            sid = (await place.server.expect("SUB")).args[-1]
-            await place.server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")
+            sid = (await net.server.expect("SUB")).args[-1]
+            await net.server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")
 
             def deliver(*sequences: int) -> None:
                 for sequence in sequences:
                     ack = f"$JS.ACK.S.d.1.{sequence}.{sequence}.1795000000000000000.0"
-                    place.server.deliver(sid, "s.a", b"%d" % sequence, reply=ack)
+                    net.server.deliver(sid, "s.a", b"%d" % sequence, reply=ack)
 
             deliver(*range(before))
-            place.server.forget()
+            net.server.forget()
             draining = asyncio.create_task(messages.drain())
-            await place.server.expect("UNSUB", sid)
-            await place.server.expect("PING")
+            await net.server.expect("UNSUB", sid)
+            await net.server.expect("PING")
             assert not draining.done()
             deliver(*range(before, before + after))
-            place.server.current.pong()
+            net.server.current.pong()
             got = numbers([message async for message in messages])
             await draining
         assert got == list(range(before + after))

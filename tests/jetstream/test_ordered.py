@@ -90,7 +90,7 @@ async def test_suddenly_bigger_messages_do_not_pile_up(
     monkeypatch.setattr(pull_state, "MAX_PULL_BYTES", 100_000)
     stream = await make(jetstream)
     await store(stream, range(1, 3001), size=50)
-    async with events(nats_client) as told, stream.ordered_consumer().messages() as messages:
+    async with events(nats_client) as answers, stream.ordered_consumer().messages() as messages:
         seen = [await messages.next() for _ in range(3000)]
         await store(stream, range(3001, 3501), size=20_000)
         await eventually(lambda: messages.pending >= 4)
@@ -98,7 +98,7 @@ async def test_suddenly_bigger_messages_do_not_pile_up(
         assert messages.pending <= 3 * 4  # what the pulls that are open may bring, of 500
         seen += [await messages.next() for _ in range(500)]
     assert numbers(seen) == list(range(1, 3501))
-    assert not notices(told)
+    assert not notices(answers)
 
 
 async def test_prefetch_is_bounded_while_acks_are_awaited(jetstream: JetStream, nats_client: Client) -> None:
@@ -244,7 +244,7 @@ async def test_ordered_consumer_refuses_its_own_options(
 
 
 @BOTH
-async def test_stream_that_does_not_exist_or_goes_is_told(jetstream: JetStream, push: bool) -> None:
+async def test_stream_that_is_missing_or_goes_is_reported(jetstream: JetStream, push: bool) -> None:
     bound = (await jetstream.stream("nope", bind=True)).ordered_consumer(push=push)
     async with bound.messages() as messages:
         with pytest.raises(StreamNotFound):
@@ -264,7 +264,7 @@ async def test_stream_that_does_not_exist_or_goes_is_told(jetstream: JetStream, 
         await ordered.fetch(1, timeout=LONG)
 
 
-async def test_configuration_that_the_server_refuses_is_told(jetstream: JetStream) -> None:
+async def test_refused_configuration_is_reported(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
     ordered = stream.ordered_consumer(filter_subjects=["s.a", "s.>"])
     with pytest.raises(errors.ApiError, match="overlap"):
@@ -472,17 +472,17 @@ async def test_old_server_that_is_behind_ends_no_reader(jetstream: JetStream, mo
         assert numbers(await ordered.fetch(3)) == [1, 2, 3]
         now = await stream.info()
         behind = now.replace(ts=NEVER, state=now.state.replace(last_seq=2, messages=2))
-        told = [behind, behind, behind, now.replace(ts=NEVER)]
+        answers = [behind, behind, behind, now.replace(ts=NEVER)]
         identity = ordered._state.identity
         identity.unverified = True
 
         async def get(*_: object, **__: object) -> StreamInfo:
-            return told.pop(0)
+            return answers.pop(0)
 
         with monkeypatch.context() as patched:
             patched.setattr(ordered._state.api, "call_for", get)
             await identity.verify(lambda: ordered.last_sequence)
-        assert (told, identity.unverified) == ([], False)
+        assert (answers, identity.unverified) == ([], False)
 
 
 async def test_ordered_reader_without_stream_info_permission() -> None:

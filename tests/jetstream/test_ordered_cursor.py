@@ -37,9 +37,9 @@ def cursor(**config: Any) -> OrderedCursor:
 
 
 def created(stream_seq: int) -> ConsumerInfo:
-    place = SequenceInfo(consumer_seq=0, stream_seq=stream_seq)
+    index = SequenceInfo(consumer_seq=0, stream_seq=stream_seq)
     return ConsumerInfo(
-        stream_name="S", name="pre_1", created=THEN, config=ConsumerConfig(), delivered=place, ack_floor=place
+        stream_name="S", name="pre_1", created=THEN, config=ConsumerConfig(), delivered=index, ack_floor=index
     )
 
 

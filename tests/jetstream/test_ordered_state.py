@@ -78,9 +78,9 @@ class FakeApi:
         return self._info(body["config"])
 
     def _info(self, config: ConsumerConfig) -> ConsumerInfo:
-        place = SequenceInfo(consumer_seq=0, stream_seq=0)
+        index = SequenceInfo(consumer_seq=0, stream_seq=0)
         return ConsumerInfo(
-            stream_name="S", name=config.name, created=THEN, config=config, delivered=place, ack_floor=place
+            stream_name="S", name=config.name, created=THEN, config=config, delivered=index, ack_floor=index
         )
 
 

@@ -85,11 +85,11 @@ async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream,
     async with natsproto.connect(nats_server.url) as nc, natsproto.connect(nats_server.url) as standby:
         seen: list[list[int]] = [[], []]
 
-        async def read(client: natsproto.Client, place: int) -> None:
+        async def read(client: natsproto.Client, index: int) -> None:
             mine = await (await client.jetstream().stream("S")).consumer("d")
             async with mine.messages(group="g", max_messages=10, expires=1.0) as messages:
                 async for message in messages:
-                    seen[place].append(int(message.data))
+                    seen[index].append(int(message.data))
                     await message.ack()
 
         first = asyncio.ensure_future(read(nc, 0))

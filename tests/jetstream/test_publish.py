@@ -339,15 +339,15 @@ async def test_publishers_and_requests_side_by_side(js: JetStream) -> None:
 @asynccontextmanager
 async def through_a_proxy(server: Server) -> AsyncIterator[tuple[FaultProxy, Client, EventRecorder]]:
     host, _, port = server.url.removeprefix("nats://").partition(":")
-    diary = EventRecorder()
+    recorder = EventRecorder()
     async with AsyncExitStack() as stack:
         proxy = await stack.enter_async_context(FaultProxy(host, int(port)))
-        nc = await stack.enter_async_context(natsproto.connect(proxy.url, on_event=diary, reconnect_wait=0.01))
-        yield proxy, nc, diary
+        nc = await stack.enter_async_context(natsproto.connect(proxy.url, on_event=recorder, reconnect_wait=0.01))
+        yield proxy, nc, recorder
 
 
 async def test_publish_with_an_id_survives_a_lost_ack(nats_server: Server) -> None:
-    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+    async with through_a_proxy(nats_server) as (proxy, nc, recorder):
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory")
         proxy.stall(Direction.TO_CLIENT)
@@ -360,11 +360,11 @@ async def test_publish_with_an_id_survives_a_lost_ack(nats_server: Server) -> No
             ack = await publishing
         assert ack.duplicate
         assert (await stream.info()).state.messages == 1
-        assert len(diary.of(Disconnected)) == 1
+        assert len(recorder.of(Disconnected)) == 1
 
 
 async def test_publish_without_an_id_is_uncertain(nats_server: Server) -> None:
-    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+    async with through_a_proxy(nats_server) as (proxy, nc, recorder):
         js = nc.jetstream()
         await js.create_stream(name="S", subjects=["s"], storage="memory")
         proxy.stall(Direction.TO_CLIENT)
@@ -376,12 +376,12 @@ async def test_publish_without_an_id_is_uncertain(nats_server: Server) -> None:
             await publishing
         assert caught.value.subject == "s"
         assert not isinstance(caught.value, PublishTimeout)
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
 
 
 @pytest.mark.slow
 async def test_window_with_ids_over_many_cuts(nats_server: Server) -> None:
-    async with through_a_proxy(nats_server) as (proxy, nc, diary):
+    async with through_a_proxy(nats_server) as (proxy, nc, recorder):
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
         async with js.publisher(max_pending=100) as pub:
@@ -389,7 +389,7 @@ async def test_window_with_ids_over_many_cuts(nats_server: Server) -> None:
                 if number % 500 == 250:
                     proxy.cut()
                 await pub.publish("s", b"%d" % number, msg_id=str(number))
-        assert len(diary.of(Disconnected)) == 6
+        assert len(recorder.of(Disconnected)) == 6
         assert [int(message.data) async for message in stream.get_batch()] == list(range(3000))
 
 
@@ -400,7 +400,7 @@ async def test_window_without_ids_over_many_cuts(nats_server: Server) -> None:
         stream = await js.create_stream(name="S", subjects=["s"], storage="memory", allow_direct=True)
         uncertain: set[int] = set()
 
-        async def told(call: Awaitable[object]) -> None:
+        async def outcome_of(call: Awaitable[object]) -> None:
             try:
                 await call
             except PublishFailed as exc:
@@ -410,8 +410,8 @@ async def test_window_without_ids_over_many_cuts(nats_server: Server) -> None:
             while pub.published < 2000:
                 if pub.published % 500 == 250:
                     proxy.cut()
-                await told(pub.publish("s", b"%d" % pub.published))
-            await told(pub.flush())
+                await outcome_of(pub.publish("s", b"%d" % pub.published))
+            await outcome_of(pub.flush())
         stored = [int(message.data) async for message in stream.get_batch()]
         assert len(stored) == len(set(stored))
         assert set(range(2000)) - set(stored) <= uncertain
@@ -419,8 +419,7 @@ async def test_window_without_ids_over_many_cuts(nats_server: Server) -> None:
 
 
 async def test_restarted_server_gets_what_it_lacks(nats_server: Server) -> None:
-    diary = EventRecorder()
-    async with natsproto.connect(nats_server.url, on_event=diary, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
+    async with natsproto.connect(nats_server.url, reconnect_wait=0.02, max_reconnect_attempts=-1) as nc:
         js = nc.jetstream(timeout=30)
         stream = await js.create_stream(name="S", subjects=["s"], storage="file", allow_direct=True)
         async with js.publisher(max_pending=50, auto_msg_id=True) as pub:
@@ -471,16 +470,16 @@ async def test_no_stream_is_raised_within_a_second() -> None:
 
 @virtual_clock
 async def test_publish_over_a_reconnect_needs_an_id() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         js = nc.jetstream(timeout=30)
         safe = asyncio.create_task(js.publish("a", b"safe", msg_id="1"))
         plain = asyncio.create_task(js.publish("a", b"plain"))
         await stream.heard_all(2)
-        place.down()
+        net.down()
         with pytest.raises(PublishUncertain):
             await plain
         await advance(3)
-        place.up()
+        net.up()
         op = await stream.heard()
         assert op.payload == b"safe"
         stream.ack(op, 8)
@@ -490,7 +489,7 @@ async def test_publish_over_a_reconnect_needs_an_id() -> None:
 
 @virtual_clock
 async def test_publish_ends_at_its_timeout() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         loop = asyncio.get_running_loop()
 
         async def lasts(msg_id: str | None) -> float:
@@ -501,19 +500,19 @@ async def test_publish_ends_at_its_timeout() -> None:
 
         assert list(await asyncio.gather(lasts(None), lasts("1"))) == [pytest.approx(4, abs=0.05)] * 2
         assert len(await stream.heard_all(5)) == 5  # the one with an id again after every second
-        place.down()
+        net.down()
         await advance(0.1)
         assert await lasts("2") == pytest.approx(4, abs=0.05)
 
 
 @virtual_clock
 async def test_no_stream_after_a_reconnect_is_uncertain() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1", retry_attempts=2))
         await stream.heard()
-        place.down()
+        net.down()
         await advance(0.1)
-        place.up()
+        net.up()
         for _ in range(3):
             stream.nobody(await stream.heard())
         with pytest.raises(PublishUncertain) as caught:

@@ -373,8 +373,8 @@ async def test_atomic_batches_are_whole_after_step_downs(cluster: Cluster) -> No
         while not stop.is_set():
             try:
                 async with js.atomic_batch(retry_attempts=-1) as batch:
-                    for place in range(10):
-                        await batch.publish("s.a", b"%d %d" % (number, place))
+                    for index in range(10):
+                        await batch.publish("s.a", b"%d %d" % (number, index))
                 done.append(number)
             except NatsError:
                 doubtful.append(number)
@@ -388,8 +388,8 @@ async def test_atomic_batches_are_whole_after_step_downs(cluster: Cluster) -> No
     async with asyncio.timeout(60):
         await publishing
     held = [tuple(map(int, payload.split())) for _, payload in await stored(nc)]
-    batches = [held[place : place + 10] for place in range(0, len(held), 10)]
-    assert all([place for _, place in batch] == list(range(10)) for batch in batches), "torn"
+    batches = [held[index : index + 10] for index in range(0, len(held), 10)]
+    assert all([index for _, index in batch] == list(range(10)) for batch in batches), "torn"
     assert all(len({number for number, _ in batch}) == 1 for batch in batches), "mixed"
     numbers = [batch[0][0] for batch in batches]
     assert len(numbers) == len(set(numbers)), "stored twice"

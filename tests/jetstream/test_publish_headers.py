@@ -71,8 +71,8 @@ def test_message_block_is_the_header_block(
     pairs: list[tuple[str, str]] | None, msg_id: str | None, own: str | None
 ) -> None:
     """The short way for messages without other arguments makes the same block, and refuses the same."""
-    told = any(name == "Nats-Msg-Id" for name, _ in pairs or ())
-    wanted = msg_id if msg_id is not None or told else own
+    reported = any(name == "Nats-Msg-Id" for name, _ in pairs or ())
+    wanted = msg_id if msg_id is not None or reported else own
     expected = outcome(header_block, "s", pairs, {"msg_id": wanted})
     for headers in (pairs, None if pairs is None else dict(pairs), None if pairs is None else Headers(pairs)):
         assert outcome(message_block, "s", headers, {}, msg_id, own) == expected

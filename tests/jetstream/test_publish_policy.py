@@ -140,7 +140,7 @@ def test_refusal_of_a_copy_is_certain() -> None:
         message.pause_after(REFUSED, 1, 1.1)
 
 
-def test_first_reason_of_uncertainty_is_told() -> None:
+def test_first_reason_of_uncertainty_is_reported() -> None:
     message = state(has_id=True, attempts=0)
     message.pause_after(LOST, 0, 1)
     with pytest.raises(PublishUncertain, match="cut, and then no stream"):

@@ -157,9 +157,9 @@ async def test_bug_in_the_timer_of_a_fast_batch(
         publishing = asyncio.create_task(publish_all(pub))
         flushing = asyncio.create_task(pub.flush())
         stumble_once(monkeypatch, FastBatchState, "on_tick")
-        told = await asyncio.gather(publishing, flushing, return_exceptions=True)
+        reported = await asyncio.gather(publishing, flushing, return_exceptions=True)
         nats_server.thaw()
-        first, second = sorted(told, key=lambda error: not isinstance(error, PublishFailed))
+        first, second = sorted(reported, key=lambda error: not isinstance(error, PublishFailed))
         assert isinstance(first, PublishFailed)
         for failed in first.failures:
             is_told(failed.error.__cause__ if isinstance(failed.error, PublishUncertain) else failed.error)
@@ -174,7 +174,7 @@ async def publish_all(pub: FastPublisher) -> None:
         await pub.publish("s")
 
 
-async def test_bug_in_the_pause_of_a_fast_publisher_is_told(
+async def test_bug_in_a_fast_publishers_pause_is_reported(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stumble_once(monkeypatch, FastBatchState, "on_pause_end")

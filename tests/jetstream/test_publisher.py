@@ -31,7 +31,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._publish.ack_future import AckFuture
-from tests.core.helpers import World, turns, world
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
@@ -40,10 +40,10 @@ SILENT = Behaviour(route=False)
 
 
 @asynccontextmanager
-async def stage(**options: Unpack[OptionArgs]) -> AsyncIterator[tuple[World, Client, StreamScript]]:
+async def stage(**options: Unpack[OptionArgs]) -> AsyncIterator[tuple[ScriptedNetwork, Client, StreamScript]]:
     """A client on a server whose streams are played by the test."""
-    async with world(SILENT) as place:
-        yield place, await place.connect(**options), StreamScript(place)
+    async with scripted_network(SILENT) as net:
+        yield net, await net.connect(**options), StreamScript(net)
 
 
 def ids(*ops: Op) -> list[str]:
@@ -103,7 +103,7 @@ async def test_a_future_that_is_open_has_no_result() -> None:
 
 @virtual_clock
 async def test_replies_nobody_waits_for_are_ignored() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
         future = await pub.publish("a", b"1")
         op = await stream.heard()
         stream.ack(op, 3)
@@ -111,8 +111,8 @@ async def test_replies_nobody_waits_for_are_ignored() -> None:
         stream.nobody(op)
         inbox = op.args[1].rpartition(".")[0]
         for token in (b"99", b"x", b"\xff\xfe", b"1.2"):
-            place.server.send(b"MSG %b.%b 1 2\r\nok\r\n" % (inbox.encode(), token))
-        place.server.deliver(1, f"{inbox}.77", b"", headers=[("A", "b")])
+            net.server.send(b"MSG %b.%b 1 2\r\nok\r\n" % (inbox.encode(), token))
+        net.server.deliver(1, f"{inbox}.77", b"", headers=[("A", "b")])
         assert (await future).seq == 3
         await pub.publish("a", b"more")
         stream.ack(await stream.heard(b"more"), 9)
@@ -138,12 +138,12 @@ async def test_leaving_the_block_waits_for_every_ack() -> None:
 
 @virtual_clock
 async def test_the_inbox_is_given_back() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         async with nc.jetstream().publisher() as pub:
             await pub.publish("a")
             stream.ack(await stream.heard())
         await nc.flush()
-        assert place.server.current.interest == {}
+        assert net.server.current.interest == {}
 
 
 # ---------------------------------------------------------------- the window
@@ -580,15 +580,15 @@ async def test_window_ends_its_wait_after_a_frozen_leader() -> None:
 
 @virtual_clock
 async def test_messages_with_ids_are_resent_in_order() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
         futures = [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5)]
         ops = await stream.heard_all(5)
         stream.ack(ops[1])
         await futures[1]
-        place.down()
+        net.down()
         await advance(1)
         futures += [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5, 8)]
-        place.up()
+        net.up()
         again = await stream.heard_all(7)
         assert [op.payload for op in again] == [b"0", b"2", b"3", b"4", b"5", b"6", b"7"]
         assert ids(*again) == ["m0", "m2", "m3", "m4", "m5", "m6", "m7"]
@@ -600,15 +600,15 @@ async def test_messages_with_ids_are_resent_in_order() -> None:
 
 @virtual_clock
 async def test_messages_without_ids_are_not_resent() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
         plain, safe = await pub.publish("a", b"plain"), await pub.publish("a", b"safe", msg_id="1")
         await stream.heard_all(2)
-        place.down()
+        net.down()
         with pytest.raises(PublishUncertain) as caught:
             await plain
         assert caught.value.subject == "a"
         assert not isinstance(caught.value, TimeoutError)
-        place.up()
+        net.up()
         op = await stream.heard()
         assert op.payload == b"safe"
         stream.ack(op)
@@ -618,17 +618,17 @@ async def test_messages_without_ids_are_not_resent() -> None:
 
 @virtual_clock
 async def test_unsent_messages_are_sent_after_the_reconnect() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
-        place.peer.stall()
+    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
+        net.peer.stall()
         futures = [await pub.publish("a", b"%d" % number + b"x" * 60_000) for number in range(6)]
         left = 6 - nc.stats.buffered_msgs
         assert 0 < left < 6
-        place.down()
+        net.down()
         await advance(0.1)
-        place.peer.unstall()
+        net.peer.unstall()
         uncertain = [isinstance(future.exception(), PublishUncertain) for future in futures if future.done()]
         assert uncertain == [True] * left
-        place.up()
+        net.up()
         for number in range(left, 6):
             op = await stream.heard(b"%d" % number + b"x" * 60_000)
             stream.ack(op)
@@ -637,14 +637,14 @@ async def test_unsent_messages_are_sent_after_the_reconnect() -> None:
 
 @virtual_clock
 async def test_publish_in_an_outage_waits_in_the_window() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
-        place.down()
+    async with stage() as (net, nc, stream), nc.jetstream().publisher(max_pending=2) as pub:
+        net.down()
         await advance(0.1)
         futures = [await pub.publish("a", b"%d" % number) for number in range(2)]
         third = asyncio.create_task(pub.publish("a", b"2"))
         await advance(0.5)
         assert not third.done()
-        place.up()
+        net.up()
         for number in range(2):
             stream.ack(await stream.heard(b"%d" % number))
         await asyncio.gather(*futures)
@@ -654,8 +654,8 @@ async def test_publish_in_an_outage_waits_in_the_window() -> None:
 
 @virtual_clock
 async def test_unsent_message_says_so_at_its_timeout() -> None:
-    async with stage() as (place, nc, _), nc.jetstream().publisher(timeout=2) as pub:
-        place.down()
+    async with stage() as (net, nc, _), nc.jetstream().publisher(timeout=2) as pub:
+        net.down()
         await advance(0.1)
         future = await pub.publish("a")
         with pytest.raises(RequestTimeout) as caught:
@@ -666,26 +666,26 @@ async def test_unsent_message_says_so_at_its_timeout() -> None:
 
 @virtual_clock
 async def test_message_to_be_resent_times_out_as_uncertain() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher(timeout=2) as pub:
         future = await pub.publish("a", msg_id="1")
         await stream.heard()
-        place.down()
+        net.down()
         with pytest.raises(PublishUncertain):
             await future
 
 
 @virtual_clock
 async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
         plain = await pub.publish("a", b"1")
         headed = await pub.publish("a", b"2", headers={"A": "b"})
         named = await pub.publish("a", b"3", msg_id="own")
         first = ids(*await stream.heard_all(3))
         assert first[2] == "own"
         assert len(set(first)) == 3
-        place.down()
+        net.down()
         await advance(0.1)
-        place.up()
+        net.up()
         again = await stream.heard_all(3)
         assert ids(*again) == first
         for op in again:
@@ -695,13 +695,13 @@ async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
 
 @virtual_clock
 async def test_too_big_for_the_next_server_fails_alone() -> None:
-    async with world(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as place:
-        nc, stream = await place.connect(), StreamScript(place)
+    async with scripted_network(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as net:
+        nc, stream = await net.connect(), StreamScript(net)
         async with nc.jetstream().publisher() as pub:
             big = await pub.publish("a", b"x" * 200, msg_id="big")
             small = await pub.publish("a", b"x", msg_id="small")
             await stream.heard_all(2)
-            (await place.server.connection()).close()
+            (await net.server.connection()).close()
             stream.ack(await stream.heard())
             await small
             assert isinstance(big.exception(), PublishUncertain)
@@ -780,10 +780,10 @@ async def test_closing_the_client_ends_the_publisher_at_once() -> None:
 
 @virtual_clock
 async def test_denied_subject_fails_its_messages_only() -> None:
-    async with stage() as (place, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
         denied, allowed = await pub.publish("secret"), await pub.publish("a")
         _, op = await stream.heard_all(2)
-        place.server.err('Permissions Violation for Publish to "secret"')
+        net.server.err('Permissions Violation for Publish to "secret"')
         with pytest.raises(PermissionDenied):
             await denied
         stream.ack(op)
@@ -792,13 +792,13 @@ async def test_denied_subject_fails_its_messages_only() -> None:
 
 @virtual_clock
 async def test_a_refused_inbox_ends_the_publisher() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         with pytest.raises(PublishFailed):  # noqa: PT012
             async with nc.jetstream().publisher() as pub:
                 future = await pub.publish("a")
                 op = await stream.heard()
                 inbox = op.args[1].rpartition(".")[0]
-                place.server.err(f'Permissions Violation for Subscription to "{inbox}.*"')
+                net.server.err(f'Permissions Violation for Subscription to "{inbox}.*"')
                 await pub._window.flush()
                 assert future.done()
                 with pytest.raises(PermissionDenied):

@@ -70,10 +70,10 @@ class Streams:
                 ack = b'{"stream":"%b", "seq":%d}' % (name.encode(), seq)
                 self.answers.append(Message(reply, None, ack, None))
 
-    def answer(self, place: int) -> None:
+    def answer(self, index: int) -> None:
         """Any of the answers so far, once more."""
         if self.answers:
-            self.window.on_message(self.answers[-1 - place % len(self.answers)])
+            self.window.on_message(self.answers[-1 - index % len(self.answers)])
             self.window.on_replies_handled()
 
     def check(self) -> None:
@@ -120,12 +120,12 @@ def test_ack_belongs_to_a_stored_message(steps: Steps) -> None:
 def test_acks_in_any_order_settle_all(places: list[int]) -> None:
     async def one_stream() -> None:
         streams = Streams()
-        for place in places:
+        for index in places:
             streams.publish(0, lost=False, both=False)
             streams.publish(0, lost=False, both=False)
             if len(streams.answers) > 6:  # never in order, and something is always pending
                 for _ in range(2):
-                    streams.window.on_message(streams.answers.pop(place % 6))
+                    streams.window.on_message(streams.answers.pop(index % 6))
                 streams.window.on_replies_handled()
         for answer in streams.answers:
             streams.window.on_message(answer)

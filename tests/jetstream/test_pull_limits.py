@@ -15,15 +15,15 @@ from tests.jetstream.test_pull_state import asked
 
 
 def test_capacity_of_a_bounded_pull() -> None:
-    ledger = Pulling(once=True, max_messages=10)
-    asked(ledger)
-    seen = [ledger.state.capacity]
-    ledger.on_messages(7, 0, 0.0)
-    seen.append(ledger.state.capacity)
-    ledger.on_consumed(2, 0)
-    seen.append(ledger.state.capacity)
-    ledger.on_messages(5, 0, 0.0)
-    seen.append(ledger.state.capacity)
+    pulling = Pulling(once=True, max_messages=10)
+    asked(pulling)
+    seen = [pulling.state.capacity]
+    pulling.on_messages(7, 0, 0.0)
+    seen.append(pulling.state.capacity)
+    pulling.on_consumed(2, 0)
+    seen.append(pulling.state.capacity)
+    pulling.on_messages(5, 0, 0.0)
+    seen.append(pulling.state.capacity)
     assert seen == [10, 3, 5, 0]
 
 
@@ -53,26 +53,26 @@ def test_limit_of_time_in_any_unit(limit: str, seconds: float) -> None:
 @pytest.mark.parametrize(("consumed", "done"), [(0, True), (1, True), (2, False)])
 def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> None:
     """The one that takes its place has nothing to ask for as long as messages wait to be read."""
-    ledger = Pulling(early=True, max_messages=10)
-    asked(ledger)
-    ledger.counts.received, ledger.counts.consumed = 2, consumed
-    ledger.begin_again()
-    assert ledger.state.is_done is done
+    pulling = Pulling(early=True, max_messages=10)
+    asked(pulling)
+    pulling.counts.received, pulling.counts.consumed = 2, consumed
+    pulling.begin_again()
+    assert pulling.state.is_done is done
 
 
 def test_stop_after_counts_messages_in_flight() -> None:
-    ledger = Pulling(max_messages=4, stop_after=5)
-    assert asked(ledger).batch == 4
-    ledger.on_messages(3, 0, 0.0)
-    ledger.on_consumed(3, 0)
-    assert asked(ledger).batch == 1
+    pulling = Pulling(max_messages=4, stop_after=5)
+    assert asked(pulling).batch == 4
+    pulling.on_messages(3, 0, 0.0)
+    pulling.on_consumed(3, 0)
+    assert asked(pulling).batch == 1
 
 
 def test_stop_after_one() -> None:
-    ledger = Pulling(max_messages=4, stop_after=1)
-    assert asked(ledger).batch == 1
-    ledger.on_messages(1, 0, 0.0)
-    assert ledger.state.is_done
+    pulling = Pulling(max_messages=4, stop_after=1)
+    assert asked(pulling).batch == 1
+    pulling.on_messages(1, 0, 0.0)
+    assert pulling.state.is_done
 
 
 def test_stop_after_is_named_in_its_error() -> None:
@@ -93,18 +93,18 @@ def test_pulls_after_losses_have_short_heartbeats(
 ) -> None:
     """They double with every loss, up to the heartbeat of the options."""
     for losses, wanted in enumerate(pulls):
-        ledger = Pulling(expires=expires, heartbeat=heartbeat)
-        ledger.state.losses = losses
-        request = asked(ledger)
+        pulling = Pulling(expires=expires, heartbeat=heartbeat)
+        pulling.state.losses = losses
+        request = asked(pulling)
         assert (request.idle_heartbeat, request.expires) == wanted
 
 
 def test_refill_is_due_for_endless_reading_alone() -> None:
-    ledger = Pulling(max_messages=10)
-    asked(ledger)
-    seen = [ledger.state.refill_at]
-    ledger.state.stop()
-    seen.append(ledger.state.refill_at)
+    pulling = Pulling(max_messages=10)
+    asked(pulling)
+    seen = [pulling.state.refill_at]
+    pulling.state.stop()
+    seen.append(pulling.state.refill_at)
     assert seen == [5, None]
     bounded = Pulling(once=True, max_messages=10)
     asked(bounded)
@@ -130,9 +130,9 @@ def test_the_body_is_what_a_server_reads() -> None:
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
-    ledger = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
+    pulling = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
     for _ in range(2):
-        request = asked(ledger)
+        request = asked(pulling)
         assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)
-        ledger.on_messages(2, 0, 0.0)
-        ledger.on_consumed(2, 0)
+        pulling.on_messages(2, 0, 0.0)
+        pulling.on_consumed(2, 0)

@@ -14,7 +14,7 @@ from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PriorityOptions, PullMode, pull_options
 from natsproto.jetstream._consumer.pull_state import ARM, DONE, KEEP, REFILL, Action, PullRequest, PullState
 from tests.jetstream.pulling import Counted, Pulling
-from tests.jetstream.test_pull_state import asked, open_pull, pending, told
+from tests.jetstream.test_pull_state import asked, on_status, open_pull, pending
 
 # ---------------------------------------------------------------- requests
 
@@ -26,12 +26,12 @@ def test_body_has_only_values_that_are_set() -> None:
 
 
 def test_pulls_are_numbered_from_one() -> None:
-    ledger, numbers = Pulling(max_messages=1), []
+    pulling, numbers = Pulling(max_messages=1), []
     for _ in range(3):
-        asked(ledger)
-        numbers.append(ledger.state.number)
-        ledger.on_message(0, 0.0)
-        ledger.on_consumed(1, 0)
+        asked(pulling)
+        numbers.append(pulling.state.number)
+        pulling.on_message(0, 0.0)
+        pulling.on_consumed(1, 0)
     assert numbers == [1, 2, 3]
 
 
@@ -41,25 +41,25 @@ def test_first_pull_is_sent_however_short_its_time() -> None:
 
 @pytest.mark.parametrize("now", [29.995, 31.0])
 def test_no_pull_in_the_last_milliseconds(now: float) -> None:
-    ledger = open_pull(once=True, expires=30.0)
-    assert told(ledger, 409, "Leadership Change", {}, now) is REFILL
-    assert ledger.next_request(now) is None
-    assert ledger.is_done
+    pulling = open_pull(once=True, expires=30.0)
+    assert on_status(pulling, 409, "Leadership Change", {}, now) is REFILL
+    assert pulling.next_request(now) is None
+    assert pulling.is_done
 
 
 def test_learned_time_halves_the_heartbeat() -> None:
-    ledger = open_pull()
-    told(ledger, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
-    request = asked(ledger)
+    pulling = open_pull()
+    on_status(pulling, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
+    request = asked(pulling)
     assert (request.expires, request.idle_heartbeat) == (2.0, 1.0)
 
 
 @pytest.mark.parametrize(("free", "pulls"), [(249, False), (250, True)])
 def test_few_free_bytes_wait_for_the_open_pull(free: int, pulls: bool) -> None:
-    ledger = open_pull(max_messages=100, max_bytes=1000)
-    ledger.on_messages(50, free, 0.0)
-    ledger.on_consumed(50, free)
-    request = ledger.next_request(0.0)
+    pulling = open_pull(max_messages=100, max_bytes=1000)
+    pulling.on_messages(50, free, 0.0)
+    pulling.on_consumed(50, free)
+    request = pulling.next_request(0.0)
     assert (request is not None) is pulls
     assert request is None or request.max_bytes == free
 
@@ -80,40 +80,40 @@ def test_few_free_bytes_wait_for_the_open_pull(free: int, pulls: bool) -> None:
 def test_thresholds_of_messages_and_bytes(
     arrived: tuple[int, int], consumed: tuple[int, int], is_open: bool, pulls: bool
 ) -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(*arrived, 0.0)
-    ledger.on_consumed(*consumed)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(*arrived, 0.0)
+    pulling.on_consumed(*consumed)
     if not is_open:
-        told(ledger, 408, "Request Timeout", pending(10 - arrived[0], 1000 - arrived[1]), 0.0)
-    assert (ledger.next_request(0.0) is not None) is pulls
+        on_status(pulling, 408, "Request Timeout", pending(10 - arrived[0], 1000 - arrived[1]), 0.0)
+    assert (pulling.next_request(0.0) is not None) is pulls
 
 
 @pytest.mark.parametrize(("consumed", "pulls"), [(7, False), (8, True)])
 def test_threshold_of_the_caller(consumed: int, pulls: bool) -> None:
-    ledger = open_pull(max_messages=10, threshold_messages=2)
-    ledger.on_messages(10, 0, 0.0)
-    ledger.on_consumed(consumed, 0)
-    assert ledger.wants_refill() is pulls
-    assert (ledger.next_request(0.0) is not None) is pulls
+    pulling = open_pull(max_messages=10, threshold_messages=2)
+    pulling.on_messages(10, 0, 0.0)
+    pulling.on_consumed(consumed, 0)
+    assert pulling.wants_refill() is pulls
+    assert (pulling.next_request(0.0) is not None) is pulls
 
 
 def test_pulls_side_by_side_add_up() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(5, 500, 0.0)
-    ledger.on_consumed(5, 500)
-    assert asked(ledger).max_bytes == 500
-    assert (ledger.state.pending, ledger.state.pending_bytes) == (10, 1000)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(5, 500, 0.0)
+    pulling.on_consumed(5, 500)
+    assert asked(pulling).max_bytes == 500
+    assert (pulling.state.pending, pulling.state.pending_bytes) == (10, 1000)
 
 
 @pytest.mark.parametrize("size", [61, 99, 100])
 def test_arrived_message_clears_what_was_too_small(size: int) -> None:
     """The next message did not fit into 40 bytes. After it has come, another one may."""
-    ledger = open_pull(max_bytes=100, threshold_bytes=100)
-    ledger.on_message(60, 0.0)
-    told(ledger, 409, "Message Size Exceeds MaxBytes", pending(9, 40), 0.0)
-    assert ledger.next_request(0.0) is None
-    ledger.on_message(size - 60, 0.0)
-    request = ledger.next_request(0.0)
+    pulling = open_pull(max_bytes=100, threshold_bytes=100)
+    pulling.on_message(60, 0.0)
+    on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 40), 0.0)
+    assert pulling.next_request(0.0) is None
+    pulling.on_message(size - 60, 0.0)
+    request = pulling.next_request(0.0)
     assert (request and request.max_bytes) == (100 - size or None)
 
 
@@ -124,32 +124,32 @@ def test_arrived_message_clears_what_was_too_small(size: int) -> None:
 @given(st.booleans(), st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=30))
 def test_open_pulls_are_the_youngest_that_owe(by_bytes: bool, steps: list[tuple[int, bool]]) -> None:
     """A pull that was served ended silently; with every request the oldest are forgotten that the others outweigh."""
-    ledger = Pulling(max_messages=100_000, max_bytes=40) if by_bytes else Pulling(max_messages=40)
+    pulling = Pulling(max_messages=100_000, max_bytes=40) if by_bytes else Pulling(max_messages=40)
     open_pulls: list[tuple[int, int]] = []
     for count, pulls in steps:
-        owed = ledger.state.pending_bytes if by_bytes else ledger.state.pending
+        owed = pulling.state.pending_bytes if by_bytes else pulling.state.pending
         count = min(count, owed)
         if count:
-            ledger.on_messages(1 if by_bytes else count, count, 0.0)
-            ledger.on_consumed(1 if by_bytes else count, count)
+            pulling.on_messages(1 if by_bytes else count, count, 0.0)
+            pulling.on_consumed(1 if by_bytes else count, count)
         if count == owed:
             open_pulls = []
-        if pulls and (request := ledger.next_request(0.0)):
+        if pulls and (request := pulling.next_request(0.0)):
             while open_pulls and sum(size for _, size in open_pulls[1:]) >= owed - count:
                 del open_pulls[0]
-            open_pulls.append((ledger.state.number, request.max_bytes or request.batch))
-        assert [(pull.number, pull.size or pull.batch) for pull in ledger.state._open_pulls] == open_pulls
+            open_pulls.append((pulling.state.number, request.max_bytes or request.batch))
+        assert [(pull.number, pull.size or pull.batch) for pull in pulling.state._open_pulls] == open_pulls
 
 
 def test_ended_pull_is_no_longer_open() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(6, 0, 0.0)
-    ledger.on_consumed(6, 0)
-    asked(ledger)
-    told(ledger, 408, "Request Timeout", pending(4), 1.0, pull=1)
-    assert [pull.number for pull in ledger.state._open_pulls] == [2]
-    told(ledger, 409, "Leadership Change", {}, 1.0, pull=2)
-    assert ledger.state._open_pulls == []
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(6, 0, 0.0)
+    pulling.on_consumed(6, 0)
+    asked(pulling)
+    on_status(pulling, 408, "Request Timeout", pending(4), 1.0, pull=1)
+    assert [pull.number for pull in pulling.state._open_pulls] == [2]
+    on_status(pulling, 409, "Leadership Change", {}, 1.0, pull=2)
+    assert pulling.state._open_pulls == []
 
 
 @pytest.mark.parametrize(
@@ -163,52 +163,52 @@ def test_ended_pull_is_no_longer_open() -> None:
 )
 def test_nothing_is_pending_after_one_bound(options: dict[str, int], arrived: tuple[int, int]) -> None:
     """Messages of an abandoned pull may come as well, so that they are more than the pull requested."""
-    ledger = open_pull(**options)
-    ledger.on_messages(*arrived, 0.0)
-    assert (ledger.state.pending, ledger.state.pending_bytes) == (0, 0)
-    assert told(ledger, 409, "Batch Completed", pending(0, 600), 0.0) is KEEP
+    pulling = open_pull(**options)
+    pulling.on_messages(*arrived, 0.0)
+    assert (pulling.state.pending, pulling.state.pending_bytes) == (0, 0)
+    assert on_status(pulling, 409, "Batch Completed", pending(0, 600), 0.0) is KEEP
 
 
 @pytest.mark.parametrize(
     "headers", [{}, {"Nats-Pending-Messages": "many", "Nats-Pending-Bytes": "-1"}, {"Nats-Pending-Bytes": "7"}], ids=str
 )
 def test_end_of_a_served_pull_changes_nothing(headers: dict[str, str]) -> None:
-    ledger = open_pull(max_messages=10)
+    pulling = open_pull(max_messages=10)
     for count in (6, 5):
-        ledger.on_messages(count, 0, 0.0)
-        ledger.on_consumed(count, 0)
-        asked(ledger)
-    assert [pull.number for pull in ledger.state._open_pulls] == [2, 3]
-    assert told(ledger, 408, "Requests Pending", headers, 0.0, pull=1) is REFILL
-    assert ledger.state.pending == 10
+        pulling.on_messages(count, 0, 0.0)
+        pulling.on_consumed(count, 0)
+        asked(pulling)
+    assert [pull.number for pull in pulling.state._open_pulls] == [2, 3]
+    assert on_status(pulling, 408, "Requests Pending", headers, 0.0, pull=1) is REFILL
+    assert pulling.state.pending == 10
 
 
 def test_pending_bytes_may_be_missing() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(2, 100, 0.0)
-    told(ledger, 408, "Request Timeout", {"Nats-Pending-Messages": "3"}, 0.0)
-    assert (ledger.state.pending, ledger.state.pending_bytes) == (5, 900)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(2, 100, 0.0)
+    on_status(pulling, 408, "Request Timeout", {"Nats-Pending-Messages": "3"}, 0.0)
+    assert (pulling.state.pending, pulling.state.pending_bytes) == (5, 900)
 
 
 def test_capacity_of_endless_reading_has_no_bound() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(10, 0, 0.0)
-    assert ledger.state.capacity == UNBOUNDED_BATCH
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(10, 0, 0.0)
+    assert pulling.state.capacity == UNBOUNDED_BATCH
 
 
 # ---------------------------------------------------------------- messages
 
 
 def test_one_message_in_eight_checks_the_deadline() -> None:
-    ledger = open_pull(max_messages=20)
-    assert [ledger.on_message(0, 0.0) for _ in range(10)] == [KEEP] * 7 + [ARM] + [KEEP] * 2
-    assert ledger.on_deadline(0.2).action is Action.PROBE
-    assert [ledger.on_message(0, 0.2) for _ in range(9)] == [KEEP] * 7 + [ARM] + [KEEP]
+    pulling = open_pull(max_messages=20)
+    assert [pulling.on_message(0, 0.0) for _ in range(10)] == [KEEP] * 7 + [ARM] + [KEEP] * 2
+    assert pulling.on_deadline(0.2).action is Action.PROBE
+    assert [pulling.on_message(0, 0.2) for _ in range(9)] == [KEEP] * 7 + [ARM] + [KEEP]
 
 
 def test_used_up_pull_is_followed_by_the_next() -> None:
     in_pieces = open_pull(once=True, max_messages=10)
-    told(in_pieces, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    on_status(in_pieces, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(in_pieces)
     assert in_pieces.on_messages(4, 0, 0.0) is REFILL
     by_bytes = open_pull(max_bytes=1000)
@@ -219,46 +219,46 @@ def test_used_up_pull_is_followed_by_the_next() -> None:
 @pytest.mark.parametrize("bound", ["max_messages", "max_bytes"])
 def test_consumed_messages_make_room_in_a_single_pull(bound: str) -> None:
     """An ordered reader's fetches share a buffer: only unread messages count."""
-    ledger = open_pull(once=True, **{bound: 10})
-    ledger.on_messages(6, 6, 0.0)
-    ledger.on_consumed(6, 6)
-    assert ledger.on_messages(4, 4, 0.0) is REFILL
-    asked(ledger)
-    assert ledger.on_messages(6, 6, 0.0) is DONE
+    pulling = open_pull(once=True, **{bound: 10})
+    pulling.on_messages(6, 6, 0.0)
+    pulling.on_consumed(6, 6)
+    assert pulling.on_messages(4, 4, 0.0) is REFILL
+    asked(pulling)
+    assert pulling.on_messages(6, 6, 0.0) is DONE
 
 
 def test_consumed_bytes_are_free_for_a_big_message() -> None:
-    ledger = open_pull(once=True, max_bytes=1000)
-    ledger.on_messages(3, 600, 0.0)
-    ledger.on_consumed(3, 600)
-    assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(9, 400), 0.0) is REFILL
-    assert asked(ledger).max_bytes == 1000
+    pulling = open_pull(once=True, max_bytes=1000)
+    pulling.on_messages(3, 600, 0.0)
+    pulling.on_consumed(3, 600)
+    assert on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 400), 0.0) is REFILL
+    assert asked(pulling).max_bytes == 1000
 
 
 def test_some_leftover_messages_do_not_end_a_pull() -> None:
-    ledger = open_pull(once=True, max_messages=3)
-    ledger.on_leftover(2)
-    assert not ledger.is_done
-    ledger.on_leftover(1)
-    assert ledger.is_done
+    pulling = open_pull(once=True, max_messages=3)
+    pulling.on_leftover(2)
+    assert not pulling.is_done
+    pulling.on_leftover(1)
+    assert pulling.is_done
 
 
 def test_messages_show_that_the_server_is_up_again() -> None:
-    ledger = open_pull()
-    told(ledger, 409, "Server Shutdown", pending(500), 0.0)
-    asked(ledger)
-    ledger.on_message(0, 0.0)
-    notice = told(ledger, 503, "", {}, 0.0).notice
+    pulling = open_pull()
+    on_status(pulling, 409, "Server Shutdown", pending(500), 0.0)
+    asked(pulling)
+    pulling.on_message(0, 0.0)
+    notice = on_status(pulling, 503, "", {}, 0.0).notice
     assert isinstance(notice, ConsumerGone)
     assert "Shutdown" not in str(notice)
 
 
 def test_late_messages_do_not_reconnect() -> None:
-    ledger = open_pull(max_messages=1)
-    ledger.state.on_disconnect()
-    ledger.on_message(0, 0.0)
-    ledger.on_consumed(1, 0)
-    assert ledger.next_request(0.0) is None
+    pulling = open_pull(max_messages=1)
+    pulling.state.on_disconnect()
+    pulling.on_message(0, 0.0)
+    pulling.on_consumed(1, 0)
+    assert pulling.next_request(0.0) is None
 
 
 # ---------------------------------------------------------------- statuses
@@ -276,76 +276,76 @@ def test_late_messages_do_not_reconnect() -> None:
     ],
 )
 def test_text_of_a_status_counts_with_code_409_alone(text: str) -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    decision = told(ledger, 500, text, pending(10, 1000), 0.0)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    decision = on_status(pulling, 500, text, pending(10, 1000), 0.0)
     assert decision.action is Action.REFILL
     assert isinstance(decision.notice, PullRefused)
 
 
 @pytest.mark.parametrize(("code", "text"), [(500, "Leadership Change"), (409, "Exceeded MaxWaiting")])
 def test_other_ends_of_old_pulls_do_not_end_a_wait(code: int, text: str) -> None:
-    ledger = open_pull()
-    told(ledger, 503, "", {}, 0.0)
-    assert told(ledger, code, text, {}, 0.05) is KEEP
-    assert ledger.next_request(0.05) is None
+    pulling = open_pull()
+    on_status(pulling, 503, "", {}, 0.0)
+    assert on_status(pulling, code, text, {}, 0.05) is KEEP
+    assert pulling.next_request(0.05) is None
 
 
 @pytest.mark.parametrize("number", [0, 2])
 def test_refusals_show_that_there_are_responders(number: int) -> None:
-    ledger = open_pull()
-    told(ledger, 503, "", {}, 0.0)
-    asked(ledger, 1.0)
-    told(ledger, 408, "Request Timeout", pending(500), 1.0, pull=number)
-    assert ledger.state.no_responders == 0
+    pulling = open_pull()
+    on_status(pulling, 503, "", {}, 0.0)
+    asked(pulling, 1.0)
+    on_status(pulling, 408, "Request Timeout", pending(500), 1.0, pull=number)
+    assert pulling.state.no_responders == 0
 
 
 @pytest.mark.parametrize(("code", "text"), [(409, "Server Shutdown"), (503, "")])
 @pytest.mark.parametrize(("changes", "heartbeat"), [(0, 0.25), (1, 0.25), (3, 1.0)])
 def test_losses_lengthen_the_heartbeat(code: int, text: str, changes: int, heartbeat: float) -> None:
     """A shutdown counts as a loss unless there were others; with every change of leader the heartbeat doubles."""
-    ledger, now = open_pull(), 0.0
+    pulling, now = open_pull(), 0.0
     for _ in range(changes):
-        told(ledger, 409, "Leadership Change", {}, now)
-        asked(ledger, now := now + 20.0)
-    told(ledger, code, text, {}, now)
-    assert asked(ledger, now + 20.0).idle_heartbeat == heartbeat
+        on_status(pulling, 409, "Leadership Change", {}, now)
+        asked(pulling, now := now + 20.0)
+    on_status(pulling, code, text, {}, now)
+    assert asked(pulling, now + 20.0).idle_heartbeat == heartbeat
 
 
 def test_consumer_that_replaces_another_is_watched() -> None:
-    ledger = open_pull()
-    ledger.begin_again()
-    assert asked(ledger).idle_heartbeat == 0.25
+    pulling = open_pull()
+    pulling.begin_again()
+    assert asked(pulling).idle_heartbeat == 0.25
 
 
 def test_end_of_a_pull_forgets_failures() -> None:
-    ledger = open_pull()
-    told(ledger, 409, "Leadership Change", {}, 0.0)
-    asked(ledger)
-    told(ledger, 408, "Request Timeout", pending(500), 0.0)
-    asked(ledger)
-    told(ledger, 409, "Leadership Change", {}, 0.0)
-    asked(ledger)
+    pulling = open_pull()
+    on_status(pulling, 409, "Leadership Change", {}, 0.0)
+    asked(pulling)
+    on_status(pulling, 408, "Request Timeout", pending(500), 0.0)
+    asked(pulling)
+    on_status(pulling, 409, "Leadership Change", {}, 0.0)
+    asked(pulling)
 
 
 def test_single_pull_repeats_lost_messages() -> None:
     """The server has sent all ten, and two were lost on a route."""
-    ledger = open_pull(once=True, max_messages=10, max_bytes=1000)
-    ledger.on_messages(8, 400, 0.0)
-    assert told(ledger, 409, "Batch Completed", pending(0, 500), 0.0) is REFILL
-    request = asked(ledger)
+    pulling = open_pull(once=True, max_messages=10, max_bytes=1000)
+    pulling.on_messages(8, 400, 0.0)
+    assert on_status(pulling, 409, "Batch Completed", pending(0, 500), 0.0) is REFILL
+    request = asked(pulling)
     assert (request.batch, request.max_bytes) == (2, 600)
 
 
 @pytest.mark.parametrize("text", ["Exceeded MaxWaiting", "Exceeded MaxRequestBatch of plenty"])
 @pytest.mark.parametrize(("once", "reports"), [(True, [True, False, False]), (False, [True, True, True])])
 def test_single_pull_reports_a_repeated_refusal_once(text: str, once: bool, reports: list[bool]) -> None:
-    ledger, now, seen = open_pull(once=once), 0.0, []
+    pulling, now, seen = open_pull(once=once), 0.0, []
     for _ in reports:
-        decision = told(ledger, 409, text, {}, now)
+        decision = on_status(pulling, 409, text, {}, now)
         assert decision.action is Action.REFILL
         seen.append(decision.notice is not None)
-        now = ledger.deadline or now
-        asked(ledger, now)
+        now = pulling.deadline or now
+        asked(pulling, now)
     assert seen == reports
 
 
@@ -359,7 +359,7 @@ def test_deadline_of_a_single_pull() -> None:
     assert short.on_deadline(0.55) is KEEP
     assert short.on_deadline(0.6) is DONE
     refused = open_pull(once=True, expires=5.0)
-    told(refused, 503, "", {}, 4.95)
+    on_status(refused, 503, "", {}, 4.95)
     assert refused.deadline == 5.0  # not after the wait of 0.1 s
     until = PullState(pull_options(PullMode.BOUNDED, expires=30.0), Counted(), 0.0, until=7.0)
     assert until.deadline == pytest.approx(7.1)
@@ -377,27 +377,27 @@ def test_no_deadline_without_a_pull(once: bool) -> None:
 @pytest.mark.parametrize("end", ["time", "new leader", "reconnect"])
 def test_wait_that_has_ended_leaves_no_deadline(end: str) -> None:
     """The buffer is full by then, so no pull follows that would set another one."""
-    ledger = open_pull(max_messages=10)
-    told(ledger, 503, "", {}, 0.0)
-    assert ledger.on_deadline(0.05) is KEEP
-    assert ledger.next_request(0.05) is None
-    ledger.on_leftover(10)
+    pulling = open_pull(max_messages=10)
+    on_status(pulling, 503, "", {}, 0.0)
+    assert pulling.on_deadline(0.05) is KEEP
+    assert pulling.next_request(0.05) is None
+    pulling.on_leftover(10)
     if end == "time":
-        assert ledger.on_deadline(ledger.deadline or 0.0) is REFILL
+        assert pulling.on_deadline(pulling.deadline or 0.0) is REFILL
     elif end == "new leader":
-        assert told(ledger, 409, "Leadership Change", {}, 0.05) is REFILL
+        assert on_status(pulling, 409, "Leadership Change", {}, 0.05) is REFILL
     else:
-        ledger.state.on_disconnect()
-        assert ledger.state.on_reconnect(0.05) is REFILL
-    assert ledger.next_request(1.0) is None
-    assert ledger.deadline is None
+        pulling.state.on_disconnect()
+        assert pulling.state.on_reconnect(0.05) is REFILL
+    assert pulling.next_request(1.0) is None
+    assert pulling.deadline is None
 
 
 def test_silence_at_the_end_is_not_reported() -> None:
     assert open_pull(once=True, expires=8.0, heartbeat=4.0).on_deadline(8.0) is DONE
     early = Pulling(once=True, early=True, max_messages=10, expires=5.0)
     asked(early)
-    told(early, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    on_status(early, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(early)
     early.on_messages(4, 0, 1.0)
     asked(early, 1.0)
@@ -405,30 +405,30 @@ def test_silence_at_the_end_is_not_reported() -> None:
 
 
 def test_fetch_of_available_messages_waits_for_one() -> None:
-    ledger = Pulling(once=True, early=True, max_messages=10, expires=5.0)
-    asked(ledger)
-    ledger.state.on_disconnect()
-    assert not ledger.is_done
-    assert ledger.deadline == 5.0
-    assert ledger.state.on_reconnect(1.0) is REFILL
-    assert asked(ledger, 1.0).batch == 10
+    pulling = Pulling(once=True, early=True, max_messages=10, expires=5.0)
+    asked(pulling)
+    pulling.state.on_disconnect()
+    assert not pulling.is_done
+    assert pulling.deadline == 5.0
+    assert pulling.state.on_reconnect(1.0) is REFILL
+    assert asked(pulling, 1.0).batch == 10
 
 
 def test_reconnect_forgets_old_pulls_and_failures() -> None:
-    ledger = open_pull()
-    ledger.state.on_disconnect()
-    ledger.state.on_reconnect(0.0)
-    assert not ledger.state.has_abandoned_pulls
-    asked(ledger)
-    told(ledger, 409, "Leadership Change", {}, 0.0)
-    asked(ledger)
+    pulling = open_pull()
+    pulling.state.on_disconnect()
+    pulling.state.on_reconnect(0.0)
+    assert not pulling.state.has_abandoned_pulls
+    asked(pulling)
+    on_status(pulling, 409, "Leadership Change", {}, 0.0)
+    asked(pulling)
 
 
 def test_reconnect_does_not_begin_again_after_the_end() -> None:
-    ledger = open_pull()
-    ledger.state.stop()
-    assert ledger.state.on_reconnect(0.0) is KEEP
-    assert ledger.is_done
+    pulling = open_pull()
+    pulling.state.stop()
+    assert pulling.state.on_reconnect(0.0) is KEEP
+    assert pulling.is_done
 
 
 # ---------------------------------------------------------------- adaptive prefetch

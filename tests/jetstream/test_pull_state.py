@@ -40,24 +40,24 @@ def pending(messages: int, size: int = 0) -> dict[str, str]:
     return {"Nats-Pending-Messages": str(messages), "Nats-Pending-Bytes": str(size)}
 
 
-def asked(ledger: Pulling, now: float = 0.0) -> PullRequest:
-    request = ledger.next_request(now)
+def asked(pulling: Pulling, now: float = 0.0) -> PullRequest:
+    request = pulling.next_request(now)
     assert request is not None
     return request
 
 
-def told(
-    ledger: Pulling, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
+def on_status(
+    pulling: Pulling, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
 ) -> Decision:
     """A status for the last pull, or for another one."""
-    return ledger.on_status(ledger.state.number if pull is None else pull, code, text, headers, now)
+    return pulling.on_status(pulling.state.number if pull is None else pull, code, text, headers, now)
 
 
 def open_pull(**options: int | float | str | bool) -> Pulling:
     """A ledger with its first pull out."""
-    ledger = Pulling(**options)  # type: ignore[arg-type]
-    asked(ledger)
-    return ledger
+    pulling = Pulling(**options)  # type: ignore[arg-type]
+    asked(pulling)
+    return pulling
 
 
 # ---------------------------------------------------------------- what is asked
@@ -76,15 +76,15 @@ def test_the_first_pull_fills_the_buffer() -> None:
 @example(10 / 3, 0)
 def test_heartbeat_rounding(expires: float, losses: int) -> None:
     """The server refuses a heartbeat that is a nanosecond longer than half of the time."""
-    ledger, now = Pulling(expires=expires, once=True), 0.0
+    pulling, now = Pulling(expires=expires, once=True), 0.0
     for _ in range(losses + 1):
-        if (request := ledger.next_request(now)) is None:
+        if (request := pulling.next_request(now)) is None:
             return
         body = json.loads(request.body())
         assert body.get("idle_heartbeat", 0) * 2 <= body["expires"]
-        assert (ledger.deadline or 0) > now
-        now = ledger.deadline or 0
-        ledger.on_deadline(now)
+        assert (pulling.deadline or 0) > now
+        now = pulling.deadline or 0
+        pulling.on_deadline(now)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
         ({"threshold_messages": -1}, "threshold_messages"),
     ],
 )
-def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> None:
+def test_a_pull_that_cannot_be_is_reported(options: dict[str, int], what: str) -> None:
     with pytest.raises(ConfigError) as caught:
         Pulling(**options)  # type: ignore[arg-type]
     assert caught.value.name == what
@@ -119,25 +119,25 @@ def test_a_pull_that_cannot_be_is_told(options: dict[str, int], what: str) -> No
 
 
 def test_pull_again_when_half_the_messages_are_taken() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(10, 0, 0.0)
-    ledger.on_consumed(4, 0)
-    assert not ledger.wants_refill()
-    assert ledger.next_request(0.0) is None
-    ledger.on_consumed(1, 0)
-    assert ledger.wants_refill()
-    assert asked(ledger).batch == 5
-    assert ledger.next_request(0.0) is None
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(10, 0, 0.0)
+    pulling.on_consumed(4, 0)
+    assert not pulling.wants_refill()
+    assert pulling.next_request(0.0) is None
+    pulling.on_consumed(1, 0)
+    assert pulling.wants_refill()
+    assert asked(pulling).batch == 5
+    assert pulling.next_request(0.0) is None
 
 
 def test_buffer_of_one_message_is_filled_again() -> None:
-    ledger = Pulling(max_messages=1)
+    pulling = Pulling(max_messages=1)
     for _ in range(3):
-        assert asked(ledger).batch == 1
-        assert ledger.next_request(0.0) is None
-        ledger.on_message(0, 0.0)
-        assert ledger.next_request(0.0) is None
-        ledger.on_consumed(1, 0)
+        assert asked(pulling).batch == 1
+        assert pulling.next_request(0.0) is None
+        pulling.on_message(0, 0.0)
+        assert pulling.next_request(0.0) is None
+        pulling.on_consumed(1, 0)
 
 
 class Weight(NamedTuple):
@@ -193,25 +193,25 @@ def test_prefetch_stays_within_its_limits(steps: list[tuple[int, int, float, boo
             assert bound * size <= MAX_PREFETCH_BYTES or bound == 1
 
 
-def read(ledger: Pulling, count: int, size: int, took: float) -> None:
+def read(pulling: Pulling, count: int, size: int, took: float) -> None:
     """So many messages of so many bytes come, and are taken within so many seconds."""
-    ledger.read([Weight(range(size))] * count, took)
+    pulling.read([Weight(range(size))] * count, took)
 
 
 def test_prefetch_of_fast_and_slow_readers() -> None:
-    ledger = open_pull(follows=True)
-    read(ledger, 500, 100, 0.01)
-    assert asked(ledger).batch == 4096
-    read(ledger, 4096, 100, 4.0)
-    assert asked(ledger).batch == 500
+    pulling = open_pull(follows=True)
+    read(pulling, 500, 100, 0.01)
+    assert asked(pulling).batch == 4096
+    read(pulling, 4096, 100, 4.0)
+    assert asked(pulling).batch == 500
 
 
 def test_prefetch_change_counts_what_is_on_its_way() -> None:
-    ledger = open_pull(follows=True)
-    read(ledger, 250, 100, 0.001)
-    assert asked(ledger).batch == 4096 - 250
-    read(ledger, 3900, 100, 4.0)
-    assert asked(ledger).batch == 500 - 196
+    pulling = open_pull(follows=True)
+    read(pulling, 250, 100, 0.001)
+    assert asked(pulling).batch == 4096 - 250
+    read(pulling, 3900, 100, 4.0)
+    assert asked(pulling).batch == 500 - 196
 
 
 @pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}], ids=str)
@@ -220,100 +220,100 @@ def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
 
 
 def test_prefetch_stays_below_the_learned_limit() -> None:
-    ledger = open_pull(follows=True)
-    told(ledger, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
-    read(ledger, 500, 100, 0.01)
-    assert asked(ledger).batch == 20
+    pulling = open_pull(follows=True)
+    on_status(pulling, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
+    read(pulling, 500, 100, 0.01)
+    assert asked(pulling).batch == 20
 
 
 def test_long_pull_names_its_max_bytes() -> None:
-    ledger = open_pull(follows=True)
-    read(ledger, 500, 100, 0.01)
-    assert asked(ledger).max_bytes == MAX_PULL_BYTES
-    decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
+    pulling = open_pull(follows=True)
+    read(pulling, 500, 100, 0.01)
+    assert asked(pulling).max_bytes == MAX_PULL_BYTES
+    decision = on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
     assert decision is REFILL
-    request = asked(ledger)  # of 4,096 the server has 96 more on their way
+    request = asked(pulling)  # of 4,096 the server has 96 more on their way
     assert (request.batch, request.max_bytes) == (500 - 96, 0)
 
 
 def test_unread_messages_are_not_pulled_again() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(10, 0, 0.0)
-    assert ledger.next_request(0.0) is None
-    assert ledger.deadline is None  # nothing is open: no heartbeat is due, and none is missed
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(10, 0, 0.0)
+    assert pulling.next_request(0.0) is None
+    assert pulling.deadline is None  # nothing is open: no heartbeat is due, and none is missed
 
 
 def test_the_books_stay_small_while_messages_flow() -> None:
     for options in ({"max_messages": 10}, {"max_bytes": 1000}, {"max_messages": 10, "max_bytes": 1000}):
-        ledger = open_pull(**options)
+        pulling = open_pull(**options)
         for _ in range(1000):
-            ledger.on_message(100, 0.0)
-            ledger.on_consumed(1, 100)
-            ledger.next_request(0.0)
-        assert len(ledger.state._open_pulls) <= 3
+            pulling.on_message(100, 0.0)
+            pulling.on_consumed(1, 100)
+            pulling.next_request(0.0)
+        assert len(pulling.state._open_pulls) <= 3
 
 
 def test_what_is_held_counts_after_a_loss_too() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(4, 0, 0.0)
-    told(ledger, 409, "Leadership Change", {}, 0.0)
-    assert asked(ledger).batch == 6
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(4, 0, 0.0)
+    on_status(pulling, 409, "Leadership Change", {}, 0.0)
+    assert asked(pulling).batch == 6
 
 
 def test_pull_again_when_half_the_bytes_are_taken() -> None:
-    ledger = open_pull(max_bytes=1000)
-    ledger.on_messages(4, 400, 0.0)
-    ledger.on_consumed(4, 400)
-    assert ledger.next_request(0.0) is None
-    ledger.on_message(100, 0.0)
-    assert ledger.next_request(0.0) is None
-    ledger.on_consumed(1, 100)
-    request = asked(ledger)
+    pulling = open_pull(max_bytes=1000)
+    pulling.on_messages(4, 400, 0.0)
+    pulling.on_consumed(4, 400)
+    assert pulling.next_request(0.0) is None
+    pulling.on_message(100, 0.0)
+    assert pulling.next_request(0.0) is None
+    pulling.on_consumed(1, 100)
+    request = asked(pulling)
     assert (request.batch, request.max_bytes) == (UNBOUNDED_BATCH, 500)
 
 
 def test_exactly_used_bytes_end_the_pull_silently() -> None:
-    ledger = open_pull(max_messages=100, max_bytes=1000)
-    ledger.on_messages(10, 1000, 0.0)
-    assert (ledger.state.pending, ledger.state.pending_bytes) == (0, 0)
-    ledger.on_consumed(10, 1000)
-    assert asked(ledger).max_bytes == 1000
+    pulling = open_pull(max_messages=100, max_bytes=1000)
+    pulling.on_messages(10, 1000, 0.0)
+    assert (pulling.state.pending, pulling.state.pending_bytes) == (0, 0)
+    pulling.on_consumed(10, 1000)
+    assert asked(pulling).max_bytes == 1000
 
 
 def test_both_bounds_hold_together() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(5, 250, 0.0)
-    ledger.on_consumed(5, 250)
-    request = asked(ledger)  # half of the messages
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(5, 250, 0.0)
+    pulling.on_consumed(5, 250)
+    request = asked(pulling)  # half of the messages
     assert (request.batch, request.max_bytes) == (5, 250)
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(2, 600, 0.0)
-    ledger.on_consumed(2, 600)
-    request = asked(ledger)  # half of the bytes
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(2, 600, 0.0)
+    pulling.on_consumed(2, 600)
+    request = asked(pulling)  # half of the bytes
     assert (request.batch, request.max_bytes) == (2, 600)
 
 
 def test_a_sliver_of_bytes_is_not_asked_for() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(5, 50, 0.0)
-    ledger.on_consumed(5, 50)
-    assert ledger.next_request(0.0) is None
-    told(ledger, 409, "Batch Completed", pending(0, 450), 0.0)
-    ledger.on_messages(5, 500, 0.0)
-    ledger.on_consumed(5, 500)
-    assert asked(ledger).max_bytes == 1000
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(5, 50, 0.0)
+    pulling.on_consumed(5, 50)
+    assert pulling.next_request(0.0) is None
+    on_status(pulling, 409, "Batch Completed", pending(0, 450), 0.0)
+    pulling.on_messages(5, 500, 0.0)
+    pulling.on_consumed(5, 500)
+    assert asked(pulling).max_bytes == 1000
 
 
 def test_a_total_is_never_exceeded_and_ends_it() -> None:
-    ledger = Pulling(max_messages=4, stop_after=6)
-    assert asked(ledger).batch == 4
-    assert ledger.on_messages(4, 0, 0.0) is KEEP
-    ledger.on_consumed(4, 0)
-    assert asked(ledger).batch == 2
-    assert ledger.on_messages(2, 0, 0.0) is DONE
-    ledger.on_consumed(2, 0)
-    assert ledger.next_request(0.0) is None
-    assert ledger.is_done
+    pulling = Pulling(max_messages=4, stop_after=6)
+    assert asked(pulling).batch == 4
+    assert pulling.on_messages(4, 0, 0.0) is KEEP
+    pulling.on_consumed(4, 0)
+    assert asked(pulling).batch == 2
+    assert pulling.on_messages(2, 0, 0.0) is DONE
+    pulling.on_consumed(2, 0)
+    assert pulling.next_request(0.0) is None
+    assert pulling.is_done
 
 
 # ---------------------------------------------------------------- every status of a continuous pull
@@ -355,20 +355,20 @@ STATUSES = [
 def test_what_a_status_means_to_a_continuous_pull(
     code: int, text: str, headers: dict[str, str], action: Action, then: object
 ) -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    decision = told(ledger, code, text, headers, 1.0)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    decision = on_status(pulling, code, text, headers, 1.0)
     assert decision.action is action
     if action is Action.STOP:
         assert type(decision.error) is then
-        assert ledger.is_done
-        assert ledger.next_request(100.0) is None
-        assert ledger.deadline is None
+        assert pulling.is_done
+        assert pulling.next_request(100.0) is None
+        assert pulling.deadline is None
         return
-    assert not ledger.is_done
-    request = ledger.next_request(1.0)
+    assert not pulling.is_done
+    request = pulling.next_request(1.0)
     if then == "open":
         assert request is None
-        assert ledger.deadline == 5.0
+        assert pulling.deadline == 5.0
     elif then == ENDED:
         assert decision == REFILL
         assert request is not None
@@ -381,10 +381,10 @@ def test_what_a_status_means_to_a_continuous_pull(
     else:
         assert decision.notice is not None
         assert request is None
-        assert ledger.deadline is not None
-        assert 1.0 < ledger.deadline < 1.2
-        assert ledger.on_deadline(ledger.deadline) is REFILL
-        assert asked(ledger, 1.2).batch == 10
+        assert pulling.deadline is not None
+        assert 1.0 < pulling.deadline < 1.2
+        assert pulling.on_deadline(pulling.deadline) is REFILL
+        assert asked(pulling, 1.2).batch == 10
 
 
 # Ends of pulls that were served or waited for as long as they said; or answers to no_wait, which is not said here.
@@ -395,10 +395,10 @@ NATURAL_ENDS = {"Request Timeout", "Interest Expired", "Batch Completed", "No Me
     ("code", "text", "headers"), [status[:3] for status in STATUSES if status[1] not in NATURAL_ENDS]
 )
 def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: dict[str, str]) -> None:
-    ledger = Pulling(max_messages=10, max_bytes=1000)
+    pulling = Pulling(max_messages=10, max_bytes=1000)
     pulls = sum(
-        ledger.next_request(now / 100) is not None
-        and told(ledger, code, text, headers, now / 100).action is not Action.STOP
+        pulling.next_request(now / 100) is not None
+        and on_status(pulling, code, text, headers, now / 100).action is not Action.STOP
         for now in range(200)  # two seconds
     )
     assert pulls <= 16
@@ -406,94 +406,94 @@ def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: d
 
 def test_pull_without_a_leader_is_repeated_soon() -> None:
     for election in (0.3, 0.5, 1.0, 3.0, 8.0):
-        ledger, now = open_pull(), 0.0
-        told(ledger, 409, "Leadership Change", {}, now)
-        asked(ledger, now)
+        pulling, now = open_pull(), 0.0
+        on_status(pulling, 409, "Leadership Change", {}, now)
+        asked(pulling, now)
         while now < election:
-            decision = told(ledger, 503, "", {}, now)
+            decision = on_status(pulling, 503, "", {}, now)
             assert isinstance(decision.notice, ConsumerGone)
-            assert ledger.deadline is not None
-            now = ledger.deadline
-            assert ledger.on_deadline(now) is REFILL
-            asked(ledger, now)
+            assert pulling.deadline is not None
+            now = pulling.deadline
+            assert pulling.on_deadline(now) is REFILL
+            asked(pulling, now)
         assert now <= election * 1.04 + 0.1 + 1e-6
 
 
 def test_pulls_without_responders_are_counted() -> None:
-    ledger = open_pull()
+    pulling = open_pull()
     for count in (1, 2, 3):
-        told(ledger, 503, "", {}, float(count))
-        assert ledger.state.no_responders == count
-        assert ledger.deadline is not None
-        asked(ledger, ledger.deadline)
-    told(ledger, 100, "Idle Heartbeat", {}, 5.0)
-    assert ledger.state.no_responders == 0
+        on_status(pulling, 503, "", {}, float(count))
+        assert pulling.state.no_responders == count
+        assert pulling.deadline is not None
+        asked(pulling, pulling.deadline)
+    on_status(pulling, 100, "Idle Heartbeat", {}, 5.0)
+    assert pulling.state.no_responders == 0
 
 
 def test_pull_backoff_grows_to_ten_seconds() -> None:
-    ledger, now, waits = Pulling(), 0.0, []
+    pulling, now, waits = Pulling(), 0.0, []
     for _ in range(125):
-        asked(ledger, now)
-        told(ledger, 503, "", {}, now)
-        assert ledger.deadline is not None
-        waits.append(ledger.deadline - now)
-        now = ledger.deadline
+        asked(pulling, now)
+        on_status(pulling, 503, "", {}, now)
+        assert pulling.deadline is not None
+        waits.append(pulling.deadline - now)
+        now = pulling.deadline
     assert waits == sorted(waits)
     assert waits[-1] == pytest.approx(10.0)
-    asked(ledger, now)
-    ledger.on_message(0, now)
-    told(ledger, 503, "", {}, now)
-    assert ledger.deadline is not None
-    assert ledger.deadline - now < 0.15
+    asked(pulling, now)
+    pulling.on_message(0, now)
+    on_status(pulling, 503, "", {}, now)
+    assert pulling.deadline is not None
+    assert pulling.deadline - now < 0.15
 
 
 def test_a_limit_that_is_not_understood_is_waited_for() -> None:
-    ledger = open_pull(max_messages=10)
-    decision = told(ledger, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
+    pulling = open_pull(max_messages=10)
+    decision = on_status(pulling, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
     assert decision.action is Action.REFILL
-    assert ledger.next_request(0.0) is None
+    assert pulling.next_request(0.0) is None
 
 
 def test_a_learned_batch_limit_is_kept() -> None:
-    ledger = open_pull(max_messages=10)
-    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
-    assert asked(ledger).batch == 4
-    assert asked(ledger).batch == 4  # the threshold of 5 is not passed yet
-    ledger.on_messages(4, 0, 0.0)
-    ledger.on_consumed(4, 0)
-    assert asked(ledger).batch == 4
+    pulling = open_pull(max_messages=10)
+    on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    assert asked(pulling).batch == 4
+    assert asked(pulling).batch == 4  # the threshold of 5 is not passed yet
+    pulling.on_messages(4, 0, 0.0)
+    pulling.on_consumed(4, 0)
+    assert asked(pulling).batch == 4
 
 
 @pytest.mark.parametrize(("limit", "bound"), [("2s", 2.0), ("500ms", 0.5), ("1m30s", 90.0), ("1h0m0s", 3600.0)])
 def test_learned_max_expires_as_the_server_writes_it(limit: str, bound: float) -> None:
-    ledger = open_pull(expires=7200.0)
-    told(ledger, 409, f"Exceeded MaxRequestExpires of {limit}", {}, 0.0)
-    request = asked(ledger)
+    pulling = open_pull(expires=7200.0)
+    on_status(pulling, 409, f"Exceeded MaxRequestExpires of {limit}", {}, 0.0)
+    request = asked(pulling)
     assert request.expires == bound
     assert request.idle_heartbeat * 2 <= bound
 
 
 def test_refused_pull_removes_only_itself() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(6, 0, 0.0)
-    ledger.on_consumed(6, 0)
-    assert asked(ledger).batch == 6
-    told(ledger, 409, "Exceeded MaxWaiting", {}, 0.0)
-    assert ledger.state.pending == 4
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(6, 0, 0.0)
+    pulling.on_consumed(6, 0)
+    assert asked(pulling).batch == 6
+    on_status(pulling, 409, "Exceeded MaxWaiting", {}, 0.0)
+    assert pulling.state.pending == 4
 
 
 def test_message_too_big_for_the_free_bytes_waits() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000)
-    ledger.on_messages(2, 400, 0.0)
-    assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
-    assert ledger.next_request(0.0) is None
-    ledger.on_consumed(1, 200)
-    assert asked(ledger).max_bytes == 800
-    assert told(ledger, 409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
-    assert ledger.next_request(0.0) is None
-    ledger.on_consumed(1, 200)
-    assert asked(ledger).max_bytes == 1000
-    decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
+    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling.on_messages(2, 400, 0.0)
+    assert on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
+    assert pulling.next_request(0.0) is None
+    pulling.on_consumed(1, 200)
+    assert asked(pulling).max_bytes == 800
+    assert on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 800), 0.0) is REFILL
+    assert pulling.next_request(0.0) is None
+    pulling.on_consumed(1, 200)
+    assert asked(pulling).max_bytes == 1000
+    decision = on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(10, 1000), 0.0)
     assert decision.action is Action.STOP
     assert "more than 1000 bytes" in str(decision.error)
 
@@ -502,61 +502,61 @@ def test_message_too_big_for_the_free_bytes_waits() -> None:
 
 
 def test_two_missed_heartbeats_pull_again() -> None:
-    ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
-    assert ledger.deadline == 10.0
-    assert ledger.on_deadline(9.9) is KEEP
-    decision = ledger.on_deadline(10.0)
+    pulling = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    assert pulling.deadline == 10.0
+    assert pulling.on_deadline(9.9) is KEEP
+    decision = pulling.on_deadline(10.0)
     assert decision.action is Action.REFILL
     assert isinstance(decision.notice, HeartbeatMissed)
     assert decision.notice.silence == 10.0
-    assert asked(ledger, 10.0).batch == 10
+    assert asked(pulling, 10.0).batch == 10
 
 
 @pytest.mark.parametrize("sign", ["heartbeat", "message", "status"])
 def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
-    ledger = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    pulling = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
     if sign == "heartbeat":
-        told(ledger, 100, "Idle Heartbeat", {}, 5.0)
+        on_status(pulling, 100, "Idle Heartbeat", {}, 5.0)
     elif sign == "message":
-        ledger.on_message(0, 5.0)
+        pulling.on_message(0, 5.0)
     else:
-        asked_before = ledger.state.pending
-        told(ledger, 408, "Request Timeout", pending(1), 5.0)
-        assert ledger.state.pending == asked_before - 1
-    assert ledger.deadline == 15.0
-    assert ledger.on_deadline(10.0) is KEEP
+        asked_before = pulling.state.pending
+        on_status(pulling, 408, "Request Timeout", pending(1), 5.0)
+        assert pulling.state.pending == asked_before - 1
+    assert pulling.deadline == 15.0
+    assert pulling.on_deadline(10.0) is KEEP
 
 
 def test_sudden_silence_sends_a_probe() -> None:
-    ledger = open_pull(max_messages=20)
-    ledger.on_messages(7, 0, 0.0)
-    assert ledger.deadline == 4.0
-    ledger.on_message(0, 1.0)
-    assert ledger.deadline == 1.0 + PROBE_AFTER_S
-    assert ledger.on_deadline(1.1) is KEEP
-    assert ledger.on_deadline(1.0 + PROBE_AFTER_S).action is Action.PROBE
-    assert ledger.deadline == 5.0  # once is enough
-    assert ledger.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
-    assert (ledger.state.pending, ledger.deadline) == (12, 5.3)
-    assert isinstance(ledger.on_deadline(5.3).notice, HeartbeatMissed)
+    pulling = open_pull(max_messages=20)
+    pulling.on_messages(7, 0, 0.0)
+    assert pulling.deadline == 4.0
+    pulling.on_message(0, 1.0)
+    assert pulling.deadline == 1.0 + PROBE_AFTER_S
+    assert pulling.on_deadline(1.1) is KEEP
+    assert pulling.on_deadline(1.0 + PROBE_AFTER_S).action is Action.PROBE
+    assert pulling.deadline == 5.0  # once is enough
+    assert pulling.on_status(0, 400, "Bad Request - heartbeat value too large", {}, 1.3) is KEEP
+    assert (pulling.state.pending, pulling.deadline) == (12, 5.3)
+    assert isinstance(pulling.on_deadline(5.3).notice, HeartbeatMissed)
 
 
 def test_probe_without_responders_abandons_pulls() -> None:
-    ledger = open_pull(max_messages=20)
-    ledger.on_messages(8, 0, 0.0)
-    assert ledger.on_deadline(0.25).action is Action.PROBE
-    decision = ledger.on_status(0, 503, "", {}, 0.3)
+    pulling = open_pull(max_messages=20)
+    pulling.on_messages(8, 0, 0.0)
+    assert pulling.on_deadline(0.25).action is Action.PROBE
+    decision = pulling.on_status(0, 503, "", {}, 0.3)
     assert isinstance(decision.notice, ConsumerGone)
-    assert (ledger.state.pending, ledger.state.no_responders) == (0, 1)
-    assert ledger.deadline == pytest.approx(0.4)
+    assert (pulling.state.pending, pulling.state.no_responders) == (0, 1)
+    assert pulling.deadline == pytest.approx(0.4)
 
 
 def test_probe_without_open_pulls_changes_nothing() -> None:
-    ledger = open_pull(max_messages=8)
-    ledger.on_messages(8, 0, 0.0)
-    assert ledger.deadline is None
-    assert ledger.on_status(0, 503, "", {}, 0.3) is KEEP
-    assert not ledger.is_done
+    pulling = open_pull(max_messages=8)
+    pulling.on_messages(8, 0, 0.0)
+    assert pulling.deadline is None
+    assert pulling.on_status(0, 503, "", {}, 0.3) is KEEP
+    assert not pulling.is_done
 
 
 def test_probe_is_refused_by_every_server() -> None:
@@ -567,110 +567,110 @@ def test_probe_is_refused_by_every_server() -> None:
 def test_abandoned_pull_no_longer_counts() -> None:
     for status in STATUSES:
         code, text, headers, action, _ = status
-        ledger = open_pull(max_messages=10, max_bytes=1000)
-        told(ledger, 409, "Leadership Change", {}, 0.0)
-        asked(ledger)
-        decision = told(ledger, code, text, headers, 1.0, pull=1)
+        pulling = open_pull(max_messages=10, max_bytes=1000)
+        on_status(pulling, 409, "Leadership Change", {}, 0.0)
+        asked(pulling)
+        decision = on_status(pulling, code, text, headers, 1.0, pull=1)
         if "Deleted" in text or "push based" in text:
             assert decision.action is action is Action.STOP
         else:
             assert decision is KEEP
-            assert (ledger.state.pending, ledger.state.pending_bytes, ledger.deadline) == (10, 1000, 0.5)
+            assert (pulling.state.pending, pulling.state.pending_bytes, pulling.deadline) == (10, 1000, 0.5)
 
 
 def test_leader_change_ends_pulls_and_one_follows() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(5, 0, 0.0)
-    ledger.on_consumed(5, 0)
-    assert asked(ledger).batch == 5
-    assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=1) is REFILL
-    assert asked(ledger, 1.0).batch == 10
-    assert told(ledger, 409, "Leadership Change", {}, 1.0, pull=2) is KEEP
-    assert ledger.state.pending == 10
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(5, 0, 0.0)
+    pulling.on_consumed(5, 0)
+    assert asked(pulling).batch == 5
+    assert on_status(pulling, 409, "Leadership Change", {}, 1.0, pull=1) is REFILL
+    assert asked(pulling, 1.0).batch == 10
+    assert on_status(pulling, 409, "Leadership Change", {}, 1.0, pull=2) is KEEP
+    assert pulling.state.pending == 10
 
 
 def test_new_leader_ends_the_wait_for_one() -> None:
-    ledger = open_pull(max_messages=10)
-    told(ledger, 503, "", {}, 0.0)
-    assert ledger.next_request(0.01) is None
-    assert told(ledger, 409, "Leadership Change", {}, 0.02, pull=1) is REFILL
-    assert asked(ledger, 0.02).batch == 10
+    pulling = open_pull(max_messages=10)
+    on_status(pulling, 503, "", {}, 0.0)
+    assert pulling.next_request(0.01) is None
+    assert on_status(pulling, 409, "Leadership Change", {}, 0.02, pull=1) is REFILL
+    assert asked(pulling, 0.02).batch == 10
 
 
 def test_abandoned_pull_does_not_end_a_single_pull() -> None:
-    ledger = open_pull(max_messages=10, once=True, expires=10.0)
-    ledger.state.on_disconnect()
-    ledger.state.on_reconnect(1.0)
-    asked(ledger, 1.0)
-    assert told(ledger, 408, "Request Timeout", pending(10), 2.0, pull=1) is KEEP
-    assert told(ledger, 408, "Request Timeout", pending(10), 10.0) is DONE
+    pulling = open_pull(max_messages=10, once=True, expires=10.0)
+    pulling.state.on_disconnect()
+    pulling.state.on_reconnect(1.0)
+    asked(pulling, 1.0)
+    assert on_status(pulling, 408, "Request Timeout", pending(10), 2.0, pull=1) is KEEP
+    assert on_status(pulling, 408, "Request Timeout", pending(10), 10.0) is DONE
 
 
 def test_heartbeat_patience_grows_with_each_consumer() -> None:
-    ledger, now = open_pull(max_messages=10), 0.0
+    pulling, now = open_pull(max_messages=10), 0.0
     for idle_timeout in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
-        assert ledger.deadline == now + idle_timeout
-        now = ledger.deadline
-        ledger.on_deadline(now)
-        ledger.begin_again()
-        asked(ledger, now)
+        assert pulling.deadline == now + idle_timeout
+        now = pulling.deadline
+        pulling.on_deadline(now)
+        pulling.begin_again()
+        asked(pulling, now)
 
 
 def test_pull_without_heartbeats_is_abandoned() -> None:
-    ledger = open_pull(expires=0.5)
-    assert ledger.deadline == 1.5
+    pulling = open_pull(expires=0.5)
+    assert pulling.deadline == 1.5
 
 
 def test_no_pull_and_no_miss_without_a_connection() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.state.on_disconnect()
-    assert ledger.deadline is None
-    assert ledger.on_deadline(1000.0) is KEEP
-    assert ledger.next_request(1000.0) is None
-    assert ledger.state.on_reconnect(1000.0) is REFILL
-    assert asked(ledger, 1000.0).batch == 10
-    assert ledger.deadline == 1000.5
+    pulling = open_pull(max_messages=10)
+    pulling.state.on_disconnect()
+    assert pulling.deadline is None
+    assert pulling.on_deadline(1000.0) is KEEP
+    assert pulling.next_request(1000.0) is None
+    assert pulling.state.on_reconnect(1000.0) is REFILL
+    assert asked(pulling, 1000.0).batch == 10
+    assert pulling.deadline == 1000.5
 
 
 @pytest.mark.parametrize("loss", ["leader", "connection", "silence"])
 def test_pull_after_a_loss_is_short(loss: str) -> None:
-    ledger, now = open_pull(max_messages=10), 0.0
+    pulling, now = open_pull(max_messages=10), 0.0
     if loss == "leader":
-        told(ledger, 409, "Leadership Change", {}, now)
+        on_status(pulling, 409, "Leadership Change", {}, now)
     elif loss == "connection":
-        ledger.state.on_disconnect()
-        ledger.state.on_reconnect(now)
+        pulling.state.on_disconnect()
+        pulling.state.on_reconnect(now)
     else:
         now = 4.0
-        assert isinstance(ledger.on_deadline(now).notice, HeartbeatMissed)
+        assert isinstance(pulling.on_deadline(now).notice, HeartbeatMissed)
     for heartbeat in (0.25, 0.5, 1.0, 2.0, 2.0):
-        request = asked(ledger, now)
+        request = asked(pulling, now)
         assert request.idle_heartbeat == heartbeat
         assert request.expires == (5.0 if heartbeat < 2.0 else 30.0)
-        assert ledger.deadline == now + 2 * heartbeat
-        now = ledger.deadline
-        ledger.on_deadline(now)
-    ledger.next_request(now)
-    told(ledger, 100, "Idle Heartbeat", {}, now)
-    told(ledger, 408, "Request Timeout", pending(10), now)
-    assert asked(ledger, now).idle_heartbeat == 2.0
+        assert pulling.deadline == now + 2 * heartbeat
+        now = pulling.deadline
+        pulling.on_deadline(now)
+    pulling.next_request(now)
+    on_status(pulling, 100, "Idle Heartbeat", {}, now)
+    on_status(pulling, 408, "Request Timeout", pending(10), now)
+    assert asked(pulling, now).idle_heartbeat == 2.0
 
 
 def test_a_reconnect_does_not_wait_for_a_back_off() -> None:
-    ledger = open_pull()
-    told(ledger, 503, "", {}, 0.0)
-    ledger.state.on_disconnect()
-    ledger.state.on_reconnect(0.0)
-    asked(ledger, 0.0)
+    pulling = open_pull()
+    on_status(pulling, 503, "", {}, 0.0)
+    pulling.state.on_disconnect()
+    pulling.state.on_reconnect(0.0)
+    asked(pulling, 0.0)
 
 
 def test_a_paused_consumer_raises_no_alarm() -> None:
-    ledger, now = open_pull(expires=10.0, heartbeat=5.0), 0.0
+    pulling, now = open_pull(expires=10.0, heartbeat=5.0), 0.0
     for now in range(5, 10, 5):  # heartbeats go on while a consumer is paused
-        assert told(ledger, 100, "Idle Heartbeat", {}, float(now)) is KEEP
-    told(ledger, 408, "Request Timeout", pending(500), 10.0)
-    asked(ledger, 10.0)
-    assert ledger.deadline == 20.0
+        assert on_status(pulling, 100, "Idle Heartbeat", {}, float(now)) is KEEP
+    on_status(pulling, 408, "Request Timeout", pending(500), 10.0)
+    asked(pulling, 10.0)
+    assert pulling.deadline == 20.0
 
 
 # ---------------------------------------------------------------- a single pull
@@ -702,100 +702,100 @@ ONCE = [
 
 @pytest.mark.parametrize(("code", "text", "headers", "action"), ONCE)
 def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dict[str, str], action: Action) -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=30.0)
+    pulling = open_pull(max_messages=10, max_bytes=1000, once=True, expires=30.0)
     if text == "Batch Completed":
-        ledger.on_messages(10, 990, 0.5)
-        assert ledger.is_done  # the count says so before the status does
+        pulling.on_messages(10, 990, 0.5)
+        assert pulling.is_done  # the count says so before the status does
         return
-    decision = told(ledger, code, text, headers, 1.0)
+    decision = on_status(pulling, code, text, headers, 1.0)
     assert decision.action is action
-    assert ledger.is_done is (action in (Action.DONE, Action.STOP))
+    assert pulling.is_done is (action in (Action.DONE, Action.STOP))
     assert (decision.error is not None) is (action is Action.STOP)
     if action is Action.REFILL:
-        now = ledger.deadline or 1.0 if code == 503 or text == "Exceeded MaxWaiting" else 1.0
-        assert asked(ledger, now).expires <= 29.0
+        now = pulling.deadline or 1.0 if code == 503 or text == "Exceeded MaxWaiting" else 1.0
+        assert asked(pulling, now).expires <= 29.0
 
 
 def test_a_single_pull_is_done_when_it_is_full() -> None:
-    ledger = open_pull(max_messages=3, once=True)
-    assert ledger.on_messages(2, 0, 0.0) is KEEP
-    assert ledger.on_message(0, 0.0) is DONE
-    ledger = open_pull(max_bytes=100, once=True)
-    assert ledger.on_message(99, 0.0) is KEEP
-    assert ledger.on_message(1, 0.0) is DONE
+    pulling = open_pull(max_messages=3, once=True)
+    assert pulling.on_messages(2, 0, 0.0) is KEEP
+    assert pulling.on_message(0, 0.0) is DONE
+    pulling = open_pull(max_bytes=100, once=True)
+    assert pulling.on_message(99, 0.0) is KEEP
+    assert pulling.on_message(1, 0.0) is DONE
 
 
 def test_single_pull_repeats_what_a_lost_server_owed() -> None:
-    ledger = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
-    ledger.on_messages(4, 300, 1.0)
-    ledger.state.on_disconnect()
-    ledger.state.on_reconnect(4.0)
-    request = asked(ledger, 4.0)
+    pulling = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
+    pulling.on_messages(4, 300, 1.0)
+    pulling.state.on_disconnect()
+    pulling.state.on_reconnect(4.0)
+    request = asked(pulling, 4.0)
     assert (request.batch, request.max_bytes, request.expires, request.idle_heartbeat) == (6, 700, 5.0, 0.25)
-    assert ledger.next_request(4.0) is None
-    ledger.state.on_disconnect()
-    assert ledger.state.on_reconnect(11.0) is DONE
+    assert pulling.next_request(4.0) is None
+    pulling.state.on_disconnect()
+    assert pulling.state.on_reconnect(11.0) is DONE
 
 
 def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
-    ledger = open_pull(max_messages=10, once=True, expires=30.0)
-    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    pulling = open_pull(max_messages=10, once=True, expires=30.0)
+    on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     for batch in (4, 4, 2):
-        assert asked(ledger).batch == batch
-        decision = ledger.on_messages(batch, 0, 0.0)
+        assert asked(pulling).batch == batch
+        decision = pulling.on_messages(batch, 0, 0.0)
     assert decision is DONE
 
 
 def test_single_pull_in_short_pieces_waits_its_time() -> None:
-    ledger = open_pull(max_messages=10, once=True, expires=5.0)
-    told(ledger, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
+    pulling = open_pull(max_messages=10, once=True, expires=5.0)
+    on_status(pulling, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
     for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
-        assert asked(ledger, now).expires == expires
-        decision = told(ledger, 408, "Request Timeout", pending(10), now + expires)
+        assert asked(pulling, now).expires == expires
+        decision = on_status(pulling, 408, "Request Timeout", pending(10), now + expires)
     assert decision is DONE
 
 
 def test_bytes_in_pieces() -> None:
-    ledger = open_pull(max_bytes=5000, once=True, expires=30.0)
-    told(ledger, 409, "Exceeded MaxRequestMaxBytes of 1200", {}, 0.0)
+    pulling = open_pull(max_bytes=5000, once=True, expires=30.0)
+    on_status(pulling, 409, "Exceeded MaxRequestMaxBytes of 1200", {}, 0.0)
     for free in (1200, 1200, 1200, 1200, 1000):
-        assert asked(ledger).max_bytes == free
+        assert asked(pulling).max_bytes == free
         size = 800 if free == 1000 else 1000
-        ledger.on_messages(2, size, 0.0)
-        decision = told(ledger, 409, "Message Size Exceeds MaxBytes", pending(99, free - size), 0.0)
+        pulling.on_messages(2, size, 0.0)
+        decision = on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(99, free - size), 0.0)
     assert decision is DONE
 
 
 def test_early_end() -> None:
     """What is there, and at least one message: waited for once, and not behind it."""
-    ledger = Pulling(max_messages=10, once=True, early=True, expires=5.0)
-    assert json.loads(asked(ledger).body()) == {
+    pulling = Pulling(max_messages=10, once=True, early=True, expires=5.0)
+    assert json.loads(asked(pulling).body()) == {
         "batch": 10,
         "expires": 5_000_000_000,
         "idle_heartbeat": 2_000_000_000,
         "no_wait": True,
     }
-    assert ledger.on_messages(3, 0, 1.0) is KEEP
-    assert told(ledger, 404, "No Messages", {}, 1.0) is DONE
-    ledger = Pulling(max_messages=10, once=True, early=True, expires=5.0)
-    asked(ledger)
-    told(ledger, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
-    asked(ledger)
-    ledger.on_messages(4, 0, 1.0)
-    assert json.loads(asked(ledger, 1.0).body()) == {"batch": 4, "no_wait": True}
-    ledger.state.on_disconnect()
-    assert ledger.is_done
+    assert pulling.on_messages(3, 0, 1.0) is KEEP
+    assert on_status(pulling, 404, "No Messages", {}, 1.0) is DONE
+    pulling = Pulling(max_messages=10, once=True, early=True, expires=5.0)
+    asked(pulling)
+    on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
+    asked(pulling)
+    pulling.on_messages(4, 0, 1.0)
+    assert json.loads(asked(pulling, 1.0).body()) == {"batch": 4, "no_wait": True}
+    pulling.state.on_disconnect()
+    assert pulling.is_done
 
 
 def test_what_was_seen_of_a_shutdown() -> None:
-    ledger = open_pull()
-    told(ledger, 409, "Server Shutdown", pending(500), 1.0)
-    asked(ledger, 1.0)
-    notice = told(ledger, 503, "", {}, 1.1).notice
+    pulling = open_pull()
+    on_status(pulling, 409, "Server Shutdown", pending(500), 1.0)
+    asked(pulling, 1.0)
+    notice = on_status(pulling, 503, "", {}, 1.1).notice
     assert "503" in str(notice)
     assert "409 Server Shutdown" in str(notice)
     assert "deleted" not in str(notice)
-    assert "409" not in str(told(open_pull(), 503, "", {}, 1.1).notice)
+    assert "409" not in str(on_status(open_pull(), 503, "", {}, 1.1).notice)
 
 
 def test_pulls_that_may_still_be_served() -> None:
@@ -803,7 +803,7 @@ def test_pulls_that_may_still_be_served() -> None:
     served = open_pull(max_messages=2, once=True)
     served.on_messages(2, 0, 0.0)
     expired = open_pull(max_messages=2, once=True)
-    told(expired, 408, "Request Timeout", pending(2), 5.0)
+    on_status(expired, 408, "Request Timeout", pending(2), 5.0)
     assert not served.state.has_abandoned_pulls
     assert not expired.state.has_abandoned_pulls
     left = open_pull(max_messages=2, once=True)
@@ -825,38 +825,38 @@ def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
 
 def test_single_pull_ends_in_time() -> None:
     for no_wait in (False, True):
-        ledger = Pulling(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
-        ledger.state.on_disconnect()
-        assert ledger.next_request(0.0) is None
-        assert ledger.deadline == 5.0
-        assert ledger.on_deadline(4.0) is KEEP
-        assert ledger.on_deadline(5.0) is DONE
-        ledger = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        pulling = Pulling(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        pulling.state.on_disconnect()
+        assert pulling.next_request(0.0) is None
+        assert pulling.deadline == 5.0
+        assert pulling.on_deadline(4.0) is KEEP
+        assert pulling.on_deadline(5.0) is DONE
+        pulling = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
         now = 0.0
-        while not ledger.is_done:
-            told(ledger, 503, "", {}, now)
-            assert ledger.deadline is not None
-            now = ledger.deadline
-            ledger.on_deadline(now)
-            ledger.next_request(now)
+        while not pulling.is_done:
+            on_status(pulling, 503, "", {}, now)
+            assert pulling.deadline is not None
+            now = pulling.deadline
+            pulling.on_deadline(now)
+            pulling.next_request(now)
         assert now == pytest.approx(5.0, abs=0.02)
-        ledger, now = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait), 0.0
-        while not ledger.is_done:
-            assert ledger.deadline is not None
-            now = ledger.deadline
-            ledger.on_deadline(now)
-            ledger.next_request(now)
+        pulling, now = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait), 0.0
+        while not pulling.is_done:
+            assert pulling.deadline is not None
+            now = pulling.deadline
+            pulling.on_deadline(now)
+            pulling.next_request(now)
         assert 5.0 <= now <= 6.0
 
 
 def test_unsent_pull_is_repeated_later() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.state.on_not_sent(0.0)
-    assert ledger.state.pending == 0
-    assert ledger.next_request(0.0) is None
-    assert ledger.deadline == pytest.approx(0.1)
-    assert ledger.on_deadline(0.2) is REFILL
-    assert asked(ledger, 0.2).batch == 10
+    pulling = open_pull(max_messages=10)
+    pulling.state.on_not_sent(0.0)
+    assert pulling.state.pending == 0
+    assert pulling.next_request(0.0) is None
+    assert pulling.deadline == pytest.approx(0.1)
+    assert pulling.on_deadline(0.2) is REFILL
+    assert asked(pulling, 0.2).batch == 10
 
 
 # ---------------------------------------------------------------- a model of the server
@@ -876,20 +876,20 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.ledger = Pulling(max_messages=8, max_bytes=800)
+        self.pulling = Pulling(max_messages=8, max_bytes=800)
         self.pulls: list[Pull] = []
         self.buffer: list[int] = []
         self.now = 0.0
         self.connected = True
 
     def refill(self) -> None:
-        while request := self.ledger.next_request(self.now):
-            self.pulls.append(Pull(self.ledger.state.number, request))
+        while request := self.pulling.next_request(self.now):
+            self.pulls.append(Pull(self.pulling.state.number, request))
 
     def silence(self) -> Action:
-        assert self.ledger.deadline is not None
-        self.now = max(self.now, self.ledger.deadline)
-        return self.ledger.on_deadline(self.now).action
+        assert self.pulling.deadline is not None
+        self.now = max(self.now, self.pulling.deadline)
+        return self.pulling.on_deadline(self.now).action
 
     @rule()
     def ask(self) -> None:
@@ -901,14 +901,14 @@ class AgainstAModelServer(RuleBasedStateMachine):
         pull = self.pulls.pop(0)
         if pull.bytes < size:
             left = pending(pull.messages, pull.bytes)
-            self.ledger.on_status(pull.number, 409, "Message Size Exceeds MaxBytes", left, self.now)
+            self.pulling.on_status(pull.number, 409, "Message Size Exceeds MaxBytes", left, self.now)
             return
         pull.messages -= 1
         pull.bytes -= size
         self.buffer.append(size)
-        self.ledger.on_message(size, self.now)
+        self.pulling.on_message(size, self.now)
         if pull.bytes and not pull.messages:
-            self.ledger.on_status(pull.number, 409, "Batch Completed", pending(0, pull.bytes), self.now)
+            self.pulling.on_status(pull.number, 409, "Batch Completed", pending(0, pull.bytes), self.now)
         elif pull.bytes:
             self.pulls.append(pull)
 
@@ -916,21 +916,21 @@ class AgainstAModelServer(RuleBasedStateMachine):
     @rule()
     def expire(self) -> None:
         pull = self.pulls.pop(0)
-        self.ledger.on_status(pull.number, 408, "Request Timeout", pending(pull.messages, pull.bytes), self.now)
+        self.pulling.on_status(pull.number, 408, "Request Timeout", pending(pull.messages, pull.bytes), self.now)
 
     @precondition(lambda self: self.connected)
     @rule()
     def change_leader(self) -> None:
         pulls, self.pulls = self.pulls, []
         for pull in pulls:
-            self.ledger.on_status(pull.number, 409, "Leadership Change", {}, self.now)
+            self.pulling.on_status(pull.number, 409, "Leadership Change", {}, self.now)
             self.refill()
 
     @precondition(lambda self: self.connected)
     @rule()
     def freeze_until_it_is_missed(self) -> None:
         self.pulls.clear()
-        if self.ledger.deadline is not None:
+        if self.pulling.deadline is not None:
             action = self.silence()
             if action is Action.PROBE:  # which is frozen with the rest
                 action = self.silence()
@@ -941,33 +941,33 @@ class AgainstAModelServer(RuleBasedStateMachine):
     def lose_the_connection(self) -> None:
         self.connected = False
         self.pulls.clear()
-        self.ledger.state.on_disconnect()
+        self.pulling.state.on_disconnect()
 
     @precondition(lambda self: not self.connected)
     @rule()
     def come_back(self) -> None:
         self.connected = True
-        assert self.ledger.state.on_reconnect(self.now) is REFILL
+        assert self.pulling.state.on_reconnect(self.now) is REFILL
 
     @precondition(lambda self: self.buffer)
     @rule()
     def take(self) -> None:
-        self.ledger.on_consumed(1, self.buffer.pop(0))
+        self.pulling.on_consumed(1, self.buffer.pop(0))
 
     @invariant()
     def the_books_say_what_is(self) -> None:
-        assert self.ledger.held == len(self.buffer)
-        assert self.ledger.held_bytes == sum(self.buffer)
+        assert self.pulling.held == len(self.buffer)
+        assert self.pulling.held_bytes == sum(self.buffer)
         assert sum(pull.messages for pull in self.pulls) + len(self.buffer) <= 8
         assert sum(pull.bytes for pull in self.pulls) + sum(self.buffer) <= 800
 
     @invariant()
     def it_never_dries_up(self) -> None:
-        if not self.buffer and not self.pulls and self.connected and not self.ledger.is_done:
-            assert self.ledger.state.pending == 0, "waits for what nobody owes"
-            request = self.ledger.next_request(self.now + 20.0)
+        if not self.buffer and not self.pulls and self.connected and not self.pulling.is_done:
+            assert self.pulling.state.pending == 0, "waits for what nobody owes"
+            request = self.pulling.next_request(self.now + 20.0)
             assert request is not None, "does not ask though nothing will come"
-            self.pulls.append(Pull(self.ledger.state.number, request))
+            self.pulls.append(Pull(self.pulling.state.number, request))
 
 
 TestAgainstAModelServer = AgainstAModelServer.TestCase
@@ -980,13 +980,13 @@ TestAgainstAModelServer.settings = examples(100, steps=40)
 class Driver:
     """The smallest one: takes every message at once, and time stands still."""
 
-    def __init__(self, raw: RawClient, inbox: str, ledger: Pulling) -> None:
-        self.raw, self.inbox, self.ledger = raw, inbox, ledger
+    def __init__(self, raw: RawClient, inbox: str, pulling: Pulling) -> None:
+        self.raw, self.inbox, self.pulling = raw, inbox, pulling
         self.sizes: list[int] = []
 
     def refill(self) -> None:
-        while request := self.ledger.next_request(0.0):
-            reply = f"{self.inbox}.{self.ledger.state.number}"
+        while request := self.pulling.next_request(0.0):
+            reply = f"{self.inbox}.{self.pulling.state.number}"
             self.raw.send("$JS.API.CONSUMER.MSG.NEXT.S.C", request.body(), reply=reply)
 
     def step(self) -> None:
@@ -994,13 +994,13 @@ class Driver:
         if reply:
             size = len(subject) + len(reply) + len(header) + len(body)
             self.sizes.append(size)
-            self.ledger.on_message(size, 0.0)
-            self.ledger.on_consumed(1, size)
+            self.pulling.on_message(size, 0.0)
+            self.pulling.on_consumed(1, size)
             return
         line, *rest = header.decode().split("\r\n")
         headers = {name: value for name, _, value in (one.partition(": ") for one in rest if one)}
         pull = int(subject.rpartition(".")[2])
-        decision = self.ledger.on_status(pull, int(line[9:12]), line[13:], headers, 0.0)
+        decision = self.pulling.on_status(pull, int(line[9:12]), line[13:], headers, 0.0)
         assert decision.action in (Action.KEEP, Action.REFILL), (line, decision)
 
 
@@ -1027,14 +1027,14 @@ def test_pull_state_agrees_with_the_server_to_the_byte(raw: RawClient, bounds: d
     for number in range(60):
         header = b"NATS/1.0\r\nA: b\r\n\r\n" if number % 3 else b""
         raw.publish(f"s.{number}", b"x" * (number * 7 % 200), header)
-    ledger = Pulling(**bounds, expires=0.3)  # type: ignore[arg-type]
+    pulling = Pulling(**bounds, expires=0.3)  # type: ignore[arg-type]
     with raw.inbox() as inbox:
-        driver = Driver(raw, inbox, ledger)
+        driver = Driver(raw, inbox, pulling)
         while len(driver.sizes) < 60:
             driver.refill()
             driver.step()
         # The server tells at the end what it still owed of every pull. Nothing is left then, and nothing was before.
-        while ledger.state.pending_bytes if ledger.pull_options.max_bytes else ledger.state.pending:
+        while pulling.state.pending_bytes if pulling.pull_options.max_bytes else pulling.state.pending:
             driver.step()
         assert decode(ConsumerInfo, raw.ask("CONSUMER.INFO.S.C")).num_waiting == 0
 
@@ -1173,19 +1173,19 @@ def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
 
 
 def test_reading_goes_on_with_another_consumer() -> None:
-    ledger = open_pull(max_messages=10)
-    ledger.on_messages(4, 0, 0.0)
-    assert told(ledger, 409, "Consumer Deleted", {}, 0.0).action is Action.STOP
-    ledger.begin_again()
-    assert asked(ledger).batch == 6
-    ledger = open_pull(max_messages=10, stop_after=4)
-    ledger.on_messages(4, 0, 0.0)
-    ledger.begin_again()
-    assert ledger.is_done
-    ledger = open_pull(max_messages=4, once=True)
-    ledger.on_messages(4, 0, 0.0)
-    ledger.begin_again()
-    assert ledger.is_done
+    pulling = open_pull(max_messages=10)
+    pulling.on_messages(4, 0, 0.0)
+    assert on_status(pulling, 409, "Consumer Deleted", {}, 0.0).action is Action.STOP
+    pulling.begin_again()
+    assert asked(pulling).batch == 6
+    pulling = open_pull(max_messages=10, stop_after=4)
+    pulling.on_messages(4, 0, 0.0)
+    pulling.begin_again()
+    assert pulling.is_done
+    pulling = open_pull(max_messages=4, once=True)
+    pulling.on_messages(4, 0, 0.0)
+    pulling.begin_again()
+    assert pulling.is_done
 
 
 def test_ordered_run_of_messages_ends_with_its_last() -> None:
@@ -1193,7 +1193,7 @@ def test_ordered_run_of_messages_ends_with_its_last() -> None:
     cursor.next_consumer()
 
     def accepted(*places: tuple[int, int]) -> int:
-        return cursor.on_messages([At((cursor.name, *place)) for place in places])
+        return cursor.on_messages([At((cursor.name, *index)) for index in places])
 
     assert accepted((1, 3), (2, 5), (3, 7)) == 3
     assert (cursor.consumer_seq, cursor.stream_seq) == (3, 7)

@@ -11,7 +11,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, ConsumerGone, ConsumerNotFound, HeartbeatMissed, StreamNotFound
 from natsproto.jetstream._consumer.push import PushConsumer
-from tests.core.helpers import World, until, world
+from tests.core.helpers import ScriptedNetwork, scripted_network, until
 from tests.jetstream.reading import (
     api_calls,
     crash,
@@ -163,11 +163,11 @@ async def test_ordered_push_reader_ends_with_its_stream(jetstream: JetStream, mo
 # ---------------------------------------------------------------- on a scripted server
 
 
-def deliver(place: World, payload: bytes = b"", *, reply: str = "", headers: bytes | None = None) -> None:
+def deliver(net: ScriptedNetwork, payload: bytes = b"", *, reply: str = "", headers: bytes | None = None) -> None:
     """To whoever is subscribed to the deliver subject."""
-    for sid, interest in place.server.current.interest.items():
+    for sid, interest in net.server.current.interest.items():
         if interest.tokens == ("deliver",):
-            place.server.deliver(sid, "s.a", payload, reply=reply, headers=headers)
+            net.server.deliver(sid, "s.a", payload, reply=reply, headers=headers)
 
 
 MAX_FLOW = b"NATS/1.0 100 FlowControl Request\r\n\r\n"
@@ -184,18 +184,18 @@ def ack_subject(number: int) -> str:
 
 @virtual_clock
 async def test_flow_control_is_answered_after_reading() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         js = nc.jetstream()
         stream = await js.stream("S", bind=True)
         push = await stream.push_consumer("C", deliver_subject="deliver")
         async with push.messages() as messages:
             await nc.flush()
-            server = place.server
-            deliver(place, b"1", reply=ack_subject(1))
-            deliver(place, b"2", reply=ack_subject(2))
-            deliver(place, b"", reply="$JS.FC.one", headers=MAX_FLOW)
-            deliver(place, b"3", reply=ack_subject(3))
+            server = net.server
+            deliver(net, b"1", reply=ack_subject(1))
+            deliver(net, b"2", reply=ack_subject(2))
+            deliver(net, b"", reply="$JS.FC.one", headers=MAX_FLOW)
+            deliver(net, b"3", reply=ack_subject(3))
             await until(lambda: messages.pending == 3)
             read = messages.__aiter__()
             assert (await anext(read)).data == b"1"
@@ -205,10 +205,10 @@ async def test_flow_control_is_answered_after_reading() -> None:
             assert (await anext(read)).data == b"3"
             waiting = asyncio.ensure_future(anext(read))
             await server.expect("PUB", "$JS.FC.one")
-            deliver(place, b"", headers=heartbeat("$JS.FC.two"))
+            deliver(net, b"", headers=heartbeat("$JS.FC.two"))
             await server.expect("PUB", "$JS.FC.two")
-            deliver(place, b"", headers=heartbeat("$JS.FC.two"))
-            deliver(place, b"", headers=heartbeat())
+            deliver(net, b"", headers=heartbeat("$JS.FC.two"))
+            deliver(net, b"", headers=heartbeat())
             await nc.flush()
             assert server.count("PUB") == 2, "each question is answered once"
             waiting.cancel()
@@ -217,8 +217,8 @@ async def test_flow_control_is_answered_after_reading() -> None:
 
 @virtual_clock
 async def test_three_heartbeats_may_be_late() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         stream = await nc.jetstream().stream("S", bind=True)
         push = await stream.push_consumer("C", deliver_subject="deliver", idle_heartbeat=5.0)
         loop = asyncio.get_running_loop()
@@ -226,7 +226,7 @@ async def test_three_heartbeats_may_be_late() -> None:
             await nc.flush()
             for _ in range(10):
                 await advance(14.0)
-                deliver(place, b"", headers=heartbeat())
+                deliver(net, b"", headers=heartbeat())
             await nc.flush()
             assert notices(seen) == []
             heard = loop.time()

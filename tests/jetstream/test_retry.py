@@ -65,8 +65,10 @@ async def test_retries_are_one_warning_each(
 
     await jetstream.publish("s.1", b"payload")
     await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=3))), stop_after=3)
-    told = [(record.levelname, bool(record.exc_info)) for record in caplog.records if "no way" in record.getMessage()]
-    assert told == [("WARNING", False), ("WARNING", False), ("ERROR", True)]
+    reported = [
+        (record.levelname, bool(record.exc_info)) for record in caplog.records if "no way" in record.getMessage()
+    ]
+    assert reported == [("WARNING", False), ("WARNING", False), ("ERROR", True)]
 
 
 async def test_nak_of_a_failing_handler_is_an_error(
@@ -82,8 +84,10 @@ async def test_nak_of_a_failing_handler_is_an_error(
     await consumer.consume(fail, stop_after=1)
     await consumer.consume(with_middleware(fail, retry), stop_after=1)
     await retry.handle(await consumer.next(), fail)
-    told = [(record.levelname, bool(record.exc_info)) for record in caplog.records if "a bug" in record.getMessage()]
-    assert told == [("ERROR", True)] * 3
+    reported = [
+        (record.levelname, bool(record.exc_info)) for record in caplog.records if "a bug" in record.getMessage()
+    ]
+    assert reported == [("ERROR", True)] * 3
 
 
 async def test_retry_ends_in_a_dead_letter(
@@ -339,11 +343,11 @@ async def test_retries_and_dead_letters_are_counted(nats_server: Server) -> None
     meters.shutdown()
 
 
-def test_delays_grow_or_are_told() -> None:
+def test_delays_grow_or_are_reported() -> None:
     grown = RetryPolicy(dead_letter_subject="d", first_delay=timedelta(seconds=2), max_delay=9)
     assert [grown.delay_of(attempt) for attempt in (1, 2, 3, 4, 5000)] == [2, 4, 8, 9, 9]
-    told = RetryPolicy(dead_letter_subject="d", delays=[1, timedelta(minutes=1)])
-    assert [told.delay_of(attempt) for attempt in (1, 2, 3)] == [1, 60, 60]
+    reported = RetryPolicy(dead_letter_subject="d", delays=[1, timedelta(minutes=1)])
+    assert [reported.delay_of(attempt) for attempt in (1, 2, 3)] == [1, 60, 60]
 
 
 @pytest.mark.parametrize(

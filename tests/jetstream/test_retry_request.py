@@ -86,7 +86,7 @@ async def test_anything_else_is_asked_once(endpoint: str) -> None:
 
 @virtual_clock
 async def test_whichever_answer_comes_first_is_the_answer() -> None:
-    async with stage() as (place, nc, stream):
+    async with stage() as (net, nc, stream):
         info: dict[str, object] = {"config": {"name": "S"}, "created": "2026-01-01T00:00:00Z", "state": {}}
         for answered in (0, 1, 2):
             asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
@@ -103,7 +103,7 @@ async def test_whichever_answer_comes_first_is_the_answer() -> None:
             await asking
         asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
         await stream.heard_all(2)
-        place.down()
+        net.down()
         with pytest.raises(ConnectionLost):
             await asking
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto.errors import ConsumerGone, RequestTimeout
-from tests.core.helpers import World, world
+from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.reading import events, notices
 from tests.kit.clock import advance, virtual_clock
 
@@ -28,9 +28,9 @@ NEXT = "$JS.API.CONSUMER.MSG.NEXT.S."
 class Leader:
     """Takes the requests of one client and says what the test wants."""
 
-    def __init__(self, place: World, itself: Client) -> None:
-        self._place, self._itself = place, itself
-        self._wire = place.server.connections[0]
+    def __init__(self, net: ScriptedNetwork, itself: Client) -> None:
+        self._place, self._itself = net, itself
+        self._wire = net.server.connections[0]
         self._subscription = itself.subscribe("$JS.API.>")
         self._sequence = 0
 
@@ -105,10 +105,10 @@ class Leader:
 @asynccontextmanager
 async def leader() -> AsyncIterator[tuple[Leader, Client, Stream]]:
     """A client, its stream and who leads it."""
-    async with world() as place:
-        nc = await place.connect()
-        other = await place.connect()
-        taking = Leader(place, other)
+    async with scripted_network() as net:
+        nc = await net.connect()
+        other = await net.connect()
+        taking = Leader(net, other)
         await taking.there()
         yield taking, nc, await nc.jetstream().stream("S", bind=True)
 

@@ -21,29 +21,29 @@ if TYPE_CHECKING:
 Call = Callable[["JetStream", "Stream", Path], Awaitable[object]]
 
 
-async def _create(js: JetStream, stream: Stream, place: Path) -> object:
+async def _create(js: JetStream, stream: Stream, index: Path) -> object:
     return await js.create_or_update_stream(name="T", subjects=["t"], storage="memory")
 
 
-async def _list(js: JetStream, stream: Stream, place: Path) -> object:
+async def _list(js: JetStream, stream: Stream, index: Path) -> object:
     return [info async for info in js.streams()]
 
 
-async def _get(js: JetStream, stream: Stream, place: Path) -> object:
+async def _get(js: JetStream, stream: Stream, index: Path) -> object:
     return await stream.get_message(1)
 
 
-async def _get_batch(js: JetStream, stream: Stream, place: Path) -> object:
+async def _get_batch(js: JetStream, stream: Stream, index: Path) -> object:
     return [message async for message in stream.get_batch()]
 
 
-async def _get_last(js: JetStream, stream: Stream, place: Path) -> object:
+async def _get_last(js: JetStream, stream: Stream, index: Path) -> object:
     return [message async for message in stream.get_last_messages(["s.>"])]
 
 
-async def _save(js: JetStream, stream: Stream, place: Path) -> object:
-    done = await stream.backup(place / "s", chunk_size=1024, window_size=2048)
-    shutil.rmtree(place / "s")
+async def _save(js: JetStream, stream: Stream, index: Path) -> object:
+    done = await stream.backup(index / "s", chunk_size=1024, window_size=2048)
+    shutil.rmtree(index / "s")
     return done
 
 

@@ -76,9 +76,9 @@ async def test_every_reader_gives_values_and_skips_the_rest(
             async with consumer.messages(stop_after=3) as messages:
                 found = [order async for order, _ in orders.read(messages)]
     assert found == [Order(1), Order(2)]
-    [told] = [event for event in events if isinstance(event, HandlerFailed)]
-    assert isinstance(told.error, InvalidPayload)
-    assert "orders.bad" in told.handler
+    [reported] = [event for event in events if isinstance(event, HandlerFailed)]
+    assert isinstance(reported.error, InvalidPayload)
+    assert "orders.bad" in reported.handler
 
 
 async def test_payload_that_does_not_fit_is_buried(jetstream: JetStream, stream: Stream, nats_client: Client) -> None:

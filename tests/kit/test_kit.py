@@ -243,7 +243,7 @@ async def test_protocol_exception_ends_the_connection(kind: Kind) -> None:
 
 
 @virtual_clock
-async def test_addresses_refuse_vanish_and_answer_as_told() -> None:
+async def test_addresses_refuse_vanish_and_answer_as_set() -> None:
     network = MemoryNetwork()
     with pytest.raises(ConnectionRefusedError):
         await network.connect(Plain, "memory", 1)

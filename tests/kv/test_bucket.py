@@ -121,7 +121,7 @@ async def test_of_many_who_want_the_same_exactly_one_wins(jetstream: JetStream) 
     assert all(lost.actual is not None and lost.actual > lost.expected for lost in losses)
 
 
-async def test_history_is_told_oldest_first(jetstream: JetStream) -> None:
+async def test_history_is_reported_oldest_first(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=3)
     for number in range(4):
         await kv.put("a", b"%d" % number)

@@ -130,7 +130,7 @@ def test_a_valid_key_is_a_valid_filter(key: str) -> None:
 
 
 _PATTERNS = st.lists(st.sampled_from(["a", "b", "*", ">"]), min_size=1, max_size=3).map(
-    lambda tokens: ".".join(token for place, token in enumerate(tokens) if token != ">" or place == len(tokens) - 1)
+    lambda tokens: ".".join(token for index, token in enumerate(tokens) if token != ">" or index == len(tokens) - 1)
 )
 
 

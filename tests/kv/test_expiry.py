@@ -11,7 +11,7 @@ LONG = 20.0
 
 
 @pytest.mark.slow
-async def test_what_has_expired_is_told_to_watchers(jetstream: JetStream) -> None:
+async def test_what_has_expired_is_reported_to_watchers(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", limit_marker_ttl=1, history=5)
     assert (await kv.status()).limit_marker_ttl == 1
     await kv.put("b", b"older")
@@ -24,10 +24,10 @@ async def test_what_has_expired_is_told_to_watchers(jetstream: JetStream) -> Non
         await kv.put("b", b"2", ttl=1)
         await kv.update("c", b"3", 2, ttl=1)
         await kv.create("d", b"4", ttl=1)
-        told = [await watcher.next(LONG) for _ in range(8)]
-    written = [(entry.key, entry.size) for entry in told if entry.operation == "PUT"]
+        reported = [await watcher.next(LONG) for _ in range(8)]
+    written = [(entry.key, entry.size) for entry in reported if entry.operation == "PUT"]
     assert written == [("a", 1), ("b", 1), ("c", 1), ("d", 1)]
-    gone = [(entry.key, entry.operation) for entry in told if entry.operation != "PUT"]
+    gone = [(entry.key, entry.operation) for entry in reported if entry.operation != "PUT"]
     assert sorted(gone) == [(key, "PURGE") for key in ("a", "b", "c", "d")]
     for key in ("a", "b", "c", "d"):
         with pytest.raises(KeyNotFound):  # deleted, or not even that when the marker has gone

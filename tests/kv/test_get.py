@@ -80,7 +80,7 @@ async def test_reply_that_is_no_message_is_invalid_at_once(nats_client: Client, 
         (b"NATS/1.0\r\nKV-Operation: DEL\r\n" + STORED[10:], KeyDeleted),
     ],
 )
-async def test_what_is_no_value_is_told_at_once(nats_client: Client, block: bytes, kind: type[Exception]) -> None:
+async def test_what_is_no_value_is_reported_at_once(nats_client: Client, block: bytes, kind: type[Exception]) -> None:
     kv = await played(nats_client, block, b"")
     with pytest.raises(kind):
         await kv.get("k")
@@ -102,7 +102,7 @@ async def test_empty_value_with_a_sequence_like_a_status(nats_client: Client) ->
     assert (entry.revision, entry.value) == (503, b"")
 
 
-async def test_reply_about_another_key_is_told_as_it_is(nats_client: Client) -> None:
+async def test_reply_about_another_key_is_reported_as_it_is(nats_client: Client) -> None:
     """A mirror that transforms subjects, bound without asking."""
     entry = await (await played(nats_client, STORED.replace(b"$KV.b.k", b"$KV.c.k"))).get("k")
     assert entry.subject == "$KV.c.k"

@@ -177,8 +177,8 @@ async def test_a_replicated_bucket_over_elections() -> None:
         assert (lost.value.expected, lost.value.actual) == (first, first + 1)
         async with kv.watch(include_history=True) as watcher, kv.lock("lock", ttl=60) as lock:
             seen = await until(watcher, lock.token)
-            for place in range(3):
-                writing = asyncio.create_task(written(kv, range(place * 20, place * 20 + 20)))
+            for index in range(3):
+                writing = asyncio.create_task(written(kv, range(index * 20, index * 20 + 20)))
                 await another_leader(js, "KV_b")
                 revisions = await writing
                 seen += await until(watcher, revisions[-1])

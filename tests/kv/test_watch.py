@@ -28,10 +28,10 @@ LONG = 20.0
 
 
 async def take(watcher: KeyWatcher, count: int) -> list[tuple[str, bytes, str]]:
-    return [told(await watcher.next(LONG)) for _ in range(count)]
+    return [as_tuple(await watcher.next(LONG)) for _ in range(count)]
 
 
-def told(entry: KeyValueEntry) -> tuple[str, bytes, str]:
+def as_tuple(entry: KeyValueEntry) -> tuple[str, bytes, str]:
     return entry.key, entry.value, entry.operation
 
 
@@ -72,7 +72,7 @@ async def test_the_newest_entries_come_first(jetstream: JetStream) -> None:
         await kv.put(key, value)
     await kv.delete("c")
     async with kv.watch() as watcher:
-        initial = [told(entry) async for entry in watcher.initial()]
+        initial = [as_tuple(entry) async for entry in watcher.initial()]
         assert initial == [("b", b"2", "PUT"), ("a", b"3", "PUT"), ("c", b"", "DEL")]
         assert watcher.caught_up
         await kv.put("c", b"5")
@@ -87,7 +87,7 @@ async def test_what_is_watched_can_be_chosen(jetstream: JetStream) -> None:
 
     async def seen(watcher: KeyWatcher) -> list[tuple[str, bytes, str]]:
         async with watcher:
-            return [told(entry) async for entry in watcher.initial()]
+            return [as_tuple(entry) async for entry in watcher.initial()]
 
     assert await seen(kv.watch("eu.>")) == [("eu.de", b"3", "PUT")]
     assert await seen(kv.watch("eu.>", "us.*")) == [("eu.de", b"3", "PUT"), ("us.ny", b"", "DEL")]

@@ -61,7 +61,7 @@ async def test_watch_callback_of_nothing_is_ready_at_once(jetstream: JetStream) 
         await watching.ready()
 
 
-async def test_watch_callback_that_raises_is_told(jetstream: JetStream, nats_client: Client) -> None:
+async def test_watch_callback_that_raises_is_reported(jetstream: JetStream, nats_client: Client) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     events, seen = list[object](), Seen()
     nats_client.add_listener(events.append)
@@ -76,8 +76,8 @@ async def test_watch_callback_that_raises_is_told(jetstream: JetStream, nats_cli
         await kv.put("bad", b"")
         await kv.put("good", b"")
         await seen.until(lambda: len(seen) == 2)
-    [told] = [event for event in events if isinstance(event, HandlerFailed)]
-    assert (str(told.error), told.handler) == ("no", "callback of watch of bucket 'b'")
+    [reported] = [event for event in events if isinstance(event, HandlerFailed)]
+    assert (str(reported.error), reported.handler) == ("no", "callback of watch of bucket 'b'")
 
 
 async def test_watch_callback_of_a_deleted_bucket_ends(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:

@@ -113,14 +113,14 @@ async def test_what_is_not_there_is_not_found(jetstream: JetStream, tmp_path: pa
     assert os.listdir(tmp_path) == []
 
 
-async def test_progress_is_told_after_every_chunk(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
+async def test_progress_is_reported_after_every_chunk(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
     store = await made(jetstream)
     steps = [*range(CHUNK, SIZE, CHUNK), SIZE]
     wanted = [Progress(bytes=size, chunks=number, total=SIZE) for number, size in enumerate(steps, 1)]
     for get in (store.get_bytes, lambda name, **args: store.get_file(name, tmp_path / "f", **args)):
-        told: list[Progress] = []
-        await get("o", progress=told.append)
-        assert told == wanted
+        reported: list[Progress] = []
+        await get("o", progress=reported.append)
+        assert reported == wanted
 
 
 async def test_cancelling_a_reader_loses_no_chunk(jetstream: JetStream) -> None:
@@ -228,8 +228,8 @@ async def test_digest_mismatch_of_a_missing_chunk(
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 20.0)  # it must not come to that
     store = await made(jetstream)
     found = await sequences(store)
-    for place in gone:
-        await store._index.stream.delete_message(found[place])
+    for index in gone:
+        await store._index.stream.delete_message(found[index])
     async with asyncio.timeout(10):
         with pytest.raises(DigestMismatch) as damage:
             await read(store.get("o", offset=offset))
@@ -445,10 +445,10 @@ async def test_a_get_goes_on_where_the_last_one_ended(
     assert partial.name == f"out.bin.{(await store.info('o')).nuid}.partial"
     assert 3_000_000 < partial.stat().st_size < 4_000_000
     before = nats_client.stats.in_bytes
-    told: list[Progress] = []
-    await store.get_file("o", target, resume=True, progress=told.append)
-    assert told[0].bytes > 3_000_000
-    assert told[-1].bytes == told[-1].total == 4_000_000
+    reported: list[Progress] = []
+    await store.get_file("o", target, resume=True, progress=reported.append)
+    assert reported[0].bytes > 3_000_000
+    assert reported[-1].bytes == reported[-1].total == 4_000_000
     assert nats_client.stats.in_bytes - before < 1_200_000
     assert target.read_bytes() == data
     assert os.listdir(tmp_path) == ["out.bin"]

@@ -163,10 +163,10 @@ async def test_only_what_is_given_changes(jetstream: JetStream) -> None:
 async def test_a_renamed_object_has_the_new_name_only(jetstream: JetStream) -> None:
     store = await made(jetstream, a=content(300_000), b=b"2", gone=b"3")
     await store.delete("gone")
-    for place, new in enumerate(("c", "gone", "a/🌸")):
-        old = ("a", "c", "gone")[place]
-        info = await store.update_meta(old, rename=new, description=str(place))
-        assert (info.name, info.description) == (new, str(place))
+    for position, new in enumerate(("c", "gone", "a/🌸")):
+        old = ("a", "c", "gone")[position]
+        info = await store.update_meta(old, rename=new, description=str(position))
+        assert (info.name, info.description) == (new, str(position))
         assert await store.get_bytes(new) == content(300_000)
         with pytest.raises(ObjectNotFound):
             await store.info(old, deleted=True)

@@ -78,10 +78,10 @@ async def test_put_when_batches_were_switched_off(jetstream: JetStream) -> None:
     await store.put("o", b"1")
     await jetstream.update_object_store(bucket="s")
     data = content(3 * CHUNK + 1)
-    told: list[int] = []
-    await store.put("o", pieces(data[:1], data[1:]), progress=lambda progress: told.append(progress.bytes))
+    reported: list[int] = []
+    await store.put("o", pieces(data[:1], data[1:]), progress=lambda progress: reported.append(progress.bytes))
     assert await store.get_bytes("o") == data
-    assert told == [CHUNK, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 1]
+    assert reported == [CHUNK, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 1]
     await store.put("o", b"")
     await only(store, ["o"])
 
@@ -224,12 +224,12 @@ ODD = [
 
 async def test_names_are_any_text(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="f-_" + "o" * 60, storage="memory")
-    for place, name in enumerate(ODD):
-        await store.put(name, b"%d" % place)
+    for index, name in enumerate(ODD):
+        await store.put(name, b"%d" % index)
     assert await names(store) == ODD
-    for place, name in enumerate(ODD):
+    for index, name in enumerate(ODD):
         assert (await store.info(name)).name == name
-        assert await store.get_bytes(name) == b"%d" % place
+        assert await store.get_bytes(name) == b"%d" % index
 
 
 async def test_what_is_said_of_an_object_is_kept(jetstream: JetStream) -> None:
@@ -267,16 +267,16 @@ async def test_chunk_size_fits_a_small_max_payload() -> None:
         assert await store.get_bytes("o") == data
 
 
-async def test_progress_is_told_after_every_chunk(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
+async def test_progress_is_reported_after_every_chunk(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
     data = content(300_000)
     path = tmp_path / "file"
     path.write_bytes(data)
     steps = [131_072, 262_144, 300_000]
     for source, total in ((data, 300_000), (path, 300_000), (iter([data]), 0)):
-        told: list[Progress] = []
-        await store.put("o", source, progress=told.append)
-        assert told == [Progress(bytes=size, chunks=n, total=total) for n, size in enumerate(steps, 1)]
+        reported: list[Progress] = []
+        await store.put("o", source, progress=reported.append)
+        assert reported == [Progress(bytes=size, chunks=n, total=total) for n, size in enumerate(steps, 1)]
 
 
 async def test_files_are_read_in_a_thread(jetstream: JetStream) -> None:
@@ -320,10 +320,10 @@ async def test_overwriting_removes_the_old_chunks(jetstream: JetStream, batched:
 
 async def test_concurrent_puts_leave_one_whole_object(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
-    datas = [content(200_000 + place, place) for place in range(8)]
+    datas = [content(200_000 + index, index) for index in range(8)]
     infos = await asyncio.gather(*(store.put("o", data) for data in datas))
     last = await store.info("o")
-    winner = next(place for place, info in enumerate(infos) if info.nuid == last.nuid)
+    winner = next(index for index, info in enumerate(infos) if info.nuid == last.nuid)
     assert await store.get_bytes("o") == datas[winner]
     await settled(store)
     await only(store, ["o"])

@@ -41,8 +41,8 @@ async def test_watch_shows_objects_then_changes(jetstream: JetStream) -> None:
         await store.update_meta("d", description="new")  # takes the place of what was not told yet
         await store.delete("a")
         happened += [await watcher.next(timeout=5) for _ in range(2)]
-        told = [(info.name, info.description, info.deleted) for info in happened]
-        assert told == [("d", "", False), ("d", "new", False), ("a", "", True)]
+        reported = [(info.name, info.description, info.deleted) for info in happened]
+        assert reported == [("d", "", False), ("d", "new", False), ("a", "", True)]
         with pytest.raises(RequestTimeout):
             await watcher.next(timeout=0.02)
 

@@ -85,9 +85,9 @@ def test_creds_text_is_read_leniently(text: str) -> None:
 def test_damaged_creds_error_hides_them(text: str, rule: str) -> None:
     with pytest.raises(InvalidCredentials, match=rule) as caught:
         parse_creds(text)
-    told = "".join(traceback.format_exception(caught.value)[-1:])
-    assert SEED.decode()[:8] not in told
-    assert "eyJ" not in told
+    reported = "".join(traceback.format_exception(caught.value)[-1:])
+    assert SEED.decode()[:8] not in reported
+    assert "eyJ" not in reported
 
 
 @pytest.mark.parametrize("text", [SEED.decode(), f"\ufeff {SEED.decode()}\r\n", CREDS])

@@ -92,10 +92,10 @@ class Model:
         events: list[tuple[object, ...]] = []
         # A message before the handshake is noticed when the chunk has been read.
         early = self.state is not S.READY and any(kind == MSG for kind, _ in frames)
-        for place, (kind, name) in enumerate(frames):
+        for index, (kind, name) in enumerate(frames):
             if kind in INFOS:
                 event = self.hear_info(kind, name)
-                if event == (UpgradeTls,) and (early or place + 1 < len(frames)):
+                if event == (UpgradeTls,) and (early or index + 1 < len(frames)):
                     event = self.broken(RemoteProtocolError)
                 if event is not None:
                     events.append(event)

@@ -334,9 +334,9 @@ def streams(draw: st.DrawFn) -> bytes:
     """Valid frames, with garbage between any two or in the middle of one."""
     stream = b"".join(draw(valid_frames))
     if draw(st.booleans()):
-        place = draw(st.integers(0, len(stream)))
+        index = draw(st.integers(0, len(stream)))
         cut = draw(st.integers(0, 3))
-        stream = stream[:place] + draw(garbage)[0] + stream[place + cut :]
+        stream = stream[:index] + draw(garbage)[0] + stream[index + cut :]
     return stream
 
 
@@ -520,13 +520,13 @@ def test_chunks_of_any_size_parse_alike(frame: bytes) -> None:
 
 @pytest.mark.parametrize("frame", [msg(b"a", b"1", b"xyz"), hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz")])
 @pytest.mark.parametrize("place", range(4))
-def test_missing_line_end_is_found_anywhere(frame: bytes, place: int) -> None:
+def test_missing_line_end_is_found_anywhere(frame: bytes, index: int) -> None:
     frames = [frame] * 4
-    frames[place] = frame[:-2] + b"!!"
+    frames[index] = frame[:-2] + b"!!"
     stream = b"".join(frames)
     outcome = Rig().feed([stream])
-    assert outcome.failure == ("no line end after the payload", len(frame) * (place + 1) - 2, b"!!")
-    assert outcome.counts[b"1"][0] == len(outcome.messages) == place
+    assert outcome.failure == ("no line end after the payload", len(frame) * (index + 1) - 2, b"!!")
+    assert outcome.counts[b"1"][0] == len(outcome.messages) == index
 
 
 ROW_OF_REPLIES = [
@@ -563,8 +563,8 @@ def test_messages_with_replies_split_anywhere() -> None:
 )
 def test_a_flaw_is_found_anywhere_in_a_row_of_replies(flaw: bytes) -> None:
     frame = msg(b"a", b"1", b"xyz", b"r")
-    for place in range(40):
-        stream = b"".join([frame] * place + [flaw] + [frame] * 40)
+    for index in range(40):
+        stream = b"".join([frame] * index + [flaw] + [frame] * 40)
         expected = read_slowly(stream)
         assert expected.failure is not None
         assert Rig().feed([stream]) == expected
@@ -605,8 +605,8 @@ def test_messages_of_many_subjects_split_anywhere() -> None:
     ],
 )
 def test_a_flaw_is_found_anywhere_in_a_row_of_subjects(flaw: bytes) -> None:
-    for place in range(len(ROW_OF_SUBJECTS)):
-        stream = b"".join([*ROW_OF_SUBJECTS[:place], flaw, *ROW_OF_SUBJECTS])
+    for index in range(len(ROW_OF_SUBJECTS)):
+        stream = b"".join([*ROW_OF_SUBJECTS[:index], flaw, *ROW_OF_SUBJECTS])
         expected = read_slowly(stream)
         assert expected.failure is not None
         assert Rig().feed([stream]) == expected
@@ -672,8 +672,8 @@ def test_flaw_among_equally_long_messages_is_found(kind: str, flaw: bytes) -> No
     frames = EQUAL[kind]
     if kind == "one subject":
         flaw = flaw.replace(b" k.000 ", b" a ")
-    for place in range(40):
-        stream = b"".join([*frames[:place], flaw, *frames])
+    for index in range(40):
+        stream = b"".join([*frames[:index], flaw, *frames])
         expected = read_slowly(stream)
         assert expected.failure is not None
         assert Rig().feed([stream]) == expected

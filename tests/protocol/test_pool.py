@@ -187,8 +187,8 @@ BAD = [
 def test_malformed_url_errors_hide_secrets(text: str, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule) as caught:
         parse_servers(text)
-    told = str(caught.value) + "".join(traceback.format_exception(caught.value)[-1:]) + repr(caught.value)
-    assert SECRET not in told
+    reported = str(caught.value) + "".join(traceback.format_exception(caught.value)[-1:]) + repr(caught.value)
+    assert SECRET not in reported
     assert caught.value.__context__ is None
 
 
@@ -401,7 +401,7 @@ def test_success_between_refusals_forgets_them() -> None:
     assert not pool.exhausted
 
 
-def test_refusals_end_nothing_when_told_so() -> None:
+def test_refusals_end_nothing_when_reported_so() -> None:
     pool = pool_of("a", ignore_auth_error_abort=True)
     for now in range(5):
         pool.failed(one("a"), 9.0 * now, "Authorization Violation")
@@ -546,8 +546,8 @@ def test_chooser_sees_the_pool_and_decides() -> None:
     pool.discovered(["c:1"], one("b"))
     attempt = pool.next(0, 0, choose=choose, info=info)
     assert attempt == Attempt(address=one("b"), delay=3)
-    states, told = seen[0]
-    assert told is info
+    states, reported = seen[0]
+    assert reported is info
     assert [(s.address.host, s.attempts, s.discovered) for s in states] == [
         ("a", 0, False),
         ("c", 0, True),

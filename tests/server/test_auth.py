@@ -27,7 +27,7 @@ from natsproto._options import AuthChallenge, Options
 from natsproto.errors import ConnectFailed, InvalidCredentials, NotAuthorized, RequestTimeout, ServerError
 from natsproto.protocol.auth import Credentials
 from natsproto.testing import Server, run_server
-from tests.core.helpers import world
+from tests.core.helpers import scripted_network
 from tests.kit.clock import virtual_clock
 from tests.kit.identity import Key, Operator, User
 from tests.kit.scripted import Behaviour, ScriptedServer
@@ -439,7 +439,7 @@ async def test_refusals_with_auth_abort_switched_off() -> None:
 
 
 @pytest.mark.slow
-async def test_revoked_user_is_told_and_turned_away() -> None:
+async def test_revoked_user_is_reported_and_turned_away() -> None:
     operator = Operator()
     user = operator.account.user()
     async with run_server(config=operator.config()) as server:
@@ -511,10 +511,10 @@ async def test_auth_callable_that_hangs_ends_at_the_timeout(name: str) -> None:
             cancelled.append(name)
         raise AssertionError
 
-    async with world() as place:
+    async with scripted_network() as net:
         started = asyncio.get_running_loop().time()
         with pytest.raises(ConnectFailed) as caught:
-            await place.connect(connect_timeout=5, **{name: hangs})  # type: ignore[arg-type]
+            await net.connect(connect_timeout=5, **{name: hangs})  # type: ignore[arg-type]
         assert asyncio.get_running_loop().time() - started == pytest.approx(5)
     ((_, cause),) = caught.value.attempts
     assert isinstance(cause, RequestTimeout)

@@ -23,7 +23,7 @@ from tests.server.helpers import also_uvloop, client, until
 HARMLESS = (b"PING\r\n", b"PONG\r\n")
 """What a client may write on its own while it refuses an argument."""
 
-TOLD = (b"SUB silent.", b"UNSUB ")
+REPORTED = (b"SUB silent.", b"UNSUB ")
 """What the calls of the corpus do on their own before they come to the bad argument."""
 
 
@@ -49,7 +49,7 @@ def lines(written: bytes) -> list[bytes]:
     return [
         line
         for line in written.splitlines(keepends=True)
-        if line not in HARMLESS and not line.startswith(TOLD) and not line.startswith(b"CONNECT ")
+        if line not in HARMLESS and not line.startswith(REPORTED) and not line.startswith(b"CONNECT ")
     ]
 
 

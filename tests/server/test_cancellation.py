@@ -21,7 +21,7 @@ from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto.errors import NatsError
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.core.helpers import World, until, world
+from tests.core.helpers import ScriptedNetwork, scripted_network, until
 from tests.kit.clock import virtual_clock
 from tests.kit.interruption import Interruption, Moment, interruptions
 from tests.server.helpers import also_uvloop, client
@@ -233,12 +233,12 @@ async def test_close_and_drain_cancelled_at_any_await(nats_server: Server, verb:
 # ---------------------------------------------------------------- where a real server does not wait long enough
 
 
-async def congested(place: World, nc: Client) -> None:
+async def congested(net: ScriptedNetwork, nc: Client) -> None:
     """The server takes nothing until later; what publish() could take at once has been taken."""
-    place.peer.stall()
+    net.peer.stall()
     while nc.stats.buffered_bytes < CONGESTED_SIZE:
         nc.publish_nowait("full", bytes(50_000))
-    asyncio.get_running_loop().call_later(1.0, place.peer.unstall)
+    asyncio.get_running_loop().call_later(1.0, net.peer.unstall)
 
 
 async def _publish(nc: Client) -> None:
@@ -260,24 +260,24 @@ async def _ask(nc: Client) -> None:
 @pytest.mark.parametrize("call", [_publish, _publish_headers, _respond, _ask])
 @virtual_clock
 async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await echo(nc)
         await works(nc)
         tasks = asyncio.all_tasks()
         cancelled = completed = 0
 
         async def under_pressure() -> None:
-            await congested(place, nc)
+            await congested(net, nc)
             await call(nc)
 
         async for run in interruptions(under_pressure, limit=60):
-            place.peer.unstall()
+            net.peer.unstall()
             await nc.flush(timeout=5)
             cancelled += run.delivered
             completed += not run.delivered
             if call is not _ask:
-                whole = [op for op in place.server.ops if op.args[:1] == ("mine",)]
+                whole = [op for op in net.server.ops if op.args[:1] == ("mine",)]
                 assert len(whole) == completed
                 assert all(op.payload == b"whole" for op in whole)
             await check(nc, run, tasks)
@@ -287,19 +287,19 @@ async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
 
 @virtual_clock
 async def test_flush_cancelled_in_an_outage() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         await echo(nc)
         connections = itertools.count(2)
 
         async def over_an_outage() -> None:
-            place.down()
+            net.down()
             await until(lambda: not nc.is_connected)
-            asyncio.get_running_loop().call_later(1.0, place.up)
+            asyncio.get_running_loop().call_later(1.0, net.up)
             await nc.flush(timeout=60)
 
         async for run in interruptions(over_an_outage, limit=120):
-            place.up()
+            net.up()
             await nc.flush(timeout=60)
             next(connections)
             run.check()
@@ -310,12 +310,12 @@ async def test_flush_cancelled_in_an_outage() -> None:
 
 @virtual_clock
 async def test_connect_to_a_list_cancelled_at_any_await() -> None:
-    async with world() as place:
-        place.network.listen("10.0.0.1", 4222)  # accepts and says nothing
+    async with scripted_network() as net:
+        net.network.listen("10.0.0.1", 4222)  # accepts and says nothing
         tasks = asyncio.all_tasks()
 
         async def connect() -> Client:
-            return await place.connect("nats://10.0.0.2,nats://10.0.0.1,nats://127.0.0.1", randomize=False)
+            return await net.connect("nats://10.0.0.2,nats://10.0.0.1,nats://127.0.0.1", randomize=False)
 
         async for run in interruptions(connect, limit=60):
             run.check()
@@ -324,7 +324,7 @@ async def test_connect_to_a_list_cancelled_at_any_await() -> None:
             for _ in range(10):
                 await asyncio.sleep(0)
             assert {t for t in asyncio.all_tasks() - tasks if "ScriptedServer" not in repr(t)} == set()
-            assert all(peer.at_end for peer in place.network.peers)
+            assert all(peer.at_end for peer in net.network.peers)
 
 
 # ---------------------------------------------------------------- readers

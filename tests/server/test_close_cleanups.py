@@ -16,7 +16,7 @@ from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
 from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server
-from tests.core.helpers import turns, world
+from tests.core.helpers import scripted_network, turns
 from tests.kit.clock import virtual_clock
 from tests.server.helpers import client, until
 
@@ -262,8 +262,8 @@ async def test_operation_of_a_call_on_a_closed_client(nats_server: Server) -> No
 
 @virtual_clock
 async def test_resending_request_while_closing() -> None:
-    async with world() as place:
-        nc, other = await place.connect(), await place.connect()
+    async with scripted_network() as net:
+        nc, other = await net.connect(), await net.connect()
         await other.subscribe("a")
         nc._start_cleanup(asyncio.Event().wait())
         request = nc._request_resending("a", b"", timeout=LONG, headers=None, interval=CLOSE_TIMEOUT_S / 4)
@@ -276,8 +276,8 @@ async def test_resending_request_while_closing() -> None:
 @virtual_clock
 @pytest.mark.parametrize("is_first", [True, False])
 async def test_resending_cleanup_while_closing(is_first: bool) -> None:
-    async with world() as place:
-        nc, other = await place.connect(), await place.connect()
+    async with scripted_network() as net:
+        nc, other = await net.connect(), await net.connect()
         received: list[bytes] = []
 
         async def answer(message: Message) -> None:
@@ -306,8 +306,8 @@ async def test_resending_cleanup_while_closing(is_first: bool) -> None:
 
 @virtual_clock
 async def test_close_cancels_endless_cleanup() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         cleanup = nc._start_cleanup(asyncio.Event().wait())
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -318,10 +318,10 @@ async def test_close_cancels_endless_cleanup() -> None:
 
 @virtual_clock
 async def test_close_in_an_outage_cancels_cleanups() -> None:
-    async with world() as place:
-        nc = await place.connect()
+    async with scripted_network() as net:
+        nc = await net.connect()
         cleanup = nc._start_cleanup(asyncio.Event().wait())
-        place.down()
+        net.down()
         await asyncio.sleep(0.01)
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -332,8 +332,8 @@ async def test_close_in_an_outage_cancels_cleanups() -> None:
 
 @virtual_clock
 async def test_cleanup_over_a_reconnect_while_closing() -> None:
-    async with world() as place:
-        nc = await place.connect(outbox_limit=100)
+    async with scripted_network() as net:
+        nc = await net.connect(outbox_limit=100)
         lost = asyncio.Event()
         nc.add_listener(lambda event: lost.set() if isinstance(event, Disconnected) else None)
 
@@ -343,13 +343,13 @@ async def test_cleanup_over_a_reconnect_while_closing() -> None:
             with pytest.raises(OutboxFull) as full:
                 await nc.publish("undo", bytes(nc.max_payload))
             assert full.value.limit == 100
-            place.up()
+            net.up()
             await nc.flush()
 
         cleanup = nc._start_cleanup(undo())
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
-        place.down()
+        net.down()
         await closing
         await cleanup
 

@@ -429,11 +429,11 @@ async def test_max_payload_counts_headers(nats_server: Server) -> None:
 
 @both_loops
 async def test_events_tell_the_whole_story(nats_server: Server) -> None:
-    told: list[Event] = []
-    nc = await natsproto.connect(nats_server.url, on_event=told.append)
+    reported: list[Event] = []
+    nc = await natsproto.connect(nats_server.url, on_event=reported.append)
     stream = nc.events()
     await nc.drain()
-    assert [type(event) for event in told] == [Connected, Closed]
+    assert [type(event) for event in reported] == [Connected, Closed]
     assert [type(event) async for event in stream] == [Closed]
 
 
@@ -563,7 +563,7 @@ async def test_a_client_does_not_keep_a_program_from_ending(nats_server: Server)
     await asyncio.get_running_loop().shutdown_default_executor()
 
 
-async def test_invalid_header_lines_of_others_are_told(nats_server: Server) -> None:
+async def test_invalid_header_lines_of_others_are_reported(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("s") as sub:
         await nc.flush()
         reader, writer = await asyncio.open_connection("127.0.0.1", nats_server.port)

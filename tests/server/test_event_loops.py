@@ -22,15 +22,15 @@ from tests.server.helpers import LOOPS, also_uvloop, client
 @also_uvloop
 async def test_client_closes_when_all_tasks_are_cancelled(nats_server: Server) -> None:
     """As programs do in their last moment, and some earlier: nobody waits for a connection that never comes."""
-    told: list[Event] = []
-    nc = await natsproto.connect(nats_server.url, on_event=told.append)
+    reported: list[Event] = []
+    nc = await natsproto.connect(nats_server.url, on_event=reported.append)
     sub = await nc.subscribe("a")
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     reason = await asyncio.wait_for(nc.wait_closed(), 5)
     assert isinstance(reason, ConnectionLost)
     assert "cancelled" in str(reason)
-    assert told[-1] == Closed(reason=reason)
+    assert reported[-1] == Closed(reason=reason)
     with pytest.raises(ConnectionLost):
         await sub.next(timeout=5)
     with pytest.raises(ConnectionClosed):

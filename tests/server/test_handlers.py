@@ -77,9 +77,9 @@ async def test_callback_error_is_reported(
     kind: Callable[[BaseException], Handler],
     error: BaseException,
 ) -> None:
-    diary = EventRecorder()
+    recorder = EventRecorder()
     caplog.set_level(logging.ERROR, "natsproto")
-    async with client(nats_server.url, on_event=diary) as nc:
+    async with client(nats_server.url, on_event=recorder) as nc:
         handler = kind(error)
         handled = 0
 
@@ -92,13 +92,13 @@ async def test_callback_error_is_reported(
         other = await nc.subscribe("a")
         for payload in (b"bad", b"", b"bad", b""):
             await nc.publish("a", payload)
-        await diary.wait(HandlerFailed, 2)
+        await recorder.wait(HandlerFailed, 2)
         assert [(await other.next(timeout=5)).data for _ in range(4)] == [b"bad", b"", b"bad", b""]
         await sub.drain(timeout=5)
         assert handled == 4
         assert nc.is_connected
         assert nc.stats.reconnects == 0
-        failures = diary.of(HandlerFailed)
+        failures = recorder.of(HandlerFailed)
         assert [failure.handler for failure in failures] == ["callback of 'a'"] * 2
         if kind in (raising, raising_later):
             assert all(failure.error is error for failure in failures)
@@ -166,8 +166,8 @@ async def test_close_does_not_wait_for_a_hanging_callback(nats_server: Server, m
 
 @also_uvloop
 async def test_callback_may_use_every_verb_of_its_client(nats_server: Server) -> None:
-    diary = EventRecorder(HandlerFailed)
-    async with client(nats_server.url, on_event=diary) as nc:
+    recorder = EventRecorder(HandlerFailed)
+    async with client(nats_server.url, on_event=recorder) as nc:
         done = asyncio.Event()
 
         async def handler(message: Message) -> None:
@@ -186,7 +186,7 @@ async def test_callback_may_use_every_verb_of_its_client(nats_server: Server) ->
         sub = await nc.subscribe("a", cb=handler)
         assert (await nc.request("a", timeout=5)).data == b"done"
         await done.wait()
-        assert diary.events == []
+        assert recorder.events == []
 
 
 USER: contextvars.ContextVar[str] = contextvars.ContextVar("user", default="nobody")
@@ -252,7 +252,7 @@ class AsyncCall:
 )
 @also_uvloop
 async def test_async_handler_runs_in_a_task(
-    nats_server: Server, kind: str, work: Callable[[list[str]], Awaitable[None]], told: list[str]
+    nats_server: Server, kind: str, work: Callable[[list[str]], Awaitable[None]], reported: list[str]
 ) -> None:
     log: list[str] = []
 
@@ -267,18 +267,18 @@ async def test_async_handler_runs_in_a_task(
         "future": lambda message: asyncio.ensure_future(plain(message)),
     }
     handler = handlers[kind]
-    diary = EventRecorder(HandlerFailed)
-    async with client(nats_server.url, on_event=diary) as nc:
+    recorder = EventRecorder(HandlerFailed)
+    async with client(nats_server.url, on_event=recorder) as nc:
         token = USER.set("subscriber")
         sub = await nc.subscribe("a", cb=handler)
         USER.reset(token)
         await nc.publish("a", b"1")
         await sub.drain(timeout=10)
     if kind == "future" and work is _has_a_task:
-        assert len(diary.events) == 1  # a task of its own, with a name of its own
+        assert len(recorder.events) == 1  # a task of its own, with a name of its own
     else:
-        assert diary.events == []
-        assert log == told
+        assert recorder.events == []
+        assert log == reported
 
 
 @pytest.mark.parametrize("verb", ["close", "drain", "drain the subscription", "unsubscribe"])
@@ -287,8 +287,8 @@ async def test_a_callback_may_end_what_calls_it(
     nats_server: Server, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "CLOSE_TIMEOUT_S", 60)
-    diary = EventRecorder(HandlerFailed)
-    nc = await natsproto.connect(nats_server.url, on_event=diary)
+    recorder = EventRecorder(HandlerFailed)
+    nc = await natsproto.connect(nats_server.url, on_event=recorder)
     done = asyncio.Event()
 
     async def handler(_: Message) -> None:
@@ -306,7 +306,7 @@ async def test_a_callback_may_end_what_calls_it(
     await nc.publish("a")
     async with asyncio.timeout(10):
         await done.wait()
-    assert diary.events == []
+    assert recorder.events == []
     assert sub.closed
     await nc.close()
 
@@ -315,31 +315,31 @@ async def test_a_callback_may_end_what_calls_it(
 async def test_event_callback_sync_or_async_that_raises(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "natsproto")
     for error in (ValueError("wrong"), Odd("odd"), asyncio.CancelledError()):
-        told: list[str] = []
+        reported: list[str] = []
 
-        def sync(event: Event, told: list[str] = told, error: BaseException = error) -> None:
-            told.append(type(event).__name__)
+        def sync(event: Event, reported: list[str] = reported, error: BaseException = error) -> None:
+            reported.append(type(event).__name__)
             raise error
 
-        async def later(event: Event, told: list[str] = told, error: BaseException = error) -> None:
-            told.append(type(event).__name__)
+        async def later(event: Event, reported: list[str] = reported, error: BaseException = error) -> None:
+            reported.append(type(event).__name__)
             await asyncio.sleep(0)
             raise error
 
         for callback in (sync, later):
-            told.clear()
-            diary: list[Event] = []
+            reported.clear()
+            recorder: list[Event] = []
             nc = await natsproto.connect(nats_server.url, on_event=callback)
             stream = nc.events()
             await nc.reconnect()
             async for event in stream:
-                diary.append(event)
+                recorder.append(event)
                 if type(event).__name__ == "Reconnected":
                     break
             await nc.flush(timeout=5)
             await nc.close()
             await asyncio.sleep(0)
-            assert told == ["Connected", "Disconnected", "Reconnecting", "Reconnected", "Closed"]
+            assert reported == ["Connected", "Disconnected", "Reconnecting", "Reconnected", "Closed"]
     assert "on_event failed" in caplog.text
 
 

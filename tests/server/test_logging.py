@@ -40,9 +40,9 @@ async def test_log_has_one_line_for_each_change(nats_server: Server, caplog: pyt
         await until(lambda: nc.is_connected)
         await nc.flush()
     records = [record for record in caplog.records if record.name == "natsproto"]
-    told = [event for event in seen if not isinstance(event, Reconnecting)]  # which is for DEBUG
-    assert [record.nats_event for record in records] == told  # type: ignore[attr-defined]
-    assert [record.args for record in records] == [event.fields() for event in told]
+    reported = [event for event in seen if not isinstance(event, Reconnecting)]  # which is for DEBUG
+    assert [record.nats_event for record in records] == reported  # type: ignore[attr-defined]
+    assert [record.args for record in records] == [event.fields() for event in reported]
     assert all(record.exc_info is None for record in records)
     address = f"127.0.0.1:{nats_server.port}"
     found = [(level, line.partition(": ")[0].partition(" after")[0]) for level, line in lines(caplog)]
@@ -123,6 +123,6 @@ async def test_log_levels_of_refusals_and_notices(
             await consumer.delete()
             with pytest.raises(ConsumerGone):
                 await messages.next(timeout=10)
-    told = [line for level, line in lines(caplog) if level == logging.INFO and line.startswith("consumer 'd' of ")]
-    assert told, "nothing is lost by it"
+    reported = [line for level, line in lines(caplog) if level == logging.INFO and line.startswith("consumer 'd' of ")]
+    assert reported, "nothing is lost by it"
     assert all(level == logging.INFO for level, _ in lines(caplog))

@@ -97,16 +97,16 @@ async def test_middleware_of_a_service_may_refuse(nats_client: Client) -> None:
         assert endpoint.stats().num_errors == 1
 
 
-async def test_failing_middleware_is_told_like_a_handler(nats_client: Client) -> None:
+async def test_failing_middleware_is_reported_like_a_handler(nats_client: Client) -> None:
     async def broken(message: Message, call: Call) -> None:
         raise LookupError("broken")
 
     handler = with_middleware(lambda message: None, broken)
-    told = asyncio.Event()
-    nats_client.add_listener(lambda event: told.set() if isinstance(event, HandlerFailed) else None)
+    reported = asyncio.Event()
+    nats_client.add_listener(lambda event: reported.set() if isinstance(event, HandlerFailed) else None)
     await nats_client.subscribe("a", cb=handler)
     await nats_client.publish("a")
-    await told.wait()
+    await reported.wait()
 
 
 def test_what_is_no_middleware_is_refused() -> None:

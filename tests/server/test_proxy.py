@@ -53,11 +53,11 @@ async def test_proxy_is_gone_through_for_every_transport(tmp_path: Path, kind: K
 @pytest.mark.parametrize("kind", KINDS)
 async def test_proxy_with_a_password_gets_it(kind: Kind) -> None:
     async with run_server() as server, run_proxy(kind, password=PASSWORD) as proxy:
-        told = proxy.url.replace("://", f"://{USER}:{quote(PASSWORD, safe='')}@")
-        async with client(server.url, proxy=told) as nc:
+        reported = proxy.url.replace("://", f"://{USER}:{quote(PASSWORD, safe='')}@")
+        async with client(server.url, proxy=reported) as nc:
             await echoes(nc)
-        assert PASSWORD not in repr(Options(server.url, proxy=told))
-        for wrong in (proxy.url, told.replace(USER, "ben")):
+        assert PASSWORD not in repr(Options(server.url, proxy=reported))
+        for wrong in (proxy.url, reported.replace(USER, "ben")):
             with pytest.raises(ConnectFailed) as failed:
                 await natsproto.connect(server.url, proxy=wrong)
             [(_, cause)] = failed.value.attempts
@@ -66,7 +66,7 @@ async def test_proxy_with_a_password_gets_it(kind: Kind) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_server_behind_a_proxy_that_is_away_is_told(kind: Kind) -> None:
+async def test_server_away_behind_a_proxy_is_reported(kind: Kind) -> None:
     async with run_proxy(kind) as proxy:
         with pytest.raises(ConnectFailed, match="did not connect"):
             await natsproto.connect("nats://127.0.0.1:1", proxy=proxy.url)

@@ -48,8 +48,8 @@ async def restart(server: Server, *clients: Client) -> None:
 
 @both_loops
 async def test_after_a_kill_everything_goes_on_where_it_was(nats_server: Server) -> None:
-    diary = EventRecorder()
-    async with client(nats_server.url, on_event=diary) as nc:
+    recorder = EventRecorder()
+    async with client(nats_server.url, on_event=recorder) as nc:
         called: list[bytes] = []
         read = await nc.subscribe("a.*")
         await nc.subscribe("a.>", cb=lambda message: called.append(message.data))
@@ -63,12 +63,12 @@ async def test_after_a_kill_everything_goes_on_where_it_was(nats_server: Server)
             assert (await nc.request("svc", timeout=5)).data == b"pong"
         assert called == [b"0", b"1", b"2"]
         assert nc.stats.reconnects == 3
-        kinds = [type(event) for event in diary.events if not isinstance(event, Reconnecting)]
+        kinds = [type(event) for event in recorder.events if not isinstance(event, Reconnecting)]
         assert [kind.__name__ for kind in kinds if kind in (Disconnected, Reconnected)] == [
             "Disconnected",
             "Reconnected",
         ] * 3
-        assert all(isinstance(event.cause, ConnectionLost) for event in diary.of(Disconnected))
+        assert all(isinstance(event.cause, ConnectionLost) for event in recorder.of(Disconnected))
 
 
 async def test_many_subscriptions_come_back_in_slices(nats_server: Server, seed: int) -> None:
@@ -330,13 +330,15 @@ async def test_readers_wait_over_the_outage_without_noticing(nats_server: Server
 @both_loops
 async def test_next_server_takes_over_at_once() -> None:
     async with run_server() as first, run_server() as second:
-        diary = EventRecorder(Reconnected)
+        recorder = EventRecorder(Reconnected)
         servers = [first.url, second.url]
-        nc = await natsproto.connect(servers, randomize=False, on_event=diary, reconnect_wait=60, reconnect_wait_max=60)
+        nc = await natsproto.connect(
+            servers, randomize=False, on_event=recorder, reconnect_wait=60, reconnect_wait_max=60
+        )
         async with nc.subscribe("a") as sub:
             assert nc.connected_url == first.url
             first.kill()
-            back = await diary.wait(Reconnected)
+            back = await recorder.wait(Reconnected)
             assert nc.connected_url == second.url
             assert back.outage < 10
             await nc.publish("a", b"x")
@@ -357,12 +359,12 @@ async def test_silent_server_does_not_hold_up_the_others() -> None:
 @both_loops
 async def test_set_servers_counts_at_the_next_reconnect() -> None:
     async with run_server() as first, run_server() as second:
-        diary = EventRecorder(Reconnected)
-        nc = await natsproto.connect(first.url, on_event=diary)
+        recorder = EventRecorder(Reconnected)
+        nc = await natsproto.connect(first.url, on_event=recorder)
         nc.set_servers(second.url)
         assert nc.connected_url == first.url
         await nc.reconnect()
-        await diary.wait(Reconnected)
+        await recorder.wait(Reconnected)
         assert nc.connected_url == second.url
         await nc.close()
 
@@ -443,9 +445,9 @@ async def test_first_connect_retried_until_the_server_is_up() -> None:
     "options", [{"allow_reconnect": False}, {"max_reconnect_attempts": 2, "reconnect_wait": 0.01, "jitter": 0}], ids=str
 )
 @both_loops
-async def test_when_no_server_comes_back_everybody_is_told(nats_server: Server, options: dict[str, object]) -> None:
-    told: list[Event] = []
-    nc = await natsproto.connect(nats_server.url, on_event=told.append, **options)  # type: ignore[arg-type]
+async def test_when_no_server_comes_back_all_are_informed(nats_server: Server, options: dict[str, object]) -> None:
+    reported: list[Event] = []
+    nc = await natsproto.connect(nats_server.url, on_event=reported.append, **options)  # type: ignore[arg-type]
     sub = await nc.subscribe("a")
     events = nc.events()
     nats_server.kill()
@@ -453,7 +455,7 @@ async def test_when_no_server_comes_back_everybody_is_told(nats_server: Server, 
         reason = await nc.wait_closed()
         assert reason is not None
         assert [event async for event in events][-1] == Closed(reason=reason)
-    assert told[-1] == Closed(reason=reason)
+    assert reported[-1] == Closed(reason=reason)
     with pytest.raises(NatsError):
         await sub.next(timeout=1)
     calls: list[Callable[[], object]] = [lambda: nc.publish_nowait("a"), lambda: nc.subscribe("a")]

@@ -127,7 +127,7 @@ async def test_request_many_with_too_large_a_payload(nats_server: Server) -> Non
 
 
 @both_loops
-async def test_a_server_that_dies_meanwhile_is_told_of(nats_server: Server) -> None:
+async def test_a_server_that_dies_meanwhile_is_reported_of(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         await answering(nc, "who", b"1", b"2")
         got: list[bytes] = []

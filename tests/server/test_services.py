@@ -197,7 +197,7 @@ async def test_endpoint_with_and_without_queue_group(nats_server: Server) -> Non
 
 
 @both_loops
-async def test_errors_are_answered_counted_and_told(nats_server: Server) -> None:
+async def test_errors_are_answered_counted_and_reported(nats_server: Server) -> None:
     watch = Watch()
     async with client(nats_server.url, on_event=watch) as nc:
         service = await nc.add_service("calc", "1.0.0")

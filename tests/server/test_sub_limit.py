@@ -28,9 +28,9 @@ async def settled(subscriptions: list[Subscription], open_ones: int) -> list[Sub
 
 @both_loops
 async def test_max_subscriptions_ends_the_refused() -> None:
-    diary = EventRecorder(ServerErrorEvent)
+    recorder = EventRecorder(ServerErrorEvent)
     with run_server(config=CONFIG) as server:
-        async with client(server.url, on_event=diary) as nc:
+        async with client(server.url, on_event=recorder) as nc:
             subs = [await nc.subscribe(f"a.{number}") for number in range(LIMIT + 5)]
             assert await settled(subs, LIMIT) == subs[:LIMIT]
             for sub in subs[LIMIT:]:
@@ -40,7 +40,7 @@ async def test_max_subscriptions_ends_the_refused() -> None:
                     await sub.next(timeout=SOON)
                 assert refused.value is sub.error
                 assert refused.value.subject == sub.subject
-            assert [event.error for event in diary.of(ServerErrorEvent)] == [sub.error for sub in subs[LIMIT:]]
+            assert [event.error for event in recorder.of(ServerErrorEvent)] == [sub.error for sub in subs[LIMIT:]]
             for sub in subs[:LIMIT]:
                 await nc.publish(sub.subject, b"x")
                 assert (await sub.next(timeout=SOON)).data == b"x"

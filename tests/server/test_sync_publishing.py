@@ -117,7 +117,7 @@ def test_unseen_failures_are_raised_at_the_end(js: sync.JetStream) -> None:
 
 def test_window_full_of_failures_loses_no_message(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
-    told: list[int] = []
+    reported: list[int] = []
     with js.publisher(max_pending=10) as publisher:
         published = 0
         while published < 300:
@@ -125,18 +125,18 @@ def test_window_full_of_failures_loses_no_message(js: sync.JetStream) -> None:
                 publisher.publish("s.a", expected_last_seq=7777 if published % 2 else None)
                 published += 1
             except PublishFailed as exc:
-                told += [failure.number for failure in exc.failures]
+                reported += [failure.number for failure in exc.failures]
         try:
             publisher.flush()
         except PublishFailed as exc:
-            told += [failure.number for failure in exc.failures]
-    assert sorted(told) == list(range(2, 301, 2)), "each failure is told once"
+            reported += [failure.number for failure in exc.failures]
+    assert sorted(reported) == list(range(2, 301, 2)), "each failure is told once"
     assert stream.info().state.messages == 150
 
 
 def test_concurrent_failures_are_raised_once(monkeypatch: pytest.MonkeyPatch) -> None:
     portal = Portal()
-    told: list[int] = []
+    reported: list[int] = []
 
     async def send(item: str) -> None: ...
 
@@ -144,7 +144,7 @@ def test_concurrent_failures_are_raised_once(monkeypatch: pytest.MonkeyPatch) ->
         try:
             queue.put("a message", 0)
         except PublishFailed as exc:
-            told.extend(failure.number for failure in exc.failures)
+            reported.extend(failure.number for failure in exc.failures)
 
     def merge_errors(first: Exception | None, then: Exception) -> Exception:
         """Another thread publishes in the middle of it."""
@@ -159,7 +159,7 @@ def test_concurrent_failures_are_raised_once(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(publish_queue, "merge_errors", merge_errors)
     queue.fail(PublishFailed([FailedMessage(2, "s.b", 0, LocalProtocolError())]))
     publish()
-    assert sorted(told) == [1, 2]
+    assert sorted(reported) == [1, 2]
     portal.stop()
 
 

@@ -153,9 +153,9 @@ def test_objects_are_put_got_listed_and_deleted(js: sync.JetStream, tmp_path: Pa
     content = bytes(range(256)) * 2000
     path = tmp_path / "model.bin"
     path.write_bytes(content)
-    told: list[int] = []
-    info = store.put("bytes", content, description="d", progress=lambda progress: told.append(progress.bytes))
-    assert (info.size, info.description, told[-1]) == (len(content), "d", len(content))
+    reported: list[int] = []
+    info = store.put("bytes", content, description="d", progress=lambda progress: reported.append(progress.bytes))
+    assert (info.size, info.description, reported[-1]) == (len(content), "d", len(content))
     store.put("file", io.BytesIO(content))
     with path.open("rb") as file:
         store.put("open file", file)
@@ -301,18 +301,18 @@ def test_a_lock_is_held_by_one_and_renewed_while_it_is(js: sync.JetStream) -> No
 
 def test_lost_lock_raises_when_block_is_left(js: sync.JetStream) -> None:
     kv = js.create_key_value(bucket="cfg", storage="memory", limit_marker_ttl=60)
-    told = threading.Event()
+    reported = threading.Event()
 
     def watch() -> None:
         lock.wait_lost()
-        told.set()
+        reported.set()
 
     lock = kv.lock("leader", ttl=1)
     with pytest.raises(LockLost), lock:  # noqa: PT012
         watcher = threading.Thread(target=watch)
         watcher.start()
         kv.put("leader", b"a thief")
-        assert told.wait(10)
+        assert reported.wait(10)
         watcher.join(5)
         assert not lock.is_held
         with pytest.raises(LockLost):

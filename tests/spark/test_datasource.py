@@ -348,7 +348,7 @@ def test_sql_metrics_count_rows_and_bytes(pipe: Pipe) -> None:
     store = pipe.spark._jsparkSession.sharedState().statusStore()
     write = store.executionsList().last()
     values = store.executionMetrics(write.executionId())
-    metrics = [write.metrics().apply(place) for place in range(write.metrics().size())]
+    metrics = [write.metrics().apply(index) for index in range(write.metrics().size())]
     found = [(metric.name(), values.apply(metric.accumulatorId())) for metric in metrics]
     assert found.count(("number of output rows", "300")) == 2, f"of the source and of the sink: {found}"
     sent = [value for name, value in found if name == "data sent to Python workers"]

@@ -181,4 +181,4 @@ async def test_secret_travels_as_a_file_of_the_job(
         )
     (line,) = (line for line in said.splitlines() if line.startswith("PLACES"))
     assert len(line.split()) >= 3
-    assert all("natsproto-spark.zip" in place for place in line.split()[1:]), line
+    assert all("natsproto-spark.zip" in index for index in line.split()[1:]), line

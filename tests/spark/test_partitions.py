@@ -110,7 +110,7 @@ def test_few_rows_are_taken_ahead_of_the_reader(nats: SparkNats, ordered: bool) 
 
 
 @pytest.mark.parametrize(("ordered", "first"), [(True, 1), (False, 2)])
-def test_results_are_ordered_unless_told_otherwise(nats: SparkNats, ordered: bool, first: int) -> None:
+def test_results_are_ordered_unless_reported_otherwise(nats: SparkNats, ordered: bool, first: int) -> None:
     async def first_is_last(client: Client, row: int) -> int:
         if row == 1:
             await second_is_done.wait()

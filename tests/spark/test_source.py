@@ -123,9 +123,9 @@ def test_a_batch_is_as_big_as_it_may_be(
 
 
 def walk(source: StreamingReader, limit: ReadLimit) -> list[int]:
-    place, ends = source.initialOffset(), []
-    while (end := source.latestOffset(place, limit)) != place:
-        place = end
+    index, ends = source.initialOffset(), []
+    while (end := source.latestOffset(index, limit)) != index:
+        index = end
         ends.append(end["s"]["ORDERS"]["seq"])
     return ends
 
@@ -238,10 +238,10 @@ def test_a_stream_that_was_created_anew_is_another_one(
 
 
 def test_a_checkpoint_of_another_stream_is_refused(server: Server, js: JetStream) -> None:
-    place = reader(server).initialOffset()
+    index = reader(server).initialOffset()
     other = StreamingReader(SourceOptions.read({"servers": server.url, "stream": "OTHER"}))
     with pytest.raises(ConfigError, match="another stream needs a checkpoint of its own"):
-        other.partitions(place, place)
+        other.partitions(index, index)
 
 
 @pytest.fixture
@@ -286,10 +286,10 @@ def test_several_streams_share_the_limit(server: Server, several: JetStream) -> 
     send(several, "orders.eu", 30)
     send(several, "returns.eu", 10)
     source = reader(server, stream="ORDERS,RETURNS", maxOffsetsPerTrigger="8", minPartitions="1")
-    place, batches = source.initialOffset(), []
-    while (end := source.latestOffset(place, source.getDefaultReadLimit())) != place:
-        batches.append(parts(source, place, end))
-        place = end
+    index, batches = source.initialOffset(), []
+    while (end := source.latestOffset(index, source.getDefaultReadLimit())) != index:
+        batches.append(parts(source, index, end))
+        index = end
     assert batches[0] == [("ORDERS", 1, 6), ("RETURNS", 1, 2)]
     assert sum(last - first + 1 for batch in batches for _, first, last in batch) == 40
     assert max(sum(last - first + 1 for _, first, last in batch) for batch in batches) <= 8

@@ -113,7 +113,7 @@ async def test_attempts_that_race_store_every_row_once(nats_client: Client, out:
     for _ in range(4):
         cuts = sorted(chance.sample(range(1, 60), 3))
         bounds = [0, *cuts, 60]
-        parts = [batch(bounds[place], bounds[place + 1]) for place in range(4)]
+        parts = [batch(bounds[index], bounds[index + 1]) for index in range(4)]
         attempts.append(run(nats_client, ATOMIC, TASK, rows(*parts)))
     done = await asyncio.gather(*attempts)
     assert [one.rows for one in done] == [60] * 4

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
-from natsproto._old_names import KEY_VALUE, explain_missing
+from natsproto._nats_py_names import KEY_VALUE, explain_missing
 from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypedDict, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
-from natsproto._old_names import OBJECT_STORE, explain_missing
+from natsproto._nats_py_names import OBJECT_STORE, explain_missing
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,

@@ -8,17 +8,17 @@ from collections.abc import Mapping
 import pytest
 
 import natsproto
-from natsproto import Client, Options, Subscription, _old_names
+from natsproto import Client, Options, Subscription, _nats_py_names
 from natsproto.jetstream import JetStream, Stream
 from natsproto.jetstream.kv import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
 
 TABLES = [
-    (Client, _old_names.CLIENT),
-    (Subscription, _old_names.SUBSCRIPTION),
-    (JetStream, _old_names.JETSTREAM),
-    (KeyValue, _old_names.KEY_VALUE),
-    (ObjectStore, _old_names.OBJECT_STORE),
+    (Client, _nats_py_names.CLIENT),
+    (Subscription, _nats_py_names.SUBSCRIPTION),
+    (JetStream, _nats_py_names.JETSTREAM),
+    (KeyValue, _nats_py_names.KEY_VALUE),
+    (ObjectStore, _nats_py_names.OBJECT_STORE),
 ]
 OLD = [(kind, name, hint) for kind, table in TABLES for name, hint in table.items()]
 NEW = {
@@ -48,9 +48,9 @@ def test_other_missing_attributes_have_no_hint(kind: type[object]) -> None:
     assert not hasattr(nothing, "__html__")
 
 
-@pytest.mark.parametrize("name", _old_names.OPTIONS)
+@pytest.mark.parametrize("name", _nats_py_names.OPTIONS)
 def test_old_option_raises_a_hint(name: str) -> None:
-    hint = _old_names.OPTIONS[name]
+    hint = _nats_py_names.OPTIONS[name]
     with pytest.raises(TypeError, match=re.escape(f"there is no option {name!r}: {hint}")):
         natsproto.connect(**{name: None})  # type: ignore[arg-type]
     for option in re.findall(r"pass (\w+)=", hint):
