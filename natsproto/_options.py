@@ -16,7 +16,16 @@ from functools import partial
 from typing import Any, TypedDict, Unpack, cast
 
 from natsproto import _option_rules as rules
-from natsproto._context_files import MAX_FILE, TlsFiles, expanded, file_path, go_duration, read_context, type_name
+from natsproto._context_files import (
+    MAX_FILE,
+    TlsFiles,
+    expanded,
+    go_duration,
+    read_context,
+    read_creds,
+    read_secret,
+    type_name,
+)
 from natsproto._durations import positive_seconds, seconds
 from natsproto._nats_py_names import OPTIONS, hint
 from natsproto._proxy import check_proxy, connect_through
@@ -397,7 +406,7 @@ class Options(Value):
         NATS_URL; NATS_USER (alone it is a token) and NATS_PASSWORD; NATS_TOKEN; NATS_CREDS and NATS_NKEY (paths);
         NATS_CERT, NATS_KEY and NATS_CA (paths, read at every attempt); NATS_TIMEOUT (``5s``, ``1m30s``), for connecting
         and for requests; NATS_SOCKS_PROXY; NATS_CONTEXT names a context that the others override. Empty variables count
-        as unset. ConfigError for invalid values.
+        as unset. Secrets may be references, see ``from_context``. ConfigError for invalid values.
         """
         env = {name: value for name, value in environ.items() if name.startswith("NATS_") and value}
         found = read_context(env["NATS_CONTEXT"], environ) if "NATS_CONTEXT" in env else {}
@@ -406,12 +415,14 @@ class Options(Value):
                 found.pop(name, None)
         for variable, name in (("NATS_USER", "user"), ("NATS_PASSWORD", "password"), ("NATS_TOKEN", "token")):
             if variable in env:
-                found[name] = env[variable]
+                found[name] = env[variable] if name == "user" else read_secret(variable, env[variable], environ)
         if "NATS_USER" in env and not env.keys() & {"NATS_PASSWORD", "NATS_TOKEN"}:
-            found["token"] = found.pop("user")
-        for variable, name in (("NATS_CREDS", "creds"), ("NATS_NKEY", "nkey_seed")):
-            if variable in env:
-                found[name] = file_path(env[variable], environ)
+            found["token"] = read_secret("NATS_USER", env["NATS_USER"], environ)
+            del found["user"]
+        if "NATS_CREDS" in env:
+            found["creds"] = read_creds("NATS_CREDS", env["NATS_CREDS"], environ)
+        if "NATS_NKEY" in env:
+            found["nkey_seed"] = read_secret("NATS_NKEY", env["NATS_NKEY"], environ, is_path=True)
         for variable, name in (("NATS_URL", "servers"), ("NATS_SOCKS_PROXY", "proxy")):
             if variable in env:
                 found[name] = env[variable]
@@ -428,8 +439,12 @@ class Options(Value):
 
         ``name`` is that of ``$XDG_CONFIG_HOME/nats/context/NAME.json`` (``~/.config`` by default) or the absolute path
         of such a file; None takes the selected one (``context.txt``). As in the tool, the first of user, creds, nkey,
-        user_jwt and token that is set is used. ConfigError when there is no such context, it cannot be read, or it
-        needs an unsupported feature: nsc, the Windows certificate store, secrets by reference.
+        user_jwt and token that is set is used.
+
+        The fields password, token, creds, nkey, user_jwt and user_seed may be references: ``file://PATH``, read at
+        every attempt, ``env://NAME`` (a variable of ``environ``) and ``data:;base64,TEXT``, read once. ConfigError when
+        there is no such context, it cannot be read, a variable is not set, or it needs an unsupported feature: nsc, the
+        Windows certificate store, other references (``op://``, ``nsc://``).
         """
         return cls(**cast("dict[str, Any]", read_context(name, environ)))
 

@@ -725,8 +725,6 @@ async def test_environment_overrides_its_context(contexts: Contexts) -> None:
         ({"nsc": "nsc://o/a/u"}, "field nsc .*not supported"),
         ({"socks_proxy": f"socks4://me:{SECRET}@h:1"}, "like socks5://host:port"),
         ({"windows_cert_store": "windowscurrentuser"}, "Windows certificate store"),
-        ({"creds": f"op://vault/{SECRET}"}, "references are not supported"),
-        ({"nkey": f"data:;base64,{SECRET}"}, "references are not supported"),
         ({"password": 5}, "field password .*must be a string, not int"),
         ({"tls_first": "yes"}, "field tls_first .*true or false"),
         ({"cert": "/c.pem"}, "given together"),
