@@ -31,12 +31,14 @@ from natsproto.jetstream._api_errors import api_error
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.protocol.frames import Message
+from natsproto.protocol.frames import Message, Payload
 
 if TYPE_CHECKING:
+    from typing import NoReturn
+
     from natsproto._core.connection import Connection
     from natsproto.jetstream._config import ConsumerConfig
-    from natsproto.protocol.headers import Headers
+    from natsproto.protocol.headers import Headers, HeadersLike
 
 _ACK_PREFIX = b"$JS.ACK."
 _DEFAULT_API_PREFIX = "$JS.API"
@@ -179,6 +181,13 @@ class JsMessage(Message):
     def is_acked(self) -> bool:
         """True if this object was acknowledged in any way."""
         return type(self._note) is bytes
+
+    async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> NoReturn:
+        """LocalProtocolError: the reply subject of a message from a stream is its ack subject."""
+        raise LocalProtocolError(
+            f"cannot respond to message on {self.subject!r}: it comes from a stream, which keeps no reply subject: "
+            "acknowledge it with ack(), nak() or term(), or publish the response"
+        )
 
     # ---------------------------------------------------------------- acknowledging
 

@@ -338,3 +338,13 @@ async def test_message_from_nowhere_cannot_be_answered() -> None:
     with pytest.raises(LocalProtocolError, match="it cannot be acknowledged"):
         await message.ack()
     assert not message.is_acked
+
+
+async def test_respond_to_a_stored_message_is_refused(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    message = await consumer.next()
+    with pytest.raises(LocalProtocolError, match=r"acknowledge it with ack\(\), nak\(\) or term\(\)"):
+        await message.respond(b"+ACK")
+    assert not message.is_acked
+    assert (await consumer.info()).num_ack_pending == 1

@@ -187,3 +187,15 @@ async def test_a_bad_key_is_refused_before_anything_is_sent(jetstream: JetStream
     ):
         with pytest.raises(InvalidSubject, match="key"):
             await call
+
+
+async def test_update_without_revision_is_refused(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value(bucket="b", allow_atomic=True)
+    await kv.put("a", b"1")
+    with pytest.raises(TypeError, match="put writes without comparing"):
+        await kv.update("a", b"2", None)  # type: ignore[arg-type]
+    async with kv.atomic() as batch:
+        with pytest.raises(TypeError, match="put writes without comparing"):
+            await batch.update("a", b"2", None)  # type: ignore[arg-type]
+    entry = await kv.get("a")
+    assert (entry.value, entry.revision) == (b"1", 1)

@@ -179,9 +179,10 @@ class KeyValue(Generic[V]):
     ) -> int:
         """Write a value if ``revision`` is the key's last one; return the new revision.
 
-        WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. Otherwise
-        as ``put``.
+        WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. TypeError
+        for None. Otherwise as ``put``.
         """
+        _check_given(revision)
         bucket = self._bucket
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         return await bucket.write(key, bucket.subjects.encode_value(value), None, args, revision, timeout)
@@ -450,6 +451,12 @@ class KeyValueStatus(Value):
         return self.config.metadata
 
 
+def _check_given(revision: int | None) -> None:
+    """Refuse None as the revision of an update, which would write without comparing."""
+    if revision is None:
+        raise TypeError("revision must be an int, not None (0: the key has no value yet); put writes without comparing")
+
+
 # ---------------------------------------------------------------- atomic writes
 
 
@@ -490,7 +497,8 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:
-        """Write a value if ``revision`` is the key's last one at the commit."""
+        """Write a value if ``revision`` is the key's last one at the commit. TypeError for None."""
+        _check_given(revision)
         await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
