@@ -190,20 +190,20 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        max_wait: float | timedelta = 2.0,
+        timeout: float | timedelta = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceInfo]:
         """Yield the description of every service instance of the account: all, those of a name, or one.
 
-        Ends ``max_wait`` seconds after the request, or when no further response comes for ``stall`` seconds (None: no
+        Ends ``timeout`` seconds after the request, or when no further response comes for ``stall`` seconds (None: no
         limit); at once without services. Unreadable responses are logged and skipped. Errors and cancelling are those
         of ``request_many``; ConfigError for an id without a name.
         """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_info
 
-        return request_services(self, "INFO", decode_info, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "INFO", decode_info, name, id, timeout=timeout, stall=stall, prefix=prefix)
 
     @items
     def ping_services(
@@ -211,7 +211,7 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        max_wait: float | timedelta = 2.0,
+        timeout: float | timedelta = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServicePing]:
@@ -219,7 +219,7 @@ class Client(Connection):
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_ping
 
-        return request_services(self, "PING", decode_ping, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "PING", decode_ping, name, id, timeout=timeout, stall=stall, prefix=prefix)
 
     @items
     def service_stats(
@@ -227,7 +227,7 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        max_wait: float | timedelta = 2.0,
+        timeout: float | timedelta = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceStats]:
@@ -235,7 +235,7 @@ class Client(Connection):
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_stats
 
-        return request_services(self, "STATS", decode_stats, name, id, max_wait=max_wait, stall=stall, prefix=prefix)
+        return request_services(self, "STATS", decode_stats, name, id, timeout=timeout, stall=stall, prefix=prefix)
 
     async def call(
         self,

@@ -43,7 +43,7 @@ class SystemReply(Value):
 class System:
     """Queries the servers' monitoring data. Created by ``Client.system``.
 
-    ``max_wait`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds.
+    ``timeout`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds.
     ``filters`` are the request's fields as the server documents them (``limit``, ``account`` …).
     """
 
@@ -56,7 +56,7 @@ class System:
         /,
         kind: ServerKind = "STATSZ",
         *,
-        max_wait: float | timedelta = 2.0,
+        timeout: float | timedelta = 2.0,
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
@@ -66,7 +66,7 @@ class System:
         PermissionDenied, and the other errors of ``request_many``.
         """
         replies = self._connection.request_many(
-            f"$SYS.REQ.SERVER.PING.{kind}", _body(filters), max_wait=max_wait, stall=stall
+            f"$SYS.REQ.SERVER.PING.{kind}", _body(filters), timeout=timeout, stall=stall
         )
         return _read(replies)
 
@@ -90,13 +90,13 @@ class System:
         account: str,
         kind: AccountKind = "INFO",
         *,
-        max_wait: float | timedelta = 2.0,
+        timeout: float | timedelta = 2.0,
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
         """Yield the response of every server that has the account. Errors are those of ``servers``."""
         subject = f"$SYS.REQ.ACCOUNT.{account}.{kind}"
-        return _read(self._connection.request_many(subject, _body(filters), max_wait=max_wait, stall=stall))
+        return _read(self._connection.request_many(subject, _body(filters), timeout=timeout, stall=stall))
 
     def events(self, account: str = "*") -> AccountEvents:
         """Return the events of an account's clients: connected, disconnected, refused. Use it with ``async with``.

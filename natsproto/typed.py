@@ -121,9 +121,9 @@ class Typed(Generic[T, R]):
         subject: str,
         value: T,
         *,
-        max_wait: float | timedelta | None = None,
+        timeout: float | timedelta | None = None,
         stall: float | timedelta | None = None,
-        max_msgs: int | None = None,
+        max_messages: int | None = None,
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[TypedMessage[R]]:
@@ -131,9 +131,9 @@ class Typed(Generic[T, R]):
         replies = self._connection.request_many(
             subject,
             self.codec.encode(value),
-            max_wait=max_wait,
+            timeout=timeout,
             stall=stall,
-            max_msgs=max_msgs,
+            max_messages=max_messages,
             sentinel=sentinel,
             headers=headers,
         )
@@ -150,7 +150,7 @@ class Typed(Generic[T, R]):
         *,
         queue: str | None = None,
         cb: TypedHandler[T] | None = None,
-        max_msgs: int | None = None,
+        max_messages: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
@@ -163,7 +163,7 @@ class Typed(Generic[T, R]):
             subject,
             queue=queue,
             cb=cast("Handler | None", cb),  # it receives messages of message_type
-            max_msgs=max_msgs,
+            max_messages=max_messages,
             pending_msgs_limit=pending_msgs_limit,
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,

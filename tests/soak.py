@@ -87,7 +87,7 @@ async def _subscribe(nc: Client, tally: Tally, chance: random.Random) -> None:
 
 async def _callback(nc: Client, tally: Tally, chance: random.Random) -> None:
     subject = f"soak.{chance.randrange(10**9)}"
-    async with nc.subscribe(subject, cb=lambda message: None, max_msgs=3) as mine:
+    async with nc.subscribe(subject, cb=lambda message: None, max_messages=3) as mine:
         for _ in range(3):
             await nc.publish(subject)
         await mine.drain(2)

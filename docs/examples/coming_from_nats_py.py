@@ -31,7 +31,7 @@ async def messaging(url: str) -> None:
 
     msg = await sub.next(timeout=1)
     assert (msg.data, msg.headers["K"]) == (b"1", "v")
-    await sub.unsubscribe(max_msgs=2)
+    await sub.unsubscribe(max_messages=2)
     async for msg in sub:
         assert (msg.data, msg.reply, msg.headers.get("K")) == (b"2", "inbox", None)
     print(f"a callback saw {seen}")

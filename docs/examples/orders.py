@@ -51,7 +51,7 @@ async def work(url: str) -> None:
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
         # A message that the handler has not acknowledged is acknowledged when it returns.
-        async with consumer.consume(with_middleware(ship, retry), concurrency=16, max_messages=100) as shipping:
+        async with consumer.consume(with_middleware(ship, retry), concurrency=16, prefetch=100) as shipping:
             await shipping.wait(stop)  # until SIGTERM; raises if the consumer is deleted
             async with asyncio.timeout(20):  # less than the time until SIGKILL
                 await shipping.stop()  # no new calls; running ones finish, and waiting messages go back to the server

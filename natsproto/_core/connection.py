@@ -20,7 +20,7 @@ from natsproto._core.handler import Handler
 from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_msgs
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages
 from natsproto._core.wire import Runtime, nuid
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
@@ -365,21 +365,21 @@ class Connection:
         subject: str,
         payload: Payload = b"",
         *,
-        max_wait: float | timedelta | None = None,
+        timeout: float | timedelta | None = None,
         stall: float | timedelta | None = None,
-        max_msgs: int | None = None,
+        max_messages: int | None = None,
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[Message]:
         """Publish a message and yield every reply until the first of these (ADR-47):
 
-        * ``max_wait`` seconds have passed since the request (default: the option ``request_timeout``, 5 s).
+        * ``timeout`` seconds have passed since the request (default: the option ``request_timeout``, 5 s).
         * ``stall`` seconds have passed without another reply after the first (None and 0: no limit).
-        * ``max_msgs`` replies have come.
+        * ``max_messages`` replies have come.
         * ``sentinel`` has returned True for a reply ("empty": a reply without payload has come).
         * A status of the server has come instead of a reply.
 
-        Replies that came within ``max_wait`` are yielded even to a slow reader, whose own time does not count for
+        Replies that came within ``timeout`` are yielded even to a slow reader, whose own time does not count for
         ``stall``. The reply that meets ``sentinel`` is not yielded; a status is, as the last reply. Getting no reply at
         all is not an error.
 
@@ -392,9 +392,9 @@ class Connection:
         event loop.
         """
         options = self._options
-        wait = options.request_timeout if max_wait is None else positive_seconds("max_wait", max_wait)
+        wait = options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         pause = 0.0 if stall is None else seconds("stall", stall)
-        check_max_msgs(max_msgs)
+        check_max_messages(max_messages)
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
         payload = as_bytes(payload)
@@ -402,14 +402,16 @@ class Connection:
         block = None if headers is None else block_of(headers)
 
         def open_inbox() -> Subscription:
-            return self.subscribe(self.new_inbox(), max_msgs=max_msgs, slow_policy=SlowPolicy.ERROR)
+            return self.subscribe(self.new_inbox(), max_messages=max_messages, slow_policy=SlowPolicy.ERROR)
 
         def send(inbox: str) -> None:
             self._outbox.put(
                 self._control_lines.message_line(encoded_subject, inbox.encode(), block, len(payload)), payload
             )
 
-        request = RequestMany(self._engine, subject, max_wait=wait, stall=pause, max_msgs=max_msgs, sentinel=sentinel)
+        request = RequestMany(
+            self._engine, subject, timeout=wait, stall=pause, max_messages=max_messages, sentinel=sentinel
+        )
         return request.replies(open_inbox, send)
 
     # ---------------------------------------------------------------- subscribing
@@ -420,7 +422,7 @@ class Connection:
         *,
         queue: str | None = None,
         cb: Handler | None = None,
-        max_msgs: int | None = None,
+        max_messages: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
@@ -431,11 +433,11 @@ class Connection:
 
         ``queue`` is the queue group that shares the messages. ``cb`` (def or async def) is called with every message,
         one after the other; its errors are logged and reported as HandlerFailed events. Without it, read the
-        subscription. ``max_msgs`` ends the subscription after that many messages. The pending limits (messages, bytes;
-        0 for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the reaction
-        at the limits: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop reading
-        from the server, which may close the connection). ``message_type`` and ``message_note`` are for natsproto
-        itself: a subclass of Message, whose ``__init__`` is not called, and a value for each message.
+        subscription. ``max_messages`` ends the subscription after that many messages. The pending limits (messages,
+        bytes; 0 for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the
+        reaction at the limits: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop
+        reading from the server, which may close the connection). ``message_type`` and ``message_note`` are for
+        natsproto itself: a subclass of Message, whose ``__init__`` is not called, and a value for each message.
 
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.
@@ -454,11 +456,11 @@ class Connection:
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
             policy=_policy(slow_policy),
         )
-        if max_msgs is not None:
-            check_max_msgs(max_msgs)
+        if max_messages is not None:
+            check_max_messages(max_messages)
         self._registry.subscribe(subscription, message_type, message_note)
-        if max_msgs is not None:
-            self._registry.unsubscribe(subscription, max_msgs)
+        if max_messages is not None:
+            self._registry.unsubscribe(subscription, max_messages)
         return subscription
 
     # ---------------------------------------------------------------- the server

@@ -159,18 +159,18 @@ class SubscriptionRegistry:
             self._callback_subscriptions.add(subscription)
         self._engine.send_control_line(sub_line)
 
-    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        """End a subscription now, or after ``max_msgs`` messages in all."""
+    def unsubscribe(self, subscription: Subscription, max_messages: int | None) -> None:
+        """End a subscription now, or after ``max_messages`` messages in all."""
         entry = self._subscriptions.get(subscription)
         if entry is None:
             return
-        if max_msgs is None:
+        if max_messages is None:
             self._engine.send_control_line(self.table.remove(entry))
             self._unregister(subscription)
             subscription._close(None, discard=True)
             return
-        self._engine.send_control_line(self.table.limit(entry, max_msgs))
-        if entry.received >= max_msgs:
+        self._engine.send_control_line(self.table.limit(entry, max_messages))
+        if entry.received >= max_messages:
             self._unregister(subscription)
             subscription._close(None)
 

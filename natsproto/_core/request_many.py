@@ -29,7 +29,7 @@ Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
 class RequestMany:
     """The replies to one request.
 
-    Replies are accepted for ``max_wait`` seconds after the request. ``stall`` is the longest wait in seconds for
+    Replies are accepted for ``timeout`` seconds after the request. ``stall`` is the longest wait in seconds for
     another reply after the first, 0 for no limit.
     """
 
@@ -38,16 +38,16 @@ class RequestMany:
         engine: Engine,
         subject: str,
         *,
-        max_wait: float,
+        timeout: float,
         stall: float,
-        max_msgs: int | None,
+        max_messages: int | None,
         sentinel: Sentinel | None,
     ) -> None:
         self._engine = engine
         self._subject = subject
-        self._max_wait = max_wait
+        self._timeout = timeout
         self._stall = stall or None
-        self._max_msgs = max_msgs
+        self._max_messages = max_messages
         self._is_last = _is_empty if sentinel == "empty" else sentinel
         self._is_over = False
 
@@ -60,7 +60,7 @@ class RequestMany:
             await engine.outbox.wait_writable()
         inbox = self._inbox = subscribe()
         # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
-        timer = asyncio.get_running_loop().call_later(self._max_wait, self._end)
+        timer = asyncio.get_running_loop().call_later(self._timeout, self._end)
         unlisten = engine.event_bus.listen(self._on_event)
         count = 0
         try:
@@ -81,7 +81,7 @@ class RequestMany:
                     return
                 count += 1
                 yield message
-                if count == self._max_msgs:
+                if count == self._max_messages:
                     return
         finally:
             timer.cancel()
@@ -90,7 +90,7 @@ class RequestMany:
         if not self._is_over:
             raise engine.outbox.closed_error(f"request to {self._subject!r}")
         if not count and engine.session is None:
-            raise RequestTimeout(f"request to {self._subject!r}", self._max_wait)  # it was never sent
+            raise RequestTimeout(f"request to {self._subject!r}", self._timeout)  # it was never sent
 
     def _end(self, error: NatsError | None = None) -> None:
         self._is_over = True

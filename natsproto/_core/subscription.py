@@ -47,7 +47,8 @@ else:
 log = logging.getLogger("natsproto")
 
 MAX_AUTO_UNSUBSCRIBE = 999_999_999
-"""The largest ``max_msgs``: servers read at most nine digits in UNSUB, and take more as an UNSUB without a number."""
+"""The largest ``max_messages``: servers read at most nine digits in UNSUB, and take more as an UNSUB without a number.
+"""
 
 SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 'error', 'pause']"
 
@@ -64,8 +65,8 @@ class SlowPolicy(StrEnum):
 class SubscriptionCallbacks(HandlerCallbacks, Protocol):
     """Callbacks that a subscription needs from the registry."""
 
-    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        """Unsubscribe now (None), or after ``max_msgs`` messages in all."""
+    def unsubscribe(self, subscription: Subscription, max_messages: int | None) -> None:
+        """Unsubscribe now (None), or after ``max_messages`` messages in all."""
         ...
 
     def stop_delivery(self, subscription: Subscription) -> None:
@@ -210,16 +211,17 @@ class Subscription(AsyncForHint, Generic[M]):
             self._reader_tasks.remove(task)
             self._notifier.wake()
 
-    def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
-        """Yield everything that has arrived as one list (of at most ``max_msgs``), each time something arrives.
+    def batches(self, max_messages: int | None = None) -> AsyncGenerator[list[M]]:
+        """Yield everything that has arrived as one list (of at most ``max_messages``), each time something arrives.
 
-        ConfigError at once if ``max_msgs`` is not a positive number. Cancelling loses no message that was not yielded.
+        ConfigError at once if ``max_messages`` is not a positive number. Cancelling loses no message that was not
+        yielded.
         """
-        if max_msgs is not None and (type(max_msgs) is not int or not 1 <= max_msgs < 2**63):
-            raise ConfigError("max_msgs", max_msgs, "must be a positive number, and less than 2**63")
-        return self._iterate_batches(max_msgs)
+        if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages < 2**63):
+            raise ConfigError("max_messages", max_messages, "must be a positive number, and less than 2**63")
+        return self._iterate_batches(max_messages)
 
-    async def _iterate_batches(self, max_msgs: int | None) -> AsyncGenerator[list[M]]:
+    async def _iterate_batches(self, max_messages: int | None) -> AsyncGenerator[list[M]]:
         self._check_readable()
         inbox = self._inbox
         task = asyncio.current_task()
@@ -227,11 +229,11 @@ class Subscription(AsyncForHint, Generic[M]):
         try:
             while True:
                 while inbox:
-                    if max_msgs is None or len(inbox) <= max_msgs:
+                    if max_messages is None or len(inbox) <= max_messages:
                         batch = list(inbox)
                         inbox.clear()
                     else:
-                        batch = [inbox.popleft() for _ in range(max_msgs)]
+                        batch = [inbox.popleft() for _ in range(max_messages)]
                     yield batch
                 if self._is_finished():
                     return
@@ -289,15 +291,15 @@ class Subscription(AsyncForHint, Generic[M]):
 
     # ---------------------------------------------------------------- ending
 
-    async def unsubscribe(self, max_msgs: int | None = None) -> None:
-        """End the subscription: now, dropping unread messages, or after ``max_msgs`` received in all.
+    async def unsubscribe(self, max_messages: int | None = None) -> None:
+        """End the subscription: now, dropping unread messages, or after ``max_messages`` received in all.
 
-        ConfigError if ``max_msgs`` is not from 1 to 999,999,999, which is as far as servers count. Does nothing if the
-        subscription has ended. Never waits.
+        ConfigError if ``max_messages`` is not from 1 to 999,999,999, which is as far as servers count. Does nothing if
+        the subscription has ended. Never waits.
         """
-        check_max_msgs(max_msgs)
+        check_max_messages(max_messages)
         if self._close_reason is None:
-            self._registry.unsubscribe(self, max_msgs)
+            self._registry.unsubscribe(self, max_messages)
 
     async def drain(self, timeout: float | timedelta = 30.0) -> None:
         """End the subscription without losing messages that the server has already sent.
@@ -561,7 +563,7 @@ class Subscription(AsyncForHint, Generic[M]):
             self._registry.hold_reading(self, False)
 
 
-def check_max_msgs(max_msgs: int | None) -> None:
+def check_max_messages(max_messages: int | None) -> None:
     """Raise ConfigError for a number of messages after which no subscription can end."""
-    if max_msgs is not None and (type(max_msgs) is not int or not 1 <= max_msgs <= MAX_AUTO_UNSUBSCRIBE):
-        raise ConfigError("max_msgs", max_msgs, "must be from 1 to 999,999,999 messages")
+    if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages <= MAX_AUTO_UNSUBSCRIBE):
+        raise ConfigError("max_messages", max_messages, "must be from 1 to 999,999,999 messages")

@@ -64,9 +64,9 @@ class TracedSubscription(Subscription[M], Generic[M]):
         messages = super().__aiter__()
         return messages if self.client is None else _notify_each(messages, self._received)
 
-    def batches(self, max_msgs: int | None = None) -> AsyncGenerator[list[M]]:
+    def batches(self, max_messages: int | None = None) -> AsyncGenerator[list[M]]:
         """``Subscription.batches`` with a span for each batch."""
-        batches = super().batches(max_msgs)
+        batches = super().batches(max_messages)
         return batches if self.client is None else _notify_each(batches, self._received_batch)
 
     async def next(self, timeout: float | timedelta | None = None) -> M:

@@ -35,7 +35,7 @@ def request_services(
     name: str | None,
     id: str | None,
     *,
-    max_wait: float | timedelta,
+    timeout: float | timedelta,
     stall: float | timedelta | None,
     prefix: str,
 ) -> AsyncGenerator[T]:
@@ -45,7 +45,7 @@ def request_services(
     if id is not None and name is None:
         raise ConfigError("id", id, "give the name of the service too: an instance is addressed by both")
     responses = connection.request_many(
-        control_subject(verb, name, id, prefix), max_wait=max_wait, stall=stall, max_msgs=None if id is None else 1
+        control_subject(verb, name, id, prefix), timeout=timeout, stall=stall, max_messages=None if id is None else 1
     )
     return _decoded(responses, verb, decode)
 

@@ -111,10 +111,10 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
         for message in self._iterate():
             yield Message(self._portal, message)
 
-    def unsubscribe(self, max_msgs: int | None = None) -> None:
-        """End the subscription: at once, dropping unread messages, or once ``max_msgs`` were received in all."""
-        self._portal.call(self._inner.unsubscribe, max_msgs)
-        if max_msgs is None:
+    def unsubscribe(self, max_messages: int | None = None) -> None:
+        """End the subscription: at once, dropping unread messages, or once ``max_messages`` were received in all."""
+        self._portal.call(self._inner.unsubscribe, max_messages)
+        if max_messages is None:
             self._buffer.clear()
 
     async def _next_item(self, timeout: float | None) -> frames.Message:

@@ -111,7 +111,7 @@ async def test_subscriptions_are_restored_before_publishing() -> None:
 async def test_auto_unsubscribe_continues_after_reconnect() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        sub = await nc.subscribe("a", max_msgs=10)
+        sub = await nc.subscribe("a", max_messages=10)
         for _ in range(4):
             await nc.publish("a", b"x")
         await nc.flush()
@@ -136,7 +136,7 @@ async def test_limit_set_while_down_reaches_next_server() -> None:
         await nc.flush()
         net.down()
         await until(lambda: not nc.is_connected)
-        await sub.unsubscribe(max_msgs=3)
+        await sub.unsubscribe(max_messages=3)
         net.up()
         for _ in range(5):
             await nc.publish("a", b"y")
@@ -149,7 +149,7 @@ async def test_limit_set_while_down_reaches_next_server() -> None:
 async def test_auto_unsubscribe_limit_is_exact() -> None:
     async with scripted_network(Behaviour(route=False)) as net:
         nc = await net.connect()
-        sub = await nc.subscribe("a", max_msgs=3)
+        sub = await nc.subscribe("a", max_messages=3)
         await nc.flush()
         net.server.send(b"MSG a 1 1\r\nx\r\n" * 10)
         got = [message async for message in sub]
@@ -800,7 +800,7 @@ async def test_policy_pause_loses_nothing() -> None:
 async def test_ended_paused_subscription_resumes_reading() -> None:
     async with scripted_network(Behaviour(route=False)) as net:
         nc = await net.connect()
-        paused = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause", max_msgs=5)
+        paused = await nc.subscribe("a", pending_msgs_limit=2, slow_policy="pause", max_messages=5)
         await nc.flush()
         net.server.send(b"MSG a 1 1\r\nx\r\n" * 9)
         await turns(5)

@@ -43,7 +43,7 @@ async def test_max_wait_defaults_to_request_timeout() -> None:
         nc = await net.connect(request_timeout=3)
         await replies(net, nc, 0, 0.5, 1.9, 2.5, 4)
         assert await all_of(nc.request_many("a")) == ([b"0", b"1", b"2", b"3"], 3)
-        assert await all_of(nc.request_many("a", max_wait=2)) == ([b"0", b"1", b"2"], 2)
+        assert await all_of(nc.request_many("a", timeout=2)) == ([b"0", b"1", b"2"], 2)
 
 
 @virtual_clock
@@ -51,12 +51,12 @@ async def test_stall_begins_after_first_reply() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         await replies(net, nc, 1, 1.05, 1.1, 1.5)
-        got, took = await all_of(nc.request_many("a", max_wait=4, stall=0.2))
+        got, took = await all_of(nc.request_many("a", timeout=4, stall=0.2))
         assert (got, took) == ([b"0", b"1", b"2"], 1.3)
-        got, took = await all_of(nc.request_many("a", max_wait=1.2, stall=0.2))
+        got, took = await all_of(nc.request_many("a", timeout=1.2, stall=0.2))
         assert (got, took) == ([b"0", b"1", b"2"], 1.2), "a stall never prolongs the wait"
-        assert (await all_of(nc.request_many("a", max_wait=4, stall=0)))[1] == 4
-        assert (await all_of(nc.request_many("a", max_wait=4, stall=9)))[1] == 4
+        assert (await all_of(nc.request_many("a", timeout=4, stall=0)))[1] == 4
+        assert (await all_of(nc.request_many("a", timeout=4, stall=9)))[1] == 4
 
 
 @virtual_clock
@@ -65,7 +65,7 @@ async def test_the_time_of_a_slow_reader_counts_for_nothing() -> None:
         nc = await net.connect()
         await replies(net, nc, 0, 0.05, 0.1, 0.9, 1.1)
         got = []
-        async for reply in nc.request_many("a", max_wait=1, stall=0.3):
+        async for reply in nc.request_many("a", timeout=1, stall=0.3):
             got.append(reply.data)
             await advance(5)
         assert got == [b"0", b"1", b"2", b"3"], "what came within a second, and nothing later"
@@ -76,7 +76,7 @@ async def test_a_number_or_a_sentinel_ends_it_at_once() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         await replies(net, nc, 0, 0.1, 0.2, 0.3)
-        assert await all_of(nc.request_many("a", max_msgs=2)) == ([b"0", b"1"], 0.1)
+        assert await all_of(nc.request_many("a", max_messages=2)) == ([b"0", b"1"], 0.1)
         three = await all_of(nc.request_many("a", sentinel=lambda message: message.data == b"3"))
         assert three == ([b"0", b"1", b"2"], 0.3)
 
@@ -104,7 +104,7 @@ async def test_status_is_last_reply() -> None:
         nc = await net.connect()
         await nc.subscribe("a")
         connection = await net.server.connection()
-        stream = nc.request_many("a", max_wait=5)
+        stream = nc.request_many("a", timeout=5)
         first = asyncio.create_task(anext(stream))
         await until(lambda: len(connection.interest) == 2)
         (inbox,) = [sub.subject for sub in nc._engine.registry.subscriptions if sub.subject != "a"]
@@ -121,7 +121,7 @@ async def test_no_reply_is_no_error() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         await nc.subscribe("a")
-        assert await all_of(nc.request_many("a", max_wait=1)) == ([], 1)
+        assert await all_of(nc.request_many("a", timeout=1)) == ([], 1)
 
 
 @virtual_clock
@@ -129,15 +129,15 @@ async def test_leaving_ends_subscription_and_timer() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         await replies(net, nc, 0, 0.1, 0.2)
-        async with aclosing(nc.request_many("a", max_wait=50)) as stream:
+        async with aclosing(nc.request_many("a", timeout=50)) as stream:
             async for _ in stream:
                 break
         assert len(nc._engine.registry.subscriptions) == 1
-        async for _ in nc.request_many("a", max_wait=50):
+        async for _ in nc.request_many("a", timeout=50):
             break
         await turns(3)
         assert len(nc._engine.registry.subscriptions) == 1
-        task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
+        task = asyncio.create_task(all_of(nc.request_many("a", timeout=50)))
         await advance(0.15)
         task.cancel()
         await asyncio.wait([task])
@@ -161,7 +161,7 @@ async def test_lost_connection_is_raised_after_replies() -> None:
         got: list[bytes] = []
 
         async def ask() -> None:
-            async for reply in nc.request_many("a", max_wait=50):
+            async for reply in nc.request_many("a", timeout=50):
                 got.append(reply.data)  # noqa: PERF401  # those before the error count
 
         with pytest.raises(ConnectionLost, match="replies to 'a' may be missing"):
@@ -176,7 +176,7 @@ async def test_replies_of_two_connections_add_up() -> None:
         await replies(net, nc, 0, 0.1, 2)
         asyncio.get_running_loop().call_later(0.5, net.down)
         asyncio.get_running_loop().call_later(1, net.up)
-        assert (await all_of(nc.request_many("a", max_wait=5)))[0] == [b"0", b"1", b"2"]
+        assert (await all_of(nc.request_many("a", timeout=5)))[0] == [b"0", b"1", b"2"]
 
 
 @virtual_clock
@@ -186,7 +186,7 @@ async def test_without_a_connection_all_the_time_it_says_so() -> None:
         net.down()
         await until(lambda: not nc.is_connected)
         with pytest.raises(RequestTimeout, match="'a'"):
-            await all_of(nc.request_many("a", max_wait=1))
+            await all_of(nc.request_many("a", timeout=1))
 
 
 @virtual_clock
@@ -199,7 +199,7 @@ async def test_refused_by_the_server_it_ends_with_the_error() -> None:
             'Permissions Violation for Subscription to "INBOX"',
         ):
             await nc.subscribe("a")
-            task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
+            task = asyncio.create_task(all_of(nc.request_many("a", timeout=50)))
             await until(lambda: connection.server.ops[-1].name == "PUB")
             inbox = nc._engine.registry.subscriptions[-1].subject
             connection.err('Permissions Violation for Publish to "b"')
@@ -215,7 +215,7 @@ async def test_a_client_that_ends_meanwhile_says_so(verb: str) -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         await nc.subscribe("a")
-        task = asyncio.create_task(all_of(nc.request_many("a", max_wait=50)))
+        task = asyncio.create_task(all_of(nc.request_many("a", timeout=50)))
         await turns(3)
         await getattr(nc, verb)()
         with pytest.raises(ConnectionClosed, match="request to 'a'"):
@@ -228,6 +228,6 @@ async def test_a_client_that_ends_meanwhile_says_so(verb: str) -> None:
 async def test_bad_arguments_are_refused_at_the_call() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        for wrong in ({"max_wait": 0}, {"stall": -1}, {"max_msgs": 0}, {"sentinel": "last"}, {"sentinel": 5}):
+        for wrong in ({"timeout": 0}, {"stall": -1}, {"max_messages": 0}, {"sentinel": "last"}, {"sentinel": 5}):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 nc.request_many("a", **wrong)

@@ -46,9 +46,9 @@ class SubscriptionCallbacks:
         self.confirmed: asyncio.Future[None] | None = None
         self.is_running = True
 
-    def unsubscribe(self, subscription: Subscription, max_msgs: int | None) -> None:
-        self.trace.append(("unsubscribe", max_msgs))
-        if max_msgs is None:
+    def unsubscribe(self, subscription: Subscription, max_messages: int | None) -> None:
+        self.trace.append(("unsubscribe", max_messages))
+        if max_messages is None:
             subscription._close(None, discard=True)
 
     def stop_delivery(self, subscription: Subscription) -> None:
@@ -589,13 +589,13 @@ async def test_batches_of_a_given_size_are_never_bigger() -> None:
     assert [one for batch in batches for one in batch] == sent
 
 
-@pytest.mark.parametrize("max_msgs", [0, -1, True, 1.5, "5"], ids=str)
-async def test_batches_rejects_bad_count(max_msgs: int) -> None:
+@pytest.mark.parametrize("max_messages", [0, -1, True, 1.5, "5"], ids=str)
+async def test_batches_rejects_bad_count(max_messages: int) -> None:
     sub, engine = make()
-    with pytest.raises(ConfigError, match="max_msgs"):
-        sub.batches(max_msgs)
-    with pytest.raises(ConfigError, match="max_msgs"):
-        await sub.unsubscribe(max_msgs)
+    with pytest.raises(ConfigError, match="max_messages"):
+        sub.batches(max_messages)
+    with pytest.raises(ConfigError, match="max_messages"):
+        await sub.unsubscribe(max_messages)
     assert engine.trace == []
 
 

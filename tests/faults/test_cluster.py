@@ -239,7 +239,7 @@ async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
 async def test_move_keeps_auto_unsubscribe_and_queues(cluster: Cluster) -> None:
     recorder = EventRecorder()
     async with pair(cluster, recorder) as (nc, helper):
-        limited, shared = nc.subscribe("limited", max_msgs=5), nc.subscribe("shared", queue="group")
+        limited, shared = nc.subscribe("limited", max_messages=5), nc.subscribe("shared", queue="group")
         await _known_everywhere(helper, nc)
         await helper.publish("limited", b"0")
         await limited.next(20)

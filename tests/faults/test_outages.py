@@ -180,7 +180,7 @@ async def test_subscription_calls_work_while_reconnecting(server: Server) -> Non
     async with proxied(server) as proxy, natsproto.connect(server.url) as direct:
         recorder = EventRecorder(Disconnected, Reconnected)
         async with natsproto.connect(proxy.url, on_event=recorder) as nc:
-            kept, given_up, limited = nc.subscribe("a"), nc.subscribe("b"), nc.subscribe("c", max_msgs=3)
+            kept, given_up, limited = nc.subscribe("a"), nc.subscribe("b"), nc.subscribe("c", max_messages=3)
             await nc.flush()
             await direct.publish("c", b"1")
             await limited.next(20)

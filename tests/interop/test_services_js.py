@@ -74,7 +74,7 @@ async def test_our_client_uses_nats_js_service(nats_server: Server, nats_client:
     nc = nats_client
     async with node.running("service.cjs", nats_server.url) as program:
         theirs = cast("dict[str, Any]", await program.line())
-        (info,) = [info async for info in nc.discover_services("js", theirs["id"], max_wait=30)]
+        (info,) = [info async for info in nc.discover_services("js", theirs["id"], timeout=30)]
         assert (info.name, info.id, info.version) == ("js", theirs["id"], "1.2.3")
         assert (info.description, info.metadata) == ("from JavaScript", {"language": "javascript"})
         assert [(e.name, e.subject, e.queue_group, e.metadata) for e in info.endpoints] == [
@@ -83,8 +83,8 @@ async def test_our_client_uses_nats_js_service(nats_server: Server, nats_client:
             ("fail", "fail", "q", {}),
             ("every", "every", "q", {}),
         ]
-        assert [ping.id async for ping in nc.ping_services(max_wait=30)] == [theirs["id"]]
-        assert [ping.id async for ping in nc.ping_services("js", max_wait=30)] == [theirs["id"]]
+        assert [ping.id async for ping in nc.ping_services(timeout=30)] == [theirs["id"]]
+        assert [ping.id async for ping in nc.ping_services("js", timeout=30)] == [theirs["id"]]
         reply = await nc.call("v1.add", b"40 2", timeout=5)
         assert (reply.data, reply.headers.get_all("Tag")) == (b"42", ["a", "b"])
         with pytest.raises(ServiceError, match="teapot") as raised:
@@ -93,7 +93,7 @@ async def test_our_client_uses_nats_js_service(nats_server: Server, nats_client:
         assert error_of(await nc.request("refuse", timeout=5)) is not None
         with pytest.raises(ServiceError, match="secret of the house"):
             await nc.call("fail", timeout=5)
-        (stats,) = [stats async for stats in nc.service_stats("js", max_wait=30)]
+        (stats,) = [stats async for stats in nc.service_stats("js", timeout=30)]
         assert abs(stats.started - datetime.now(UTC)) < timedelta(minutes=1)
         assert [(e.name, e.num_requests, e.data) for e in stats.endpoints] == [
             ("add", 1, {"of": "add"}),
@@ -116,7 +116,7 @@ async def test_instances_of_both_share_the_work(nats_server: Server, nats_client
         for _ in range(100):
             assert (await nats_client.call("v1.add", b"40 2", timeout=5)).data == b"42"
         assert 0 < mine.stats().num_requests < 100
-        both = [reply.data async for reply in nats_client.request_many("every", max_wait=5, max_msgs=2)]
+        both = [reply.data async for reply in nats_client.request_many("every", timeout=5, max_messages=2)]
         assert sorted(both) == [b"js", b"py"]
-        counted = [stats async for stats in nats_client.service_stats("js", max_wait=30, stall=5)]
+        counted = [stats async for stats in nats_client.service_stats("js", timeout=30, stall=5)]
         assert sum(stats.endpoints[0].num_requests for stats in counted) == 100

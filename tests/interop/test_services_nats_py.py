@@ -55,7 +55,7 @@ async def test_our_client_uses_nats_py_service(nats_client: Client, theirs: Thei
     await service.add_endpoint(name="fail", handler=fail)
     await theirs.flush()
 
-    (info,) = [info async for info in nc.discover_services("theirs", service.id, max_wait=30)]
+    (info,) = [info async for info in nc.discover_services("theirs", service.id, timeout=30)]
     assert (info.name, info.id, info.version, info.description) == ("theirs", service.id, "1.2.3", "from nats-py")
     assert info.metadata == {"a": "b"}
     assert [(e.name, e.subject, e.queue_group, e.metadata) for e in info.endpoints] == [
@@ -63,7 +63,7 @@ async def test_our_client_uses_nats_py_service(nats_client: Client, theirs: Thei
         ("refuse", "refuse", "q", {}),
         ("fail", "fail", "q", {}),
     ]
-    assert [ping.id async for ping in nc.ping_services(max_wait=30)] == [service.id]
+    assert [ping.id async for ping in nc.ping_services(timeout=30)] == [service.id]
     reply = await nc.call("v1.add", b"40 2", timeout=5)
     assert (reply.data, reply.headers["Tag"]) == (b"42", "a")
     with pytest.raises(ServiceError, match="teapot") as raised:
@@ -71,7 +71,7 @@ async def test_our_client_uses_nats_py_service(nats_client: Client, theirs: Thei
     assert raised.value.code == 418
     with pytest.raises(ServiceError, match="secret of the house"):
         await nc.call("fail", timeout=5)
-    (stats,) = [stats async for stats in nc.service_stats("theirs", max_wait=30)]
+    (stats,) = [stats async for stats in nc.service_stats("theirs", timeout=30)]
     assert stats.started.tzinfo is not None
     assert [(e.name, e.num_requests, e.num_errors, e.data) for e in stats.endpoints] == [
         ("add", 1, 0, {"of": "add"}),

@@ -68,7 +68,7 @@ async def test_forgotten_messages_dropped(nats_server: Server) -> None:
             with contextlib.suppress(DeliveryUnknown):
                 await message.ack_sync()
 
-        async with asyncio.timeout(LONG), consumer.messages(max_messages=rng.randint(50, 500)) as messages:
+        async with asyncio.timeout(LONG), consumer.messages(prefetch=rng.randint(50, 500)) as messages:
             for at in sorted(rng.sample(range(1, 500), 2)):
                 while len(set().union(*read)) < at:
                     await read_one()

@@ -109,7 +109,7 @@ async def test_end_by_a_refused_pull_has_no_advice(jetstream: JetStream, caplog:
     await store(stream, [1], size=1000)
     consumer = await stream.create_consumer(durable_name="d")
     with pytest.raises(PullRefused) as refused:
-        async with consumer.consume(ignore, max_bytes=100) as work:
+        async with consumer.consume(ignore, prefetch_bytes=100) as work:
             await eventually(lambda: work.closed)
     assert errors(caplog) == [f"consume() has ended: {refused.value}"]
 

@@ -122,7 +122,7 @@ async def test_bound_consumer_makes_no_call_but_the_pull(jetstream: JetStream, n
         consumer = await (await jetstream.stream("S", bind=True)).consumer("d", bind=True)
         assert numbers(await consumer.fetch(2)) == [1, 2]
         assert numbers([await consumer.next()]) == [3]
-        async with consumer.messages(max_messages=10) as messages:
+        async with consumer.messages(prefetch=10) as messages:
             assert numbers([await messages.next(), await messages.next()]) == [4, 5]
         await nats_client.flush()
     assert set(calls) == {"$JS.API.CONSUMER.MSG.NEXT.S.d"}
@@ -367,7 +367,7 @@ async def test_messages_come_in_order_without_end(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3000)
     consumer = await stream.create_consumer(durable_name="d", ack_policy="none")
     seen = []
-    async with consumer.messages(max_messages=100) as messages:
+    async with consumer.messages(prefetch=100) as messages:
         async for message in messages:
             seen.append(message)
             assert messages.pending <= 100
@@ -377,7 +377,7 @@ async def test_messages_come_in_order_without_end(jetstream: JetStream) -> None:
 
 
 @pytest.mark.parametrize(
-    "bounds", [{"max_messages": 7}, {"max_bytes": 2000}, {"max_messages": 9, "max_bytes": 2000}, {"max_messages": 1}]
+    "bounds", [{"prefetch": 7}, {"prefetch_bytes": 2000}, {"prefetch": 9, "prefetch_bytes": 2000}, {"prefetch": 1}]
 )
 async def test_messages_are_bounded_and_never_dry_up(jetstream: JetStream, bounds: dict[str, int]) -> None:
     stream = await make(jetstream)
@@ -392,7 +392,7 @@ async def test_message_bigger_than_the_bound_is_reported(jetstream: JetStream) -
     stream = await make(jetstream)
     await store(stream, [1], size=5000)
     consumer = await stream.create_consumer(durable_name="d")
-    async with consumer.messages(max_bytes=1000) as messages:
+    async with consumer.messages(prefetch_bytes=1000) as messages:
         with pytest.raises(PullRefused, match="needs more than 1000 bytes"):
             await messages.next(timeout=LONG)
 
@@ -402,7 +402,7 @@ async def test_time_that_is_up_at_once_disturbs_no_loop() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         stream = await make(nc.jetstream(), 500)
         consumer = await stream.create_consumer(durable_name="C", ack_policy="none")
-        pulling = consumer.messages(max_messages=10, expires=0.5, heartbeat=0.0001, stop_after=500)
+        pulling = consumer.messages(prefetch=10, expires=0.5, heartbeat=0.0001, stop_after=500)
         async with asyncio.timeout(LONG), pulling as messages:
             assert numbers([message async for message in messages]) == list(range(1, 501))
 
@@ -421,7 +421,7 @@ async def test_messages_come_in_batches(jetstream: JetStream) -> None:
 async def test_max_messages_1_leaves_the_next_to_others(jetstream: JetStream) -> None:
     stream = await make(jetstream, 3)
     consumer = await stream.create_consumer(durable_name="d")
-    async with consumer.messages(max_messages=1) as messages:
+    async with consumer.messages(prefetch=1) as messages:
         async for message in messages:
             assert message.data == b"1"
             assert (await consumer.info()).num_waiting == 0
@@ -543,7 +543,7 @@ async def test_limits_of_a_consumer_are_learned_and_kept(jetstream: JetStream, n
     stream = await make(jetstream, 30)
     consumer = await stream.create_consumer(durable_name="d", max_batch=4, max_expires=20.0, max_bytes=600)
     async with events(nats_client) as seen:
-        async with consumer.messages(max_messages=10, max_bytes=2000, stop_after=20) as messages:
+        async with consumer.messages(prefetch=10, prefetch_bytes=2000, stop_after=20) as messages:
             assert numbers([message async for message in messages]) == list(range(1, 21))
         assert 1 <= len(notices(seen)) <= 3
     assert numbers(await consumer.fetch(10, timeout=LONG)) == list(range(21, 31))
@@ -765,7 +765,7 @@ async def test_stopping_from_inside_a_handler(jetstream: JetStream) -> None:
     "arguments",
     [
         *({"concurrency": 0}, {"concurrency": 2**70}, {"on_success": "yes"}, {"on_error": "ack"}, {"nak_delay": -1}),
-        {"max_messages": 0},
+        {"prefetch": 0},
     ],
 )
 async def test_wrong_policies_are_reported_at_once(jetstream: JetStream, arguments: dict[str, object]) -> None:

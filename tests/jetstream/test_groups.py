@@ -418,7 +418,7 @@ async def test_group_arguments_are_checked_before_sending(jetstream: JetStream) 
     with pytest.raises(ConfigError):
         group.consume("m", lambda message: None, concurrency=0)
     with pytest.raises(ConfigError):
-        group.consume("m", lambda message: None, max_messages=0)
+        group.consume("m", lambda message: None, prefetch=0)
     with pytest.raises(TypeError):
         group.consume("m", None)  # type: ignore[arg-type]
     with pytest.raises(LocalProtocolError):

@@ -511,7 +511,7 @@ async def test_reset_starts_a_consumer_again(jetstream: JetStream, nats_client: 
     stream = await memory_stream(jetstream)
     await fill(nats_client, "s.a", "s.b", "s.c")
     consumer = await stream.create_consumer(durable_name="c", ack_policy="none")
-    async with nats_client.subscribe("got", max_msgs=3) as got:
+    async with nats_client.subscribe("got", max_messages=3) as got:
         await nats_client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"3", reply="got")
         assert [message.data async for message in got] == [b"1", b"2", b"3"]
     assert (await consumer.info()).num_pending == 0

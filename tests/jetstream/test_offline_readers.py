@@ -53,7 +53,7 @@ async def test_drain_hands_over_what_is_on_its_way() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         stream = await make(nc.jetstream(), 400)
         consumer = await stream.create_consumer(durable_name="d", ack_policy="none")
-        async with consumer.messages(max_messages=pulled) as messages:
+        async with consumer.messages(prefetch=pulled) as messages:
             got = numbers([await messages.next() for _ in range(5)])
             draining = asyncio.create_task(messages.drain())
             got += numbers([message async for message in messages])
@@ -74,7 +74,7 @@ async def test_drain_hands_over_all_messages_in_flight() -> None:
         nc = await net.connect()
         stream = await nc.jetstream().stream("S", bind=True)
         consumer = await stream.consumer("d", bind=True)
-        async with consumer.messages(max_messages=40) as messages:
+        async with consumer.messages(prefetch=40) as messages:
             sid = (await net.server.expect("SUB")).args[-1]
             await net.server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")
 

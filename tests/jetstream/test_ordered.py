@@ -303,7 +303,7 @@ async def test_crash_of_the_server_costs_nothing(
 ) -> None:
     stream = await make(jetstream, 100, storage="file")
     ordered = stream.ordered_consumer(push=push)
-    async with ordered.messages(max_messages=20) as messages:
+    async with ordered.messages(prefetch=20) as messages:
         seen = numbers([await messages.next(timeout=LONG) for _ in range(30)])
         reading = asyncio.ensure_future(messages.next(timeout=LONG)) if read else None
         for begin in (101, 201):
@@ -321,7 +321,7 @@ async def test_crash_of_the_server_costs_nothing(
 async def test_ordered_reader_over_a_purge(jetstream: JetStream, push: bool) -> None:
     stream = await make(jetstream, 1000)
     ordered = stream.ordered_consumer(push=push)
-    async with ordered.messages(max_messages=10) as messages:
+    async with ordered.messages(prefetch=10) as messages:
         first = await messages.next()
         await stream.purge()
         await store(stream, range(1001, 1051))
@@ -337,7 +337,7 @@ async def test_ordered_reader_over_a_purge(jetstream: JetStream, push: bool) -> 
 async def test_consumer_that_somebody_resets_doubles_nothing(jetstream: JetStream, push: bool) -> None:
     stream = await make(jetstream, 100)
     ordered = stream.ordered_consumer(push=push)
-    async with ordered.messages(max_messages=200) as messages:
+    async with ordered.messages(prefetch=200) as messages:
         seen = numbers([await messages.next(timeout=LONG) for _ in range(50)])
         for begin, back_to in ((101, 1), (151, 130)):
             await eventually(lambda: ordered.last_sequence == begin - 1)  # noqa: B023  # it is awaited here

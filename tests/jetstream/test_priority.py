@@ -87,7 +87,7 @@ async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream,
 
         async def read(client: natsproto.Client, index: int) -> None:
             mine = await (await client.jetstream().stream("S")).consumer("d")
-            async with mine.messages(group="g", max_messages=10, expires=1.0) as messages:
+            async with mine.messages(group="g", prefetch=10, expires=1.0) as messages:
                 async for message in messages:
                     seen[index].append(int(message.data))
                     await message.ack()

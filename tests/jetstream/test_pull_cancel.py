@@ -61,7 +61,7 @@ async def test_cancelled_readers_fill_no_queue(jetstream: JetStream, nats_client
             async for _ in consumer.fetch(10, timeout=LONG):
                 pass
         else:
-            async with consumer.messages(max_messages=5) as messages:
+            async with consumer.messages(prefetch=5) as messages:
                 async for _ in messages:
                     pass
 
@@ -123,7 +123,7 @@ async def _iterate(consumer: PullConsumer, got: list[JsMessage]) -> None:
 
 
 async def _messages(consumer: PullConsumer, got: list[JsMessage]) -> None:
-    async with consumer.messages(max_messages=4) as messages:
+    async with consumer.messages(prefetch=4) as messages:
         async for message in messages:
             got.append(message)
             if len(got) == 3:
@@ -131,7 +131,7 @@ async def _messages(consumer: PullConsumer, got: list[JsMessage]) -> None:
 
 
 async def _batches(consumer: PullConsumer, got: list[JsMessage]) -> None:
-    async with consumer.messages(max_messages=4) as messages:
+    async with consumer.messages(prefetch=4) as messages:
         async for batch in messages.batches(2):
             got += batch
             if len(got) >= 3:
@@ -139,7 +139,7 @@ async def _batches(consumer: PullConsumer, got: list[JsMessage]) -> None:
 
 
 async def _consume(consumer: PullConsumer, got: list[JsMessage]) -> None:
-    await consumer.consume(got.append, stop_after=3, max_messages=4, on_success="nothing")
+    await consumer.consume(got.append, stop_after=3, prefetch=4, on_success="nothing")
 
 
 @pytest.mark.parametrize("read", [_fetch, _next, _iterate, _messages, _batches, _consume])

@@ -42,7 +42,7 @@ async def _wait(consumer: PullConsumer, rng: random.Random) -> object:
         return await consumer.fetch(rng.randint(1, 20), timeout=timeout, heartbeat=heartbeat)
     if way == 2:
         return await consumer.fetch(max_bytes=rng.randint(100, 10_000), timeout=timeout, heartbeat=heartbeat)
-    async with consumer.messages(max_messages=10, expires=timeout, heartbeat=heartbeat) as messages:
+    async with consumer.messages(prefetch=10, expires=timeout, heartbeat=heartbeat) as messages:
         return [message async for message in messages]
 
 
@@ -132,7 +132,7 @@ async def test_one_pull_for_any_max_messages(jetstream: JetStream, nats_client: 
     stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory")
     consumer = await stream.create_consumer(durable_name="c")
     for most in (10**9, 2**63 - 1):
-        async with asyncio.timeout(30), consumer.messages(max_messages=most) as messages:
+        async with asyncio.timeout(30), consumer.messages(prefetch=most) as messages:
             sent = nats_client.stats.out_msgs
             await jetstream.publish("s", b"1")
             await (await messages.next()).ack()

@@ -90,7 +90,7 @@ def test_thresholds_of_messages_and_bytes(
 
 @pytest.mark.parametrize(("consumed", "pulls"), [(7, False), (8, True)])
 def test_threshold_of_the_caller(consumed: int, pulls: bool) -> None:
-    pulling = open_pull(max_messages=10, threshold_messages=2)
+    pulling = open_pull(max_messages=10, refill_at=2)
     pulling.on_messages(10, 0, 0.0)
     pulling.on_consumed(consumed, 0)
     assert pulling.wants_refill() is pulls
@@ -108,7 +108,7 @@ def test_pulls_side_by_side_add_up() -> None:
 @pytest.mark.parametrize("size", [61, 99, 100])
 def test_arrived_message_clears_what_was_too_small(size: int) -> None:
     """The next message did not fit into 40 bytes. After it has come, another one may."""
-    pulling = open_pull(max_bytes=100, threshold_bytes=100)
+    pulling = open_pull(max_bytes=100, refill_at_bytes=100)
     pulling.on_message(60, 0.0)
     on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 40), 0.0)
     assert pulling.next_request(0.0) is None

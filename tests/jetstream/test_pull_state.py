@@ -98,15 +98,15 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_messages": 0}, "max_messages"),
-        ({"max_bytes": -1}, "max_bytes"),
+        ({"max_messages": 0}, "prefetch"),
+        ({"max_bytes": -1}, "prefetch_bytes"),
         ({"stop_after": -1}, "stop_after"),
         ({"expires": 0.0}, "expires"),
         ({"expires": 1.0, "heartbeat": 0.6}, "heartbeat"),
         ({"heartbeat": -1.0}, "heartbeat"),
-        ({"max_messages": 5, "threshold_messages": 6}, "threshold_messages"),
-        ({"max_bytes": 5, "threshold_bytes": 6}, "threshold_bytes"),
-        ({"threshold_messages": -1}, "threshold_messages"),
+        ({"max_messages": 5, "refill_at": 6}, "refill_at"),
+        ({"max_bytes": 5, "refill_at_bytes": 6}, "refill_at_bytes"),
+        ({"refill_at": -1}, "refill_at"),
     ],
 )
 def test_a_pull_that_cannot_be_is_reported(options: dict[str, int], what: str) -> None:
@@ -214,7 +214,7 @@ def test_prefetch_change_counts_what_is_on_its_way() -> None:
     assert asked(pulling).batch == 500 - 196
 
 
-@pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"threshold_messages": 100}], ids=str)
+@pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"refill_at": 100}], ids=str)
 def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
     assert open_pull(follows=True, **bounds).prefetch is None
 

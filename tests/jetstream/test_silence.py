@@ -122,7 +122,7 @@ async def test_leader_change_ends_every_open_pull() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, _, stream):
         consumer = await stream.consumer("C", bind=True)
-        async with consumer.messages(max_messages=10) as messages:
+        async with consumer.messages(prefetch=10) as messages:
             first = await server.pulled()
             server.messages(first, 5)
             for _ in range(5):
@@ -144,7 +144,7 @@ async def test_dead_server_is_noticed_in_a_moment() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, nc, stream), events(nc) as seen:
         consumer = await stream.consumer("C", bind=True)
-        async with consumer.messages(max_messages=20) as messages:
+        async with consumer.messages(prefetch=20) as messages:
             server.messages(await server.pulled(), 8)
             for _ in range(8):
                 await messages.next()
@@ -169,7 +169,7 @@ async def test_dead_server_is_noticed_in_a_moment() -> None:
 async def test_silence_probe_once_for_each_pause() -> None:
     async with leader() as (server, _, stream):
         consumer = await stream.consumer("C", bind=True)
-        async with consumer.messages(max_messages=100) as messages:
+        async with consumer.messages(prefetch=100) as messages:
             pull = await server.pulled()
             for _ in range(7):
                 server.messages(pull, 1)

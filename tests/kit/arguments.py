@@ -209,7 +209,7 @@ def _subjects() -> Iterator[Argument]:
         return await t.nc.request(value, b"x", timeout=0.5)
 
     async def request_many(t: Target, value: Any) -> object:
-        return [message async for message in t.nc.request_many(value, b"x", max_wait=0.5)]
+        return [message async for message in t.nc.request_many(value, b"x", timeout=0.5)]
 
     async def subscribe(t: Target, value: Any) -> object:
         return await t.nc.subscribe(value)
@@ -306,21 +306,21 @@ def _durations_and_counts() -> Iterator[Argument]:
         async with t.nc.subscribe("silent.next") as sub:
             return await sub.next(timeout=value)
 
-    async def max_wait(t: Target, value: Any) -> object:
-        return [message async for message in t.nc.request_many("a", b"", max_wait=value)]
+    async def request_many_timeout(t: Target, value: Any) -> object:
+        return [message async for message in t.nc.request_many("a", b"", timeout=value)]
 
     async def stall(t: Target, value: Any) -> object:
-        return [message async for message in t.nc.request_many("a", b"", max_wait=0.5, stall=value)]
+        return [message async for message in t.nc.request_many("a", b"", timeout=0.5, stall=value)]
 
-    for call in (request_timeout, flush_timeout, next_timeout, max_wait, stall):
+    for call in (request_timeout, flush_timeout, next_timeout, request_many_timeout, stall):
         yield from _pairs(call, BROKEN_SECONDS)
 
-    async def max_msgs(t: Target, value: Any) -> object:
-        return [message async for message in t.nc.request_many("a", b"", max_wait=0.5, max_msgs=value)]
+    async def request_many_max_messages(t: Target, value: Any) -> object:
+        return [message async for message in t.nc.request_many("a", b"", timeout=0.5, max_messages=value)]
 
-    async def unsubscribe_max_msgs(t: Target, value: Any) -> object:
+    async def unsubscribe_max_messages(t: Target, value: Any) -> object:
         async with t.nc.subscribe("silent.count") as sub:
-            return await sub.unsubscribe(max_msgs=value)
+            return await sub.unsubscribe(max_messages=value)
 
     async def pending_msgs_limit(t: Target, value: Any) -> object:
         return await t.nc.subscribe("silent.msgs", pending_msgs_limit=value)
@@ -328,7 +328,7 @@ def _durations_and_counts() -> Iterator[Argument]:
     async def pending_bytes_limit(t: Target, value: Any) -> object:
         return await t.nc.subscribe("silent.bytes", pending_bytes_limit=value)
 
-    for call in (max_msgs, unsubscribe_max_msgs):
+    for call in (request_many_max_messages, unsubscribe_max_messages):
         yield from _pairs(call, BROKEN_COUNTS)
     for call in (pending_msgs_limit, pending_bytes_limit):  # 0 is no limit
         yield from _pairs(call, {shown: pair for shown, pair in BROKEN_COUNTS.items() if shown != "0"})

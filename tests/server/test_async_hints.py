@@ -64,7 +64,7 @@ async def test_forgotten_group_consume_warns(jetstream: JetStream) -> None:
 async def test_forgotten_service_warns(nats_client: Client) -> None:
     said = "service 'calc' was never started: await it, or enter it with async with"
     assert warned(lambda: nats_client.add_service("calc", "1.0.0")) == [said]
-    assert [info async for info in nats_client.discover_services(max_wait=0.2)] == []
+    assert [info async for info in nats_client.discover_services(timeout=0.2)] == []
 
 
 async def test_begun_objects_do_not_warn(nats_server: Server, jetstream: JetStream, consumer: PullConsumer) -> None:

@@ -79,11 +79,11 @@ def _soon(nc: Client, *delays: float) -> str:
 
 
 async def _many(nc: Client) -> object:
-    return [reply.data async for reply in nc.request_many("echo", b"x", max_wait=5, max_msgs=1)]
+    return [reply.data async for reply in nc.request_many("echo", b"x", timeout=5, max_messages=1)]
 
 
 async def _many_until_silence(nc: Client) -> object:
-    return [reply.data async for reply in nc.request_many("echo", b"x", max_wait=5, stall=0.02)]
+    return [reply.data async for reply in nc.request_many("echo", b"x", timeout=5, stall=0.02)]
 
 
 async def _next(nc: Client) -> object:

@@ -162,11 +162,11 @@ async def test_messages_in_order_in_every_way_of_reading(nats_server: Server) ->
             await asyncio.sleep(0)
             handled_later.append(message.data)
 
-        iterated = await nc.subscribe("a.*", max_msgs=count)
-        batched = await nc.subscribe("a.>", max_msgs=count)
-        stepped = await nc.subscribe("a.b", max_msgs=count)
-        await nc.subscribe("a.b", cb=lambda message: handled.append(message.data), max_msgs=count)
-        await nc.subscribe("a.b", cb=later, max_msgs=count)
+        iterated = await nc.subscribe("a.*", max_messages=count)
+        batched = await nc.subscribe("a.>", max_messages=count)
+        stepped = await nc.subscribe("a.b", max_messages=count)
+        await nc.subscribe("a.b", cb=lambda message: handled.append(message.data), max_messages=count)
+        await nc.subscribe("a.b", cb=later, max_messages=count)
         sent = [b"%d" % number for number in range(count)]
         for number, payload in enumerate(sent):
             if number % 2:
@@ -242,15 +242,15 @@ async def test_unsubscribe_at_once_or_after_a_limit(nats_server: Server) -> None
     async with client(nats_server.url) as nc:
         now, ten, in_all, at_once = [await nc.subscribe("a") for _ in range(4)]
         callback: list[Message] = []
-        await nc.subscribe("a", cb=callback.append, max_msgs=7)
+        await nc.subscribe("a", cb=callback.append, max_messages=7)
         for _ in range(4):
             await nc.publish("a")
         await nc.flush()
         await now.unsubscribe()
-        await ten.unsubscribe(max_msgs=10)
-        await in_all.unsubscribe(max_msgs=20)
-        await in_all.unsubscribe(max_msgs=6)
-        await at_once.unsubscribe(max_msgs=4)
+        await ten.unsubscribe(max_messages=10)
+        await in_all.unsubscribe(max_messages=20)
+        await in_all.unsubscribe(max_messages=6)
+        await at_once.unsubscribe(max_messages=4)
         assert (at_once.closed, ten.closed) == (True, False)
         for _ in range(50):
             await nc.publish("a")
@@ -477,7 +477,7 @@ async def test_drain_of_the_client_answers_everything(nats_server: Server) -> No
 
         await service.subscribe("svc", cb=answer)
         await service.flush()
-        replies = await nc.subscribe("replies", max_msgs=500)
+        replies = await nc.subscribe("replies", max_messages=500)
         for number in range(500):
             await nc.publish("svc", b"%d" % number, reply="replies")
         await nc.flush()
@@ -524,7 +524,7 @@ async def test_closing_ends_pending_requests_at_once(nats_server: Server) -> Non
 @both_loops
 async def test_what_was_published_before_closing_arrives(nats_server: Server) -> None:
     async with client(nats_server.url) as other:
-        sub = await other.subscribe("a", max_msgs=1000)
+        sub = await other.subscribe("a", max_messages=1000)
         await other.flush()
         nc = await natsproto.connect(nats_server.url)
         for number in range(1000):
@@ -597,7 +597,7 @@ async def test_empty_headers_are_not_sent(nats_server: Server) -> None:
 
         await nc.subscribe("r", cb=echo)
         assert not (await nc.request("r", headers={})).has_headers
-        async for reply in nc.request_many("r", headers={}, max_msgs=1):
+        async for reply in nc.request_many("r", headers={}, max_messages=1):
             assert not reply.has_headers
         await nc.publish("s", b"x", headers={"a": ""})
         assert (await sub.next(timeout=10)).has_headers

@@ -190,7 +190,7 @@ async def test_system_account_queries_servers(accounts: Server) -> None:
         client(accounts.url, user="a", password="p", name="mine") as other,
     ):
         system = nc.system()
-        (reply,) = [reply async for reply in system.servers(max_wait=30, stall=0.1)]
+        (reply,) = [reply async for reply in system.servers(timeout=30, stall=0.1)]
         assert (reply.server_name, reply.version) == (accounts.name, nc.server_info.version)
         assert reply.server_id == nc.server_info.server_id
         kinds: tuple[ServerKind, ...] = ("VARZ", "JSZ", "HEALTHZ", "IDZ", "SUBSZ")
@@ -198,13 +198,13 @@ async def test_system_account_queries_servers(accounts: Server) -> None:
             answered = await system.server(reply.server_id, kind)
             assert answered.server_id == reply.server_id
             assert answered.data
-        (connz,) = [reply async for reply in system.servers("CONNZ", max_wait=30, stall=0.1, acc="A", auth=True)]
+        (connz,) = [reply async for reply in system.servers("CONNZ", timeout=30, stall=0.1, acc="A", auth=True)]
         connections = connz.data["connections"]
         assert isinstance(connections, list)
         assert [connection["name"] for connection in connections] == ["mine"]
-        (info,) = [reply async for reply in system.account("A", max_wait=30, stall=0.1)]
+        (info,) = [reply async for reply in system.account("A", timeout=30, stall=0.1)]
         assert info.data["account_name"] == "A"
-        (conns,) = [reply async for reply in system.account("A", "CONNS", max_wait=30, stall=0.1)]
+        (conns,) = [reply async for reply in system.account("A", "CONNS", timeout=30, stall=0.1)]
         assert conns.data["conns"] == 1
         with pytest.raises(ServerError, match="limit"):
             await system.server(reply.server_id, "CONNZ", limit="many")

@@ -86,7 +86,7 @@ async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: R
 @also_uvloop
 async def test_every_message_of_an_endless_loop_is_received(nats_server: Server, recorder: Recorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, client(nats_server.url) as plain:
-        sub = await nc.subscribe("orders.eu", max_msgs=4)
+        sub = await nc.subscribe("orders.eu", max_messages=4)
         await nc.flush()
         for number in range(3):
             await nc.publish("orders.eu", b"%d" % number)
@@ -173,7 +173,7 @@ async def test_inboxes_and_system_subjects_have_no_span(nats_server: Server, rec
             await message.respond(b"1")
 
         await nc.subscribe("ask", cb=answer)
-        assert [reply.data async for reply in nc.request_many("ask", max_wait=5, max_msgs=1)] == [b"1"]
+        assert [reply.data async for reply in nc.request_many("ask", timeout=5, max_messages=1)] == [b"1"]
         async with nc.subscribe(nc.new_inbox()) as inbox:
             await nc.publish(inbox.subject)
             await inbox.next(timeout=5)

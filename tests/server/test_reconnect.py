@@ -92,7 +92,7 @@ async def test_many_subscriptions_come_back_in_slices(nats_server: Server, seed:
             changes += 1
             gone, limited = rng.sample(sorted(live.keys() - limits.keys()), 2)
             await live.pop(gone).unsubscribe()
-            await live[limited].unsubscribe(max_msgs=2)
+            await live[limited].unsubscribe(max_messages=2)
             limits[limited] = 2
             live[f"new.{changes}"] = await nc.subscribe(f"new.{changes}", cb=count)
         await restarting
@@ -111,9 +111,9 @@ async def test_many_subscriptions_come_back_in_slices(nats_server: Server, seed:
 @both_loops
 async def test_an_auto_unsubscribe_counts_over_a_restart(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
-        read = await nc.subscribe("a", max_msgs=10)
+        read = await nc.subscribe("a", max_messages=10)
         called: list[Message] = []
-        await nc.subscribe("a", cb=called.append, max_msgs=5)
+        await nc.subscribe("a", cb=called.append, max_messages=5)
         await nc.flush()
         for _ in range(4):
             await other.publish("a", b"before")
@@ -304,7 +304,7 @@ async def test_close_in_an_outage_is_immediate(nats_server: Server) -> None:
 @both_loops
 async def test_readers_wait_over_the_outage_without_noticing(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
-        sub = await nc.subscribe("a", max_msgs=6)
+        sub = await nc.subscribe("a", max_messages=6)
         got: list[bytes] = []
 
         async def reader() -> None:

@@ -38,11 +38,11 @@ async def test_everybody_who_listens_can_answer(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         for number in range(20):
             await answering(nc if number % 2 else other, "who", b"%d" % number)
-        got = [reply.data async for reply in nc.request_many("who", b"?", max_wait=5, max_msgs=20)]
+        got = [reply.data async for reply in nc.request_many("who", b"?", timeout=5, max_messages=20)]
         assert sorted(map(int, got)) == list(range(20))
         stalled = list[Message]()
         while len(stalled) < 20:  # again where the machine stalls for longer than that
-            stalled = [reply async for reply in nc.request_many("who", max_wait=5, stall=0.6, headers={"A": "b"})]
+            stalled = [reply async for reply in nc.request_many("who", timeout=5, stall=0.6, headers={"A": "b"})]
         assert len(stalled) == 20
 
 
@@ -51,7 +51,7 @@ async def test_nobody_there_is_known_at_once(nats_server: Server) -> None:
     for no_echo in (False, True):
         async with client(nats_server.url, no_echo=no_echo) as nc:
             with pytest.raises(NoResponders, match="no responders: nothing is subscribed to 'nobody'"):
-                async for _ in nc.request_many("nobody", max_wait=60):
+                async for _ in nc.request_many("nobody", timeout=60):
                     pass
             assert nc._engine.registry.subscriptions == []
 
@@ -61,7 +61,7 @@ async def test_request_many_ends_with_an_empty_reply(nats_server: Server) -> Non
     async with client(nats_server.url) as nc:
         pieces = [b"%d" % number for number in range(10_000)]
         await answering(nc, "pieces", *pieces, b"")
-        got = [reply.data async for reply in nc.request_many("pieces", max_wait=20, sentinel="empty")]
+        got = [reply.data async for reply in nc.request_many("pieces", timeout=20, sentinel="empty")]
         assert got == pieces
 
 
@@ -72,7 +72,7 @@ async def test_request_many_over_its_limits_is_an_error(nats_server: Server) -> 
         got = []
 
         async def ask() -> None:
-            async for reply in asking.request_many("pieces", max_wait=20):
+            async for reply in asking.request_many("pieces", timeout=20):
                 got.append(reply.data)
                 await asyncio.sleep(0.01)
 
@@ -87,7 +87,7 @@ async def test_thousand_request_many_at_once_leave_nothing(nats_server: Server) 
         await nc.subscribe("echo", cb=lambda message: message.respond(message.data))
 
         async def ask(number: int) -> None:
-            stream = nc.request_many("echo", b"%d" % number, max_wait=20, max_msgs=1)
+            stream = nc.request_many("echo", b"%d" % number, timeout=20, max_messages=1)
             assert [reply.data async for reply in stream] == [b"%d" % number]
 
         await asyncio.gather(*map(ask, range(1000)))
@@ -103,7 +103,7 @@ async def test_cancelled_at_any_await_it_leaves_nothing(nats_server: Server) -> 
         tasks = asyncio.all_tasks()
 
         async def ask() -> int:
-            async with aclosing(nc.request_many("who", max_wait=20, max_msgs=3)) as replies:
+            async with aclosing(nc.request_many("who", timeout=20, max_messages=3)) as replies:
                 return len([reply async for reply in replies])
 
         runs = 0
@@ -133,7 +133,7 @@ async def test_a_server_that_dies_meanwhile_is_reported_of(nats_server: Server) 
         got: list[bytes] = []
 
         async def ask() -> None:
-            async for reply in nc.request_many("who", max_wait=50):
+            async for reply in nc.request_many("who", timeout=50):
                 got.append(reply.data)
                 if len(got) == 2:
                     nats_server.kill()
@@ -149,7 +149,7 @@ async def test_request_many_without_permission() -> None:
     with run_server(config=config) as server:
         async with client(server.url, user="a", password="b") as nc:
             with pytest.raises(PermissionDenied, match="'no'"):
-                await anext(nc.request_many("no", max_wait=50))
+                await anext(nc.request_many("no", timeout=50))
 
 
 @both_loops

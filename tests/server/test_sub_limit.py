@@ -73,7 +73,7 @@ async def test_max_subscriptions_at_a_reconnect() -> None:
     with run_server() as roomy, run_server(config=CONFIG) as strict:
         async with client(roomy.url) as nc:
             subs = [await nc.subscribe(f"a.{number}") for number in range(3 * LIMIT)]
-            limited = [await nc.subscribe(f"b.{number}", max_msgs=2) for number in range(3)]
+            limited = [await nc.subscribe(f"b.{number}", max_messages=2) for number in range(3)]
             await nc.flush()
             nc.set_servers(strict.url)
             await nc.reconnect()
@@ -97,7 +97,7 @@ async def test_max_subscriptions_random() -> None:
                         await rng.choice(live).unsubscribe()
                     else:
                         most = rng.choice([None, None, 3])
-                        subs.append(await nc.subscribe(f"r.{round_}.{number}", max_msgs=most))
+                        subs.append(await nc.subscribe(f"r.{round_}.{number}", max_messages=most))
                     if rng.random() < 0.1:
                         await nc.flush()
                     elif rng.random() < 0.1:
@@ -116,11 +116,11 @@ async def test_max_subscriptions_random() -> None:
 
 
 async def test_longest_number_of_an_auto_unsubscribe(nats_client: Client) -> None:
-    sub = await nats_client.subscribe("a", max_msgs=999_999_999)
+    sub = await nats_client.subscribe("a", max_messages=999_999_999)
     await nats_client.publish("a", b"1")
     assert (await sub.next(timeout=30)).data == b"1"
     for call in (sub.unsubscribe, partial(nats_client.subscribe, "a")):
-        with pytest.raises(ConfigError, match="max_msgs"):
-            await call(max_msgs=10**9)  # it would end at once
+        with pytest.raises(ConfigError, match="max_messages"):
+            await call(max_messages=10**9)  # it would end at once
     await nats_client.publish("a", b"2")
     assert [message.data for message in await anext(sub.batches(10**9))] == [b"2"]  # no server reads this number

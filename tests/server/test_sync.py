@@ -78,7 +78,7 @@ def test_publish_subscribe_and_request(nats_server: Server, nc: sync.Client) -> 
 
 
 def test_messages_are_iterated_and_answered(nc: sync.Client) -> None:
-    requests = nc.subscribe("double", max_msgs=100)
+    requests = nc.subscribe("double", max_messages=100)
 
     def serve() -> None:
         for request in requests:
@@ -105,7 +105,7 @@ def test_what_was_published_first_goes_first(nc: sync.Client) -> None:
     with pytest.raises(NoResponders):
         nc.request("nobody", timeout=5)
     assert sub.next(timeout=0).data == b"before", "the request went behind it"
-    sub.unsubscribe(max_msgs=10_001 + 1)
+    sub.unsubscribe(max_messages=10_001 + 1)
     nc.publish("a", b"last")
     assert [message.data for message in sub] == [b"last"]
 
@@ -127,7 +127,7 @@ def test_bad_arguments_raise_at_the_call(nc: sync.Client) -> None:
     with pytest.raises(ConfigError):
         nc.request("a", timeout=-1)
     with pytest.raises(ConfigError):
-        nc.request_many("a", max_wait=0)
+        nc.request_many("a", timeout=0)
     assert nc.stats.out_msgs == 0
     payload = bytearray(b"changing")
     with nc.subscribe("a") as sub:
@@ -137,7 +137,7 @@ def test_bad_arguments_raise_at_the_call(nc: sync.Client) -> None:
 
 
 def test_many_replies_and_services_are_iterated(nats_server: Server, nc: sync.Client) -> None:
-    sub = nc.subscribe("who", max_msgs=1)
+    sub = nc.subscribe("who", max_messages=1)
 
     def serve() -> None:
         for request in sub:
@@ -145,7 +145,7 @@ def test_many_replies_and_services_are_iterated(nats_server: Server, nc: sync.Cl
                 request.respond(name)
 
     threading.Thread(target=serve).start()
-    assert [reply.data for reply in nc.request_many("who", max_wait=5, sentinel="empty")] == [b"ana", b"ben"]
+    assert [reply.data for reply in nc.request_many("who", timeout=5, sentinel="empty")] == [b"ana", b"ben"]
 
     async def run_service(go_on: asyncio.Event, started: threading.Event) -> None:
         async with natsproto.connect(nats_server.url) as server, server.add_service("calc", "1.0.0") as service:
@@ -163,11 +163,11 @@ def test_many_replies_and_services_are_iterated(nats_server: Server, nc: sync.Cl
         thread = threading.Thread(target=runner.run, args=(run_service(go_on, started),))
         thread.start()
         assert started.wait(10)
-        (info,) = nc.discover_services(max_wait=30)
-        assert next(iter(nc.ping_services("calc", max_wait=30))).id == info.id
+        (info,) = nc.discover_services(timeout=30)
+        assert next(iter(nc.ping_services("calc", timeout=30))).id == info.id
         with pytest.raises(ServiceError, match="no"):
             nc.call("refuse", timeout=5)
-        (stats,) = nc.service_stats("calc", max_wait=30)
+        (stats,) = nc.service_stats("calc", timeout=30)
         assert stats.endpoints[0].num_errors == 1
         loop.call_soon_threadsafe(go_on.set)
         thread.join(10)

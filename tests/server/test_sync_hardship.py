@@ -154,7 +154,7 @@ def test_interrupted_iteration_ends_cleanly(nc: sync.Client, interruptible: Call
     complaints: list[object] = []
     portal, _ = nc._reach()
     portal.run(lambda: asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context)))
-    for iterate in (nc.events, lambda: nc.request_many("a", max_wait=30), lambda: iter(nc.subscribe("b"))):
+    for iterate in (nc.events, lambda: nc.request_many("a", timeout=30), lambda: iter(nc.subscribe("b"))):
         requests = nc.subscribe("a")
         nc.flush()
         iterator = iterate()
@@ -290,7 +290,7 @@ def test_what_is_left_half_way_harms_nobody(nc: sync.Client) -> None:
 
     def leave() -> None:
         nc.publish("a", b"1")
-        messages = iter(consumer.messages(max_messages=1))
+        messages = iter(consumer.messages(prefetch=1))
         had.append(int(next(messages).data))
         made: list[Iterator[object]] = [stream.get_batch(), iter(sub), stream.subjects(), js.stream_names()]
         for iterator in made:

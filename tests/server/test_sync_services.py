@@ -34,7 +34,7 @@ def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:
         reply = nc.call("double", b"ab", timeout=5)
         assert (reply.data, reply.headers["By"]) == (b"abab", "natsproto request")
         assert nc.call("v1.deep.twice", b"x", timeout=5).data == b"xxxx"
-        (info,) = nc.discover_services("calc", max_wait=30)
+        (info,) = nc.discover_services("calc", timeout=30)
         assert info == service.info()
         assert (service.id, service.name, service.version) == (info.id, "calc", "1.0.0")
         assert [endpoint.subject for endpoint in service.endpoints] == ["double", "v1.deep.twice"]
@@ -74,7 +74,7 @@ def test_what_a_handler_raises_is_the_answer(nc: sync.Client) -> None:
                 nc.call(name, timeout=5)
             assert refused.value.code == code
         nc.call("explain", b"again", timeout=5)  # is handled when the first one is counted
-        (stats,) = nc.service_stats("shop", max_wait=30)
+        (stats,) = nc.service_stats("shop", timeout=30)
         assert [(endpoint.name, endpoint.num_errors, endpoint.data) for endpoint in stats.endpoints] == [
             (name, 1, {"of": name}) for name in ("refuse", "fail", "leave", "explain")
         ]

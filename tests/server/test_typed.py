@@ -42,7 +42,7 @@ async def test_values_travel_through_every_verb(nats_server: Server) -> None:
                 assert message.data == codec.encode(Order("rose", 5)) == (await raw.next(timeout=5)).data
                 assert [m.value for m in await anext(sub.batches())] == [Order("tulip", 6)]
         got: list[Order] = []
-        await orders.subscribe("called", cb=lambda message: got.append(message.value), max_msgs=2)
+        await orders.subscribe("called", cb=lambda message: got.append(message.value), max_messages=2)
         for number in range(2):
             await orders.publish("called", Order("rose", number))
         await until(lambda: len(got) == 2)
@@ -68,7 +68,7 @@ async def test_a_request_has_one_type_and_its_reply_another(nats_server: Server)
         await nc.subscribe("price", cb=double)
         reply = await prices.request("price", Order("rose", 2), timeout=5, headers={"A": "b"})
         assert isinstance(reply.value, Bill)
-        bills = [m.value.total async for m in prices.request_many("price", Order("rose", 2), max_wait=5, max_msgs=2)]
+        bills = [m.value.total async for m in prices.request_many("price", Order("rose", 2), timeout=5, max_messages=2)]
         assert sorted(bills) == [5.0, 10.0]
         with pytest.raises(NoResponders):
             await prices.request("nobody", Order("rose", 2), timeout=5)

@@ -381,7 +381,7 @@ async def test_frame_full_of_messages_overruns_no_inbox() -> None:
     async with WebSocketServer() as server:
         watch = Watch()
         options = Options(server.url, on_event=watch, max_message_size=1024)
-        async with natsproto.connect(options) as nc, nc.subscribe("a", max_msgs=number) as messages:
+        async with natsproto.connect(options) as nc, nc.subscribe("a", max_messages=number) as messages:
             await nc.flush()
             server.peer.say(b"MSG a 1 1\r\nx\r\n" * number)
             assert [batch async for batch in messages.batches()] != []
@@ -394,7 +394,7 @@ async def test_reader_that_pauses_the_server_gets_everything() -> None:
     async with (
         WebSocketServer() as server,
         natsproto.connect(server.url) as nc,
-        nc.subscribe("a", max_msgs=number, pending_msgs_limit=100, slow_policy="pause") as messages,
+        nc.subscribe("a", max_messages=number, pending_msgs_limit=100, slow_policy="pause") as messages,
     ):
         await nc.flush()
         server.peer.say(b"MSG a 1 1\r\nx\r\n" * number)
@@ -524,7 +524,7 @@ async def test_messages_before_the_close_frame_are_delivered() -> None:
     async with (
         WebSocketServer() as server,
         natsproto.connect(server.url) as nc,
-        nc.subscribe("a", max_msgs=100_000) as messages,
+        nc.subscribe("a", max_messages=100_000) as messages,
     ):
         await nc.flush()
         server.peer.say(b"MSG a 1 1\r\nx\r\n" * 100_000)

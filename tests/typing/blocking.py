@@ -17,7 +17,7 @@ def core() -> None:
     nc.publish("a", "text")  # type: ignore[arg-type]
     assert_type(nc.request("a", b"1", timeout=1), Message)
     nc.request("a", timout=1)  # type: ignore[call-arg]
-    for reply in nc.request_many("a", max_wait=1, sentinel="empty"):
+    for reply in nc.request_many("a", timeout=1, sentinel="empty"):
         assert_type(reply, Message)
     assert_type(nc.rtt(), float)
     assert_type(nc.state, State)
@@ -74,7 +74,7 @@ def readers(stream: sync.Stream) -> None:
     with stream.ordered_consumer(start_sequence=5) as ordered:
         assert_type(ordered.fetch(5), list[sync.JsMessage])
     consumer = stream.consumer("d")
-    with consumer.messages(max_messages=5) as messages:
+    with consumer.messages(prefetch=5) as messages:
         assert_type(messages, sync.Messages)
         message = messages.next(timeout=1)
         with message.keep_alive():

@@ -37,7 +37,7 @@ async def subscribing(nc: Client) -> None:
     nc.subscribe("a", slow_policy="drop_all")  # type: ignore[arg-type]
     async with nc.subscribe("a", slow_policy="drop_oldest") as entered:
         assert_type(entered, Subscription)
-    await sub.unsubscribe(max_msgs=10)
+    await sub.unsubscribe(max_messages=10)
     await sub.drain(timeout=1)
 
 
@@ -67,7 +67,7 @@ async def messages(nc: Client) -> None:
     assert_type(reply.headers["Trace"], str)
     assert_type(reply.headers.get("Trace"), str | None)
     assert_type(reply.headers.get_all("Tag"), list[str])
-    async for one in nc.request_many("a", max_wait=timedelta(seconds=1), stall=0.1, sentinel="empty"):
+    async for one in nc.request_many("a", timeout=timedelta(seconds=1), stall=0.1, sentinel="empty"):
         assert_type(one, Message)
     nc.request_many("a", sentinel=lambda message: not message.data)
     nc.request_many("a", sentinel="last")  # type: ignore[arg-type]

@@ -263,12 +263,12 @@ class PullConsumer(Consumer):
     def messages(
         self,
         *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
         expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
+        refill_at: int | None = None,
+        refill_at_bytes: int | None = None,
         stop_after: int = 0,
         group: str = "",
         min_pending: int = 0,
@@ -277,20 +277,21 @@ class PullConsumer(Consumer):
     ) -> Messages:
         """Return an endless sequence of prefetched messages. Use it with ``async with``, then iterate it.
 
-        Up to ``max_messages`` (default 500) and ``max_bytes`` are buffered or requested; ``max_bytes`` may be the only
-        limit. It pulls again when half of either is free, or at the given thresholds. Each pull waits ``expires``
-        seconds. ``stop_after`` is the number of messages after which it ends. ``heartbeat`` as in ``fetch``. With
-        ``max_messages=1`` a message is pulled when the previous one was consumed.
+        Up to ``prefetch`` messages (default 500) and ``prefetch_bytes`` are buffered or requested; ``prefetch_bytes``
+        may be the only limit. It pulls again when no more than ``refill_at`` messages or ``refill_at_bytes`` of them
+        are left (default: half). Each pull waits ``expires`` seconds. ``stop_after`` is the number of messages after
+        which it ends. ``heartbeat`` as in ``fetch``. With ``prefetch=1`` a message is pulled when the previous one was
+        consumed.
 
         ConfigError at once for invalid arguments. Problems that do not end it are emitted as ConsumerNotice events.
         """
         options = pull_options(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
+            max_messages=prefetch,
+            max_bytes=prefetch_bytes,
             expires=expires,
             heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
+            refill_at=refill_at,
+            refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
             group=group,
             min_pending=min_pending,
@@ -304,12 +305,12 @@ class PullConsumer(Consumer):
         self,
         handler: Handler,
         *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
         expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
+        refill_at: int | None = None,
+        refill_at_bytes: int | None = None,
         stop_after: int = 0,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
@@ -337,12 +338,12 @@ class PullConsumer(Consumer):
         arguments are those of ``messages``.
         """
         messages = self.messages(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             expires=expires,
             heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
+            refill_at=refill_at,
+            refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
             group=group,
             min_pending=min_pending,

@@ -168,12 +168,12 @@ class OrderedConsumer:
     def messages(
         self,
         *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
         expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
-        threshold_messages: int | None = None,
-        threshold_bytes: int | None = None,
+        refill_at: int | None = None,
+        refill_at_bytes: int | None = None,
         stop_after: int = 0,
     ) -> Messages:
         """Return all messages from here on. Use it with ``async with``, then iterate it. The arguments are those of
@@ -181,15 +181,15 @@ class OrderedConsumer:
 
         Without a limit or threshold, 500 messages are prefetched at first, and for a fast reader as many as it handles
         within 0.1 s (up to 4,096), but not more than about 16 MiB. With ``push`` the server's flow control is the limit
-        instead of ``max_messages`` and ``max_bytes``.
+        instead of ``prefetch`` and ``prefetch_bytes``.
         """
         options = pull_options(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
+            max_messages=prefetch,
+            max_bytes=prefetch_bytes,
             expires=expires,
             heartbeat=heartbeat,
-            threshold_messages=threshold_messages,
-            threshold_bytes=threshold_bytes,
+            refill_at=refill_at,
+            refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
         )
         return self._make_messages(options)
@@ -198,8 +198,8 @@ class OrderedConsumer:
         self,
         handler: Handler,
         *,
-        max_messages: int | None = None,
-        max_bytes: int | None = None,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
         expires: Duration = DEFAULT_EXPIRES_S,
         heartbeat: Duration | None = None,
         stop_after: int = 0,
@@ -209,8 +209,8 @@ class OrderedConsumer:
     ) -> ConsumeContext:
         """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
         messages = self.messages(
-            max_messages=max_messages,
-            max_bytes=max_bytes,
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
             expires=expires,
             heartbeat=heartbeat,
             stop_after=stop_after,

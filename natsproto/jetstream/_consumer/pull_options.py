@@ -52,8 +52,9 @@ NO_PRIORITY: Final = PriorityOptions()
 class PullOptions(NamedTuple):
     """The checked arguments of a method that reads.
 
-    ``max_messages`` limits the messages that are requested or unread, ``max_bytes`` their bytes (0: no limit). A pull
-    is sent when the rest of one of them is at or below its threshold (None: half, rounded up). ``stop_after``
+    ``max_messages`` limits the messages that are requested or unread, ``max_bytes`` their bytes (0: no limit): the
+    ``prefetch`` and ``prefetch_bytes`` of an endless reader. A pull is sent when the rest of one of them is at or below
+    ``refill_at`` or ``refill_at_bytes`` (None: half, rounded up). ``stop_after``
     is the number of messages after which reading ends (0: never). ``is_adaptive``: no limit was given, so it may adapt
     to the reader.
     """
@@ -63,8 +64,8 @@ class PullOptions(NamedTuple):
     max_bytes: int
     expires: float
     heartbeat: float
-    threshold_messages: int | None
-    threshold_bytes: int
+    refill_at: int | None
+    refill_at_bytes: int
     stop_after: int
     is_adaptive: bool
     is_bytes_only: bool
@@ -106,8 +107,8 @@ def pull_options(
     max_bytes: int | None = None,
     expires: Duration = DEFAULT_EXPIRES_S,
     heartbeat: Duration | None = None,
-    threshold_messages: int | None = None,
-    threshold_bytes: int | None = None,
+    refill_at: int | None = None,
+    refill_at_bytes: int | None = None,
     stop_after: int = 0,
     group: str = "",
     min_pending: int = 0,
@@ -116,7 +117,7 @@ def pull_options(
 ) -> PullOptions:
     """The options with these arguments. ConfigError, TypeError."""
     is_bytes_only = max_messages is None and bool(max_bytes)
-    is_adaptive = max_messages is None and not max_bytes and threshold_messages is None
+    is_adaptive = max_messages is None and not max_bytes and refill_at is None
     most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
     most_bytes = 0 if max_bytes is None else max_bytes
     if (
@@ -126,10 +127,10 @@ def pull_options(
         or not 1 <= most <= INT64
         or not 0 <= most_bytes <= INT64
         or not 0 <= stop_after <= INT64
-        or threshold_messages is not None
-        or threshold_bytes is not None
+        or refill_at is not None
+        or refill_at_bytes is not None
     ):
-        _check_bounds(most, most_bytes, stop_after, threshold_messages, threshold_bytes)
+        _check_bounds(mode, most, most_bytes, stop_after, refill_at, refill_at_bytes)
     if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
         expires = seconds("expires", expires)
     if heartbeat is not None:
@@ -157,8 +158,8 @@ def pull_options(
         most_bytes,
         expires,
         heartbeat,
-        threshold_messages,
-        -(-most_bytes // 2) if threshold_bytes is None else threshold_bytes,
+        refill_at,
+        -(-most_bytes // 2) if refill_at_bytes is None else refill_at_bytes,
         stop_after,
         is_adaptive,
         is_bytes_only,
@@ -167,22 +168,28 @@ def pull_options(
 
 
 def _check_bounds(
-    max_messages: int, max_bytes: int, stop_after: int, threshold_messages: int | None, threshold_bytes: int | None
+    mode: PullMode,
+    max_messages: int,
+    max_bytes: int,
+    stop_after: int,
+    refill_at: int | None,
+    refill_at_bytes: int | None,
 ) -> None:
+    is_endless = mode is PullMode.ENDLESS
     for what, bound, least in (
-        ("max_messages", max_messages, 1),
-        ("max_bytes", max_bytes, 0),
+        ("prefetch" if is_endless else "max_messages", max_messages, 1),
+        ("prefetch_bytes" if is_endless else "max_bytes", max_bytes, 0),
         ("stop_after", stop_after, 0),
-        ("threshold_messages", 0 if threshold_messages is None else threshold_messages, 0),
-        ("threshold_bytes", 0 if threshold_bytes is None else threshold_bytes, 0),
+        ("refill_at", 0 if refill_at is None else refill_at, 0),
+        ("refill_at_bytes", 0 if refill_at_bytes is None else refill_at_bytes, 0),
     ):
         if type(bound) is not int:
             raise TypeError(f"{what} must be an int, not {type(bound).__name__}")
         if not least <= bound <= INT64:
             raise ConfigError(what, bound, f"must be at least {least}, and less than 2**63")
     for what, given, bound in (
-        ("threshold_messages", threshold_messages, max_messages),
-        ("threshold_bytes", threshold_bytes, max_bytes),
+        ("refill_at", refill_at, max_messages),
+        ("refill_at_bytes", refill_at_bytes, max_bytes),
     ):
         if given is not None and given > bound:
             raise ConfigError(what, given, f"cannot be above its bound of {bound}")

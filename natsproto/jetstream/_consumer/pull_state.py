@@ -288,8 +288,8 @@ class PullState:
         return PullRequest(batch, expires, size, no_wait, heartbeat, options.priority)
 
     def _threshold(self) -> int:
-        if self._options.threshold_messages is not None:
-            return self._options.threshold_messages
+        if self._options.refill_at is not None:
+            return self._options.refill_at
         bound = self._options.max_messages if self._prefetch is None else self._prefetch.bound
         return -(-bound // 2)
 
@@ -302,9 +302,9 @@ class PullState:
         if not options.max_bytes:
             return self.pending + held <= threshold
         held_bytes = counts.received_bytes - counts.consumed_bytes
-        if held > threshold or held_bytes > options.threshold_bytes:
+        if held > threshold or held_bytes > options.refill_at_bytes:
             return False
-        return self.pending + held <= threshold or self.pending_bytes + held_bytes <= options.threshold_bytes
+        return self.pending + held <= threshold or self.pending_bytes + held_bytes <= options.refill_at_bytes
 
     def _time_left(self, now: float) -> float | None:
         """Seconds for the next pull: ``expires``, or the rest of a bounded pull's time; None when none is left."""

@@ -83,7 +83,7 @@ class Group(Generic[C]):
         member: str,
         handler: Handler,
         *,
-        max_messages: int | None = None,
+        prefetch: int | None = None,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
         on_success: OnSuccess = "ack",
@@ -114,7 +114,7 @@ class Group(Generic[C]):
             keep_alive=keep_alive,
             error_cb=error_cb,
         )
-        member_handler = MemberHandler(handler, options, max_messages)
+        member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)
         return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
 

@@ -56,18 +56,18 @@ YIELD_TO_PINNED_S: Final = 0.4
 
 
 class MemberHandler:
-    """The handler of a member with its ``options``; at most ``max_messages`` are buffered."""
+    """The handler of a member with its ``options``; at most ``prefetch`` are buffered."""
 
     handler: Handler
     options: HandlerOptions
-    max_messages: int | None
+    prefetch: int | None
 
-    def __init__(self, handler: Handler, options: HandlerOptions, max_messages: int | None) -> None:
+    def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
         if not callable(handler):
             raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
-        if max_messages is not None and max_messages < 1:
-            raise ConfigError("max_messages", max_messages, "must be at least 1")
-        self.handler, self.options, self.max_messages = handler, options, max_messages
+        if prefetch is not None and prefetch < 1:
+            raise ConfigError("prefetch", prefetch, "must be at least 1")
+        self.handler, self.options, self.prefetch = handler, options, prefetch
         self.pin: str = ""
         """The pin id of the instance that the server serves, from the last message."""
 
@@ -77,7 +77,7 @@ class MemberHandler:
         return consumer.consume(
             self._handle,
             group=PRIORITY_GROUP,
-            max_messages=self.max_messages,
+            prefetch=self.prefetch,
             expires=expires,
             concurrency=options.concurrency,
             key=options.key,

@@ -14,7 +14,7 @@ async def main() -> None:
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
         consumer = await stream.create_consumer(durable_name="billing")
-        async with consumer.messages(max_messages=100) as messages:  # pulls ahead; survives reconnects
+        async with consumer.messages(prefetch=100) as messages:  # pulls ahead; survives reconnects
             async for message in messages:
                 await message.ack()
                 if message.metadata.num_pending == 0:

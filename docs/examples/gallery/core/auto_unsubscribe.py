@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server() as server, natsproto.connect(server.url) as nc:
         updates = await nc.subscribe("updates")
-        await updates.unsubscribe(max_msgs=2)
+        await updates.unsubscribe(max_messages=2)
         for number in range(5):
             await nc.publish("updates", b"%d" % number)
         print([message.data async for message in updates])

@@ -12,10 +12,10 @@ async def main() -> None:
         async def shout(message: natsproto.Message) -> None:
             print("callback:", message.data.decode().upper())
 
-        async with nc.subscribe("updates", cb=shout), nc.subscribe("updates", max_msgs=2) as updates:
+        async with nc.subscribe("updates", cb=shout), nc.subscribe("updates", max_messages=2) as updates:
             for word in ("one", "two"):
                 await nc.publish("updates", word.encode())
-            async for message in updates:  # ends after max_msgs
+            async for message in updates:  # ends after max_messages
                 print("loop:", message.data.decode())
             await nc.flush()
 

@@ -16,7 +16,7 @@ async def main() -> None:
                     await request.respond(city.encode())
 
                 await stack.enter_async_context(nc.subscribe("where", cb=answer))
-            replies = [reply.data async for reply in nc.request_many("where", max_wait=30, max_msgs=3)]
+            replies = [reply.data async for reply in nc.request_many("where", timeout=30, max_messages=3)]
             print(sorted(replies))
 
 

@@ -336,7 +336,7 @@ class Client:
                 subject,
                 queue=queue or None,
                 cb=handler,
-                max_msgs=max_msgs if max_msgs and max_msgs <= MAX_AUTO_UNSUBSCRIBE else None,
+                max_messages=max_msgs if max_msgs and max_msgs <= MAX_AUTO_UNSUBSCRIBE else None,
                 pending_msgs_limit=max(pending_msgs_limit, 0),
                 pending_bytes_limit=max(pending_bytes_limit, 0),
                 message_type=Msg if ready else natsproto.Message,
