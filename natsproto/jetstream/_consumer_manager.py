@@ -225,9 +225,9 @@ class ConsumerManager:
         """End the pause of a consumer. See PullConsumer.resume."""
         return await self._consumer(name, None).resume(timeout=timeout)
 
-    async def unpin_consumer(self, name: str, group: str, *, timeout: Duration | None = None) -> None:
+    async def unpin_consumer(self, name: str, priority_group: str, *, timeout: Duration | None = None) -> None:
         """Unpin a priority group from its client. See PullConsumer.unpin."""
-        await self._consumer(name, None).unpin(group, timeout=timeout)
+        await self._consumer(name, None).unpin(priority_group, timeout=timeout)
 
     async def reset_consumer(
         self, name: str, sequence: int | None = None, *, timeout: Duration | None = None

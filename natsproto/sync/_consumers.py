@@ -178,7 +178,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         self,
         timeout: Duration = 5.0,
         *,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -193,7 +193,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         async def pull() -> message.JsMessage:
             return await self._inner.next(
                 timeout,
-                group=group,
+                priority_group=priority_group,
                 min_pending=min_pending,
                 min_ack_pending=min_ack_pending,
                 priority=priority,
@@ -201,7 +201,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             )
 
         def put_back(item: message.JsMessage) -> None:
-            self._inner.fetch(1, group=group).put_back([item])
+            self._inner.fetch(1, priority_group=priority_group).put_back([item])
 
         return JsMessage(self._portal, self._portal.call_or_undo(pull, put_back))
 

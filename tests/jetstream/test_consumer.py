@@ -103,7 +103,7 @@ async def test_fetch_can_be_iterated_as_messages_come(jetstream: JetStream) -> N
         ({"max_messages": 1, "timeout": -1}, "timeout"),
         ({"max_messages": 1, "timeout": 1, "heartbeat": 0.6}, "heartbeat"),
         ({"max_messages": 1, "priority": 10}, "priority"),
-        ({"max_messages": 1, "group": "not a group"}, "priority group"),
+        ({"max_messages": 1, "priority_group": "not a group"}, "priority group"),
     ],
 )
 async def test_consumer_arguments_are_checked_before_sending(
@@ -186,7 +186,7 @@ async def test_refused_pull_says_why(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
     with pytest.raises(PullRefused, match=r"Bad Request - Not a Overflow Priority consumer|Bad Request"):
-        await consumer.fetch(1, timeout=LONG, group="g", min_pending=5)
+        await consumer.fetch(1, timeout=LONG, priority_group="g", min_pending=5)
 
 
 async def test_many_fetches_at_a_time_share_the_messages(jetstream: JetStream) -> None:

@@ -37,16 +37,16 @@ async def refusals(client: natsproto.Client) -> AsyncIterator[set[str]]:
 async def test_overflow_serves_only_when_enough_is_pending(jetstream: JetStream) -> None:
     stream = await make(jetstream, 5)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="overflow", priority_groups=["g"])
-    assert await consumer.fetch(5, timeout=0.2, group="g", min_pending=10) == []
-    waiting = asyncio.ensure_future(consumer.fetch(2, timeout=LONG, group="g", min_pending=10))
+    assert await consumer.fetch(5, timeout=0.2, priority_group="g", min_pending=10) == []
+    waiting = asyncio.ensure_future(consumer.fetch(2, timeout=LONG, priority_group="g", min_pending=10))
     await known(consumer, lambda info: info.num_waiting)
     await store(stream, range(6, 12))
     assert numbers(await waiting) == [1, 2]
-    assert numbers(await consumer.fetch(2, timeout=LONG, group="g")) == [3, 4]
+    assert numbers(await consumer.fetch(2, timeout=LONG, priority_group="g")) == [3, 4]
     with pytest.raises(PullRefused, match="Priority Group missing"):
         await consumer.fetch(1, timeout=LONG)
     with pytest.raises(PullRefused, match="Invalid Priority Group"):
-        await consumer.fetch(1, timeout=LONG, group="other")
+        await consumer.fetch(1, timeout=LONG, priority_group="other")
 
 
 async def test_overflow_serves_above_min_ack_pending(jetstream: JetStream) -> None:
@@ -54,20 +54,20 @@ async def test_overflow_serves_above_min_ack_pending(jetstream: JetStream) -> No
     consumer = await stream.create_consumer(
         durable_name="d", priority_policy="overflow", priority_groups=["g"], ack_wait=60
     )
-    async with consumer.messages(group="g", min_ack_pending=3) as overflow:
+    async with consumer.messages(priority_group="g", min_ack_pending=3) as overflow:
         with pytest.raises(RequestTimeout):
             await overflow.next(timeout=0.2)
-        assert len(await consumer.fetch(3, timeout=LONG, group="g")) == 3
+        assert len(await consumer.fetch(3, timeout=LONG, priority_group="g")) == 3
         assert numbers([await overflow.next(timeout=LONG)]) == [4]
 
 
 async def test_prioritized_serves_the_lowest_number_first(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="prioritized", priority_groups=["g"])
-    last = asyncio.ensure_future(consumer.fetch(1, timeout=LONG, group="g", priority=9))
+    last = asyncio.ensure_future(consumer.fetch(1, timeout=LONG, priority_group="g", priority=9))
     await known(consumer, lambda info: info.num_waiting == 1)
     other = await stream.consumer("d")
-    first = asyncio.ensure_future(other.fetch(1, timeout=LONG, group="g", priority=1))
+    first = asyncio.ensure_future(other.fetch(1, timeout=LONG, priority_group="g", priority=1))
     await known(consumer, lambda info: info.num_waiting == 2)
     await store(stream, [1])
     assert numbers(await first) == [1]
@@ -87,7 +87,7 @@ async def test_pinned_client_gets_everything_until_it_goes(jetstream: JetStream,
 
         async def read(client: natsproto.Client, index: int) -> None:
             mine = await (await client.jetstream().stream("S")).consumer("d")
-            async with mine.messages(group="g", prefetch=10, expires=1.0) as messages:
+            async with mine.messages(priority_group="g", prefetch=10, expires=1.0) as messages:
                 async for message in messages:
                     seen[index].append(int(message.data))
                     await message.ack()
@@ -126,19 +126,19 @@ async def test_pin_is_kept_between_fetches(jetstream: JetStream, nats_client: na
     consumer = await stream.create_consumer(
         durable_name="d", priority_policy="pinned_client", priority_groups=["g"], priority_timeout=60.0
     )
-    assert numbers(await consumer.fetch(2, group="g")) == [1, 2]
+    assert numbers(await consumer.fetch(2, priority_group="g")) == [1, 2]
     assert consumer._inbox is not None
     pins = consumer._inbox.pins
     pin = pins["g"]
     assert pin
     other = await stream.consumer("d")
-    assert await other.fetch(2, timeout=0.2, group="g") == [], "somebody else is pinned"
-    assert numbers(await consumer.fetch(2, group="g")) == [3, 4]
+    assert await other.fetch(2, timeout=0.2, priority_group="g") == [], "somebody else is pinned"
+    assert numbers(await consumer.fetch(2, priority_group="g")) == [3, 4]
     assert pins["g"] == pin
     await consumer.unpin("g")
-    assert numbers(await other.fetch(2, timeout=LONG, group="g")) == [5, 6]
+    assert numbers(await other.fetch(2, timeout=LONG, priority_group="g")) == [5, 6]
     async with refusals(nats_client) as said:
-        waiting = asyncio.ensure_future(consumer.fetch(1, timeout=LONG, group="g"))  # its pin is wrong now
+        waiting = asyncio.ensure_future(consumer.fetch(1, timeout=LONG, priority_group="g"))  # its pin is wrong now
         await known(consumer, lambda info: info.num_waiting)
         assert "g" not in pins
         await consumer.unpin("g")
@@ -154,7 +154,7 @@ async def test_losing_the_pin_while_waiting_is_no_error(jetstream: JetStream, na
     async with (
         events(nats_client) as seen,
         refusals(nats_client) as said,
-        consumer.messages(group="g") as messages,
+        consumer.messages(priority_group="g") as messages,
     ):
         assert numbers([await messages.next() for _ in range(3)]) == [1, 2, 3]
         for number in range(4, 10):

@@ -235,9 +235,9 @@ async def test_fetch_priority_of_one_handle(jetstream: JetStream) -> None:
     """A fetch gets what its own pull was served, whoever else reads the same handle."""
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="prioritized", priority_groups=["g"])
-    low = asyncio.ensure_future(consumer.fetch(20, timeout=LONG, group="g", priority=9))
+    low = asyncio.ensure_future(consumer.fetch(20, timeout=LONG, priority_group="g", priority=9))
     await known(consumer, lambda info: info.num_waiting == 1)
-    high = asyncio.ensure_future(consumer.fetch(15, timeout=LONG, group="g", priority=0))
+    high = asyncio.ensure_future(consumer.fetch(15, timeout=LONG, priority_group="g", priority=0))
     await known(consumer, lambda info: info.num_waiting == 2)
     await store(stream, range(1, 21))
     assert numbers(await high) == list(range(1, 16))
@@ -248,9 +248,9 @@ async def test_fetch_priority_of_one_handle(jetstream: JetStream) -> None:
 async def test_fetch_min_pending_of_one_handle(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     consumer = await stream.create_consumer(durable_name="d", priority_policy="overflow", priority_groups=["g"])
-    overflow = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, group="g", min_pending=1000))
+    overflow = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, priority_group="g", min_pending=1000))
     await known(consumer, lambda info: info.num_waiting == 1)
-    plain = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, group="g"))
+    plain = asyncio.ensure_future(consumer.fetch(5, timeout=LONG, priority_group="g"))
     await known(consumer, lambda info: info.num_waiting == 2)
     await store(stream, range(1, 6))
     assert numbers(await plain) == [1, 2, 3, 4, 5]

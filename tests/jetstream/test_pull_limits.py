@@ -130,7 +130,7 @@ def test_the_body_is_what_a_server_reads() -> None:
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
-    pulling = Pulling(max_messages=2, group="g", min_pending=3, min_ack_pending=4, priority=5)
+    pulling = Pulling(max_messages=2, priority_group="g", min_pending=3, min_ack_pending=4, priority=5)
     for _ in range(2):
         request = asked(pulling)
         assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)

@@ -84,7 +84,7 @@ def test_the_next_message_is_there_for_the_next_call(stream: sync.Stream, ack_po
 @pytest.mark.usefixtures("interrupted")
 def test_interrupt_puts_back_priority_group_messages(stream: sync.Stream) -> None:
     consumer = stream.create_consumer(durable_name="C", priority_groups=["g"], priority_policy="overflow")
-    assert numbers(lambda: consumer.fetch(4, timeout=0.5, group="g")) == list(range(COUNT))
+    assert numbers(lambda: consumer.fetch(4, timeout=0.5, priority_group="g")) == list(range(COUNT))
 
 
 @pytest.mark.usefixtures("interrupted")

@@ -91,12 +91,12 @@ class Consumer:
         await self._api.require_api_level(1, "2.11", operation, timeout)
         return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), operation=operation, timeout=timeout)
 
-    async def unpin(self, group: str, *, timeout: Duration | None = None) -> None:
+    async def unpin(self, priority_group: str, *, timeout: Duration | None = None) -> None:
         """Unpin a priority group from its client (ADR-42).
 
         Needs nats-server 2.11, else UnsupportedByServer.
         """
-        body = {"group": check_priority_group(group)}
+        body = {"group": check_priority_group(priority_group)}
         operation = f"unpin {self._description}"
         await self._api.require_api_level(1, "2.11", operation, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, operation=operation, timeout=timeout)
@@ -144,9 +144,9 @@ class PullConsumer(Consumer):
     the permission. Reading ends with ConsumerGone when the consumer was deleted or is a push consumer, PullRefused when
     its pulls are invalid, PermissionDenied when the account may not pull.
 
-    All of them take the options of priority groups (ADR-42): ``group``, for an overflow group ``min_pending`` and
-    ``min_ack_pending``, for a prioritized one ``priority`` (0 is served first, 9 last). The handle keeps the pin of a
-    pinned client.
+    All of them take the options of priority groups (ADR-42): ``priority_group``, for an overflow group ``min_pending``
+    and ``min_ack_pending``, for a prioritized one ``priority`` (0 is served first, 9 last). The handle keeps the pin of
+    a pinned client.
     """
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
@@ -161,7 +161,7 @@ class PullConsumer(Consumer):
         max_bytes: int | None = None,
         no_wait: bool = False,
         heartbeat: Duration | None = None,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -185,7 +185,7 @@ class PullConsumer(Consumer):
             max_messages=max_messages,
             max_bytes=max_bytes,
             heartbeat=heartbeat,
-            group=group,
+            priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
@@ -198,7 +198,7 @@ class PullConsumer(Consumer):
         timeout: Duration = 5.0,
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -214,7 +214,7 @@ class PullConsumer(Consumer):
             max_messages=max_messages,
             max_bytes=max_bytes,
             heartbeat=heartbeat,
-            group=group,
+            priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
@@ -232,7 +232,7 @@ class PullConsumer(Consumer):
         self,
         timeout: Duration = 5.0,
         *,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -251,7 +251,7 @@ class PullConsumer(Consumer):
             timeout,
             acking,
             max_messages=1,
-            group=group,
+            priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
@@ -270,7 +270,7 @@ class PullConsumer(Consumer):
         refill_at: int | None = None,
         refill_at_bytes: int | None = None,
         stop_after: int = 0,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -293,7 +293,7 @@ class PullConsumer(Consumer):
             refill_at=refill_at,
             refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
-            group=group,
+            priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,
@@ -319,7 +319,7 @@ class PullConsumer(Consumer):
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        group: str = "",
+        priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
         priority: int = 0,
@@ -345,7 +345,7 @@ class PullConsumer(Consumer):
             refill_at=refill_at,
             refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
-            group=group,
+            priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
             priority=priority,

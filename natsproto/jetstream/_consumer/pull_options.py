@@ -83,7 +83,7 @@ class FetchArgs(TypedDict, total=False):
     max_messages: int | None
     max_bytes: int | None
     heartbeat: Duration | None
-    group: str
+    priority_group: str
     min_pending: int
     min_ack_pending: int
     priority: int
@@ -110,7 +110,7 @@ def pull_options(
     refill_at: int | None = None,
     refill_at_bytes: int | None = None,
     stop_after: int = 0,
-    group: str = "",
+    priority_group: str = "",
     min_pending: int = 0,
     min_ack_pending: int = 0,
     priority: int = 0,
@@ -146,9 +146,9 @@ def pull_options(
     elif heartbeat * 2 > expires:
         raise ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
     priority_options = NO_PRIORITY
-    if group != "" or min_pending != 0 or min_ack_pending != 0 or priority != 0:
+    if priority_group != "" or min_pending != 0 or min_ack_pending != 0 or priority != 0:
         priority_options = PriorityOptions(
-            group=group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority
+            group=priority_group, min_pending=min_pending, min_ack_pending=min_ack_pending, priority=priority
         )
         if priority_options.group:
             check_priority_group(priority_options.group)

@@ -76,7 +76,7 @@ class MemberHandler:
         options = self.options
         return consumer.consume(
             self._handle,
-            group=PRIORITY_GROUP,
+            priority_group=PRIORITY_GROUP,
             prefetch=self.prefetch,
             expires=expires,
             concurrency=options.concurrency,
