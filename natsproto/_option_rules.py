@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
-from natsproto.protocol.addresses import parse_servers
+from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.subject import publish_subject
 
@@ -173,6 +173,13 @@ def path(name: str, value: object) -> str:
     if not _PATH.fullmatch(text):
         raise ConfigError(name, text, "must start with / and be percent-encoded, without query and fragment")
     return text
+
+
+def no_plain_websocket(addresses: Sequence[ServerAddress]) -> None:
+    """Refuse ws:// URLs: TLS is required, and a WebSocket is encrypted from the first byte or never."""
+    for address in addresses:
+        if address.scheme == "ws":
+            raise ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
 
 
 def servers(_name: str, value: object) -> str | tuple[str, ...]:

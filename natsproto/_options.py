@@ -158,7 +158,8 @@ class Options(Value):
     ``ignore_auth_error_abort`` (False) keeps trying a server that still rejects the credentials after two seconds.
 
     TLS: ``tls`` (an ssl.SSLContext, True, or a callable that returns a context at every attempt), ``tls_first``
-    (handshake before INFO) or a tls/wss URL require it. ``tls_hostname`` is verified instead of the host name.
+    (handshake before INFO) or one tls/wss URL require it of all servers. ``tls_hostname`` is verified instead of the
+    host name.
 
     Connecting: ``connect_timeout`` (5) for one attempt, TCP to PONG. ``dialer(server)``, sync or async, opens the
     connection at every attempt and returns its socket: a Unix socket, or one with a local address. TLS and WebSocket
@@ -279,7 +280,7 @@ class Options(Value):
             jitter_tls=self.jitter_tls,
             delay=self.reconnect_delay,
             ignore_auth_error_abort=self.ignore_auth_error_abort,
-            tls=self.tls is not None or self.tls_first,
+            tls=self.tls_required,
         )
 
     def anonymous_to(self, address: ServerAddress) -> bool:
@@ -343,19 +344,17 @@ class Options(Value):
         except Exception as exc:
             raise ConfigError("dialer", self.dialer, f"the callable failed with {type_name(exc)}") from exc
 
-    def tls_required_for(self, address: ServerAddress) -> bool:
-        """True if CONNECT must not be sent to ``address`` before TLS, whatever its INFO says."""
-        return address.tls or self.tls is not None or self.tls_first
+    @property
+    def tls_required(self) -> bool:
+        """True if no server may receive CONNECT before TLS, whatever its INFO says: by an option, or by one URL."""
+        return self.tls is not None or self.tls_first or any(address.tls for address in self.addresses)
 
-    def tls_context_for(self, address: ServerAddress, *, demanded: bool = False) -> ssl.SSLContext | None:
-        """Return the context of one attempt, or None when TLS is required neither here nor (``demanded``) by the
-        server.
+    def tls_context(self) -> ssl.SSLContext:
+        """Return the context of one attempt.
 
         The default is ``ssl.create_default_context()``: certificates and host names are verified. ConfigError when the
         callable fails or returns another type.
         """
-        if not demanded and not self.tls_required_for(address):
-            return None
         if isinstance(self.tls, ssl.SSLContext):
             return self.tls
         if not callable(self.tls):
@@ -458,11 +457,8 @@ class Options(Value):
             self._check_credentials(given)
         if self.proxy is not None and self.dialer is not None:
             raise ConfigError("dialer", self.dialer, "cannot be given together with proxy")
-        if self.tls is None and not self.tls_first:
-            return
-        for address in self.addresses:
-            if address.scheme == "ws":
-                raise ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
+        if self.tls_required:
+            rules.no_plain_websocket(self.addresses)
 
     @staticmethod
     def _check_credentials(given: Sequence[str]) -> None:

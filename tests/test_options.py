@@ -396,6 +396,8 @@ async def test_secret_given_as_a_path_is_hidden(text: str) -> None:
         ("nats://h", {"tls": False}, False),
         ("tls://h", {}, True),
         ("wss://h", {}, True),
+        ("nats://h,tls://i", {}, True),
+        ("tls://h,nats://i", {}, True),
         ("ws://h", {}, False),
         ("nats://h", {"tls": True}, True),
         ("nats://h", {"tls_first": True}, True),
@@ -403,22 +405,14 @@ async def test_secret_given_as_a_path_is_hidden(text: str) -> None:
 )
 def test_tls_required_by_scheme_context_or_tls_first(url: str, given: dict[str, object], required: bool) -> None:
     options = made(servers=url, **given)
-    assert options.tls_required_for(one(url)) is required
-    context = options.tls_context_for(one(url))
-    assert (context is not None) is required
-    if context is not None:
-        assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
-
-
-def test_server_may_demand_tls_nobody_asked_for() -> None:
-    context = Options().tls_context_for(one("h"), demanded=True)
-    assert context is not None
-    assert context.check_hostname
+    assert options.tls_required is required
+    context = options.tls_context()  # also for servers that demand what nobody asked for
+    assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
 def test_tls_callable_is_asked_at_every_attempt() -> None:
     mine = ssl.create_default_context()
-    assert Options(tls=mine).tls_context_for(one("h")) is mine
+    assert Options(tls=mine).tls_context() is mine
     asked: list[ssl.SSLContext] = []
 
     def make() -> ssl.SSLContext:
@@ -426,7 +420,7 @@ def test_tls_callable_is_asked_at_every_attempt() -> None:
         return asked[-1]
 
     options = Options(tls=make)
-    assert [options.tls_context_for(one("h")) for _ in range(2)] == asked
+    assert [options.tls_context() for _ in range(2)] == asked
 
 
 def test_context_callable_that_fails_is_a_config_error() -> None:
@@ -440,14 +434,14 @@ def test_context_callable_that_fails_is_a_config_error() -> None:
         raise NotAuthorized("no more")
 
     with pytest.raises(ConfigError, match="failed with RuntimeError") as caught:
-        Options(tls=fails).tls_context_for(one("h"))
+        Options(tls=fails).tls_context()
     assert SECRET not in str(caught.value)
     with pytest.raises(ConfigError, match=r"failed with FileNotFoundError.*No such file"):
-        Options(tls=missing).tls_context_for(one("h"))
+        Options(tls=missing).tls_context()
     with pytest.raises(ConfigError, match=r"must return an ssl\.SSLContext, not NoneType"):
-        made(tls=lambda: None).tls_context_for(one("h"))
+        made(tls=lambda: None).tls_context()
     with pytest.raises(NotAuthorized):
-        Options(tls=refuses).tls_context_for(one("h"))
+        Options(tls=refuses).tls_context()
 
 
 @pytest.mark.parametrize(
@@ -579,14 +573,14 @@ def test_unusable_environment_is_a_config_error(env: dict[str, str], rule: str) 
 def test_certificate_files_are_read_at_every_attempt(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     env = {"HOME": str(cert.parent), "NATS_CA": "~/cert.pem"}
-    context = Options.from_env(env).tls_context_for(one("h"))
+    context = Options.from_env(env).tls_context()
     assert context is not None
     assert [ca["subject"] for ca in context.get_ca_certs()] == [((("commonName", "test"),),)]
     options = Options.from_env(env | {"NATS_CERT": str(cert), "NATS_KEY": str(key)})
-    assert options.tls_context_for(one("h")) is not None
+    assert options.tls_context() is not None
     key.write_text("no longer a key")
     with pytest.raises(ConfigError, match="failed with SSLError"):
-        options.tls_context_for(one("h"))
+        options.tls_context()
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -703,7 +697,7 @@ async def test_context_uses_its_first_kind_of_credentials(contexts: Contexts, tm
 
 def test_certificates_of_a_context_are_used(contexts: Contexts, certificate: tuple[Path, Path]) -> None:
     contexts.write("c", ca="~/cert.pem", cert="~/cert.pem", key=str(certificate[1]))
-    assert contexts.read().tls_context_for(one("h")) is not None
+    assert contexts.read().tls_context() is not None
 
 
 async def test_environment_overrides_its_context(contexts: Contexts) -> None:

@@ -504,12 +504,13 @@ class Connection:
     def set_servers(self, servers: str | Sequence[str]) -> None:
         """Replace all known servers, discovered ones included. The connection in use stays (ADR-40).
 
-        ConfigError for an invalid server URL, and for ``ws://`` when TLS is required; nothing is changed then.
+        A tls or wss URL requires TLS of all servers from now on; no later list lifts that. ConfigError for an invalid
+        server URL, and for ``ws://`` when TLS is required; nothing is changed then.
         ConnectionClosed when the client is closed.
         """
         if self._engine.state is State.CLOSED:
             raise self._outbox.closed_error("set_servers")
-        self._engine.supervisor.pool.set_servers(self._options.replace(servers=servers).addresses)
+        self._engine.supervisor.set_servers(self._options.replace(servers=servers))
 
     @items
     def events(self) -> AsyncGenerator[Event]:

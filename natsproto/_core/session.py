@@ -175,8 +175,10 @@ class Session:
 
     async def _handshake(self) -> ServerInfo:
         options, address = self._options, self.address
+        if self.link.tls_required and address.scheme == "ws":
+            raise TlsFailed("it is required, but the URL of this server is ws://; nothing was sent to it", str(address))
         self._phase = "getting the TLS context and WebSocket headers"
-        first = options.tls_context_for(address) if options.tls_first or address.scheme == "wss" else None
+        first = options.tls_context() if options.tls_first or address.scheme == "wss" else None
         hostname = options.tls_hostname_for(address)
         plan = DialPlan(
             context=first,
@@ -199,9 +201,7 @@ class Session:
             step = await self._next_handshake_event()
             if isinstance(step, UpgradeTls):
                 self._phase = _TLS_HANDSHAKE
-                context = options.tls_context_for(address, demanded=True)
-                assert context is not None
-                await self.wire.start_tls(context, hostname)
+                await self.wire.start_tls(options.tls_context(), hostname)
                 self._raise_if_ended()
                 self.encrypted = True
                 step = self.link.secured()
@@ -256,12 +256,11 @@ class Session:
         self._phase = "finding credentials"
         finding = options.credentials_for(address, info.nonce, info)
         credentials = await (finding if options.credentials_at_hand else self._run_unless_ended(finding))
-        tls = options.tls_required_for(address)
         named = {} if options.name is None else {"name": options.name}
         return {
             "verbose": options.verbose,
             "pedantic": options.pedantic,
-            "tls_required": tls,
+            "tls_required": self.link.tls_required,
             **named,
             "lang": "python-natsproto",
             "version": __version__,

@@ -18,6 +18,7 @@ from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import release
 from natsproto._core.session import Session, SessionCallbacks
 from natsproto._core.wire import Runtime
+from natsproto._option_rules import no_plain_websocket
 from natsproto._options import Options
 from natsproto.errors import (
     ConnectFailed,
@@ -94,8 +95,16 @@ class Supervisor:
         self._attention: asyncio.Future[None] = self._loop.create_future()
         """Done when the current session needs attention: it has ended, or its server is shutting down."""
         self._old_sessions: set[Session] = set()
-        self._requires_tls = False
-        """Set by the first TLS connection: later ones must use TLS too, so that an attacker cannot downgrade them."""
+        self._requires_tls = options.tls_required
+        """Also set by the first TLS connection: later ones must use TLS too, so that nobody can downgrade them."""
+
+    def set_servers(self, options: Options) -> None:
+        """Use the servers of these options for later connections. TLS that was required once stays required."""
+        required = self._requires_tls or options.tls_required
+        if required:
+            no_plain_websocket(options.addresses)
+        self.pool.set_servers(options.addresses)
+        self._requires_tls = required
 
     # ---------------------------------------------------------------- the task
 
@@ -234,7 +243,7 @@ class Supervisor:
         deadline = self._loop.time() + self._options.connect_timeout
         options = self._options
         link = self._engine.make_link(
-            tls_required=self._requires_tls or options.tls_required_for(address),
+            tls_required=self._requires_tls,
             secured=options.tls_first or address.websocket,
         )
         session = Session(address, options, self._runtime, self._engine, link)

@@ -53,6 +53,10 @@ REFUSED = {
 
 SAFER = {
     "`tls://` and `tls=`": ("plain text when the server offers no TLS", "`connect` fails before anything is sent"),
+    "A list of servers, one of them `tls://`": (
+        "each server as its URL says, so a `nats://` one may get the password in plain text",
+        "TLS is required of all of them",
+    ),
     "Subjects on publish": ("only checked for spaces and line breaks", "checked as on subscribe; no wildcards"),
     "`skip_subject_validation`": ("lets line breaks into the protocol", "has no effect"),
     "A server that never confirms CONNECT": ("counts as connected", "the attempt fails after `connect_timeout`"),

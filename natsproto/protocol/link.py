@@ -158,7 +158,8 @@ class Link:
         self.info_in_clear: bool = False
         """True if ``info`` came before TLS, when an attacker could have written it."""
         self._routes = routes
-        self._tls_required, self._secured = tls_required, secured
+        self.tls_required: bool = tls_required
+        self._secured = secured
         self._pings: deque[object] = deque()
         self.pending_pongs: int = 0
         """Unanswered PINGs of the server; take_output() answers them."""
@@ -277,11 +278,11 @@ class Link:
             return None
         if self._secured:
             upgrade = False
-        elif self._tls_required:
+        elif self.tls_required:
             upgrade = True
             if not (info.tls_required or info.tls_available):
                 return TlsFailed(
-                    "an option or an earlier connection requires it, but this server does not offer it; "
+                    "an option, a URL or an earlier connection requires it, but this server does not offer it; "
                     "nothing was sent to it"
                 )
         else:

@@ -47,6 +47,17 @@ async def test_url_without_scheme_or_port() -> None:
     assert [url.port for url in nc.servers] == [4222]
 
 
+@pytest.mark.differs("nats-py sends the password in plain text to the server whose URL is nats://")
+async def test_one_tls_url_demands_tls_of_the_whole_list() -> None:
+    async with ScriptedServer() as plain:
+        with pytest.raises(OSError, match="Connect call failed"):
+            await nats.connect(
+                [plain.url, "tls://127.0.0.1:1"], user="ann", password="p", dont_randomize=True, allow_reconnect=False
+            )
+        assert len(plain.connections) == 1
+        assert plain.ops == []
+
+
 # ---------------------------------------------------------------- credentials
 
 
