@@ -519,7 +519,7 @@ def test_chunks_of_any_size_parse_alike(frame: bytes) -> None:
 
 
 @pytest.mark.parametrize("frame", [msg(b"a", b"1", b"xyz"), hmsg(b"a", b"1", b"NATS/1.0\r\n\r\n", b"xyz")])
-@pytest.mark.parametrize("place", range(4))
+@pytest.mark.parametrize("index", range(4))
 def test_missing_line_end_is_found_anywhere(frame: bytes, index: int) -> None:
     frames = [frame] * 4
     frames[index] = frame[:-2] + b"!!"
