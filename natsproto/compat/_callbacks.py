@@ -45,9 +45,10 @@ class Callbacks:
             case natsproto.Connected():
                 self._connected = True
             case natsproto.Disconnected():
-                if self._reconnects and not isinstance(event.cause, ours.ConnectionClosed):
+                if not isinstance(event.cause, ours.ConnectionClosed):
                     await self.failed(event.cause)
-                    await self._call("disconnected_cb")
+                    if self._reconnects:  # otherwise it is called when the client is closed
+                        await self._call("disconnected_cb")
             case natsproto.Reconnected() | natsproto.Moved():
                 await self._call("reconnected_cb")
             case natsproto.ServersDiscovered():

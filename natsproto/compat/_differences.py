@@ -58,10 +58,13 @@ SAFER = {
         "TLS is required of all of them",
     ),
     "Subjects on publish": ("only checked for spaces and line breaks", "checked as on subscribe; no wildcards"),
-    "`skip_subject_validation`": ("lets line breaks into the protocol", "has no effect"),
     "A server that never confirms CONNECT": ("counts as connected", "the attempt fails after `connect_timeout`"),
     "`close()` and `drain()`": ("may wait for a peer or a reader that is gone", "end after seconds even then"),
     "Bucket keys with `validate_keys=False`, and in `purge`": ("anything", "the rules of ADR-8: `InvalidKeyError`"),
+    "`max_reconnect_attempts=n`, n > 0": (
+        "n + 1 dials of a server, the first after `reconnect_time_wait` if the connection was younger",
+        "n + 2 dials, the first at once, so that no outage is too long that nats-py survives",
+    ),
     "Lame duck mode": (
         "stays until the server disconnects",
         "moves to another server at once and calls `reconnected_cb`",
@@ -94,9 +97,34 @@ SAFER = {
     ),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
     "Texts of `ValueError`": ("nats-py's", "different; the classes are the same"),
-    "`flusher_queue_size`, `flush_timeout`": ("limit its flusher", "have no effect: there is no flusher"),
 }
 """Differences of behaviour: in nats-py, and here."""
+
+
+_FLUSHER = "there is no flusher"
+_READ_AHEAD = "nothing is dropped: flow control limits what the server sends"
+_PULLED = "nothing is read ahead"
+_NEITHER = "has none in nats-py either"
+
+WITHOUT_EFFECT = {
+    "Client.connect(flusher_queue_size=)": _FLUSHER,
+    "Client.connect(flush_timeout=)": _FLUSHER,
+    "Client.connect(skip_subject_validation=)": "nats-py lets line breaks into the protocol",
+    "Client.request(old_style=)": "both styles are one",
+    "JetStreamContext.subscribe(pending_msgs_limit=)": _READ_AHEAD,
+    "JetStreamContext.subscribe(pending_bytes_limit=)": _READ_AHEAD,
+    "JetStreamContext.subscribe_bind(pending_msgs_limit=)": _READ_AHEAD,
+    "JetStreamContext.subscribe_bind(pending_bytes_limit=)": _READ_AHEAD,
+    "JetStreamContext.pull_subscribe(pending_msgs_limit=)": _PULLED,
+    "JetStreamContext.pull_subscribe(pending_bytes_limit=)": _PULLED,
+    "JetStreamContext.pull_subscribe_bind(pending_msgs_limit=)": _PULLED,
+    "JetStreamContext.pull_subscribe_bind(pending_bytes_limit=)": _PULLED,
+    "KeyValue.watch(headers_only=)": _NEITHER,
+    "KeyValue.watch(inactive_threshold=)": "the server removes the consumer of a client that is gone after 30 s",
+    "ObjectStore.watch(include_history=)": "a store keeps only the newest metadata",
+    "ObjectStore.watch(meta_only=)": "an update is metadata",
+}
+"""Options that are accepted and do nothing, with the reason."""
 
 
 def page() -> str:
@@ -105,6 +133,8 @@ def page() -> str:
     lines += [f"| {what} | {there} | {here} |" for what, (there, here) in SAFER.items()]
     lines += ["", "## Uses that raise NotImplementedError", "", "| use | natsproto's alternative |", "|---|---|"]
     lines += [f"| {what} | {way} |" for what, way in REFUSED.items()]
+    lines += ["", "## Options without effect", "", "| option | reason |", "|---|---|"]
+    lines += [f"| `{option}` | {why} |" for option, why in WITHOUT_EFFECT.items()]
     lines += ["", "## Missing names", "", "| name | reason |", "|---|---|"]
     lines += [f"| `{name}` | {why} |" for name, why in MISSING.items()]
     return "\n".join(lines) + "\n"

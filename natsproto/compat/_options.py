@@ -50,6 +50,10 @@ def options_from(
     retry_connect_for = 0.0
     if given["allow_reconnect"]:
         retry_connect_for = FOREVER_S if attempts < 0 else attempts * max(wait, 0.001)
+    if attempts > 0:
+        # nats-py dials once more, and waits first if the connection was younger than ``wait``. Here the first never
+        # waits, and an outage nats-py survives must not be too long.
+        attempts += 1 if choose is not None else 2
     prefix = given["inbox_prefix"]
     headers = given["ws_connection_headers"]
     return Options(

@@ -69,6 +69,8 @@ def _translate(error: NatsError) -> BaseException:
         return js_errors.APIError(code=error.code, description=error.description)
     if isinstance(error, ours.InvalidHeader):
         return errors.BadHeaderError(str(error))
+    if isinstance(error, ours.InvalidSubject) and error.name.startswith("key"):
+        return js_errors.InvalidKeyError(str(error))
     if isinstance(error, (ours.TlsFailed, ours.ConnectionLost)) and isinstance(error.__cause__, OSError):
         return error.__cause__  # what programs look for: ssl.SSLError, ConnectionRefusedError
     for known, kind in _CLASSES:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import copy
 import dataclasses
+import gc
+import weakref
 from functools import partial
 
 import pytest
 
 from natsproto.compat import nats
 from natsproto.compat.nats.aio.msg import Msg
-from natsproto.testing import Server
+from natsproto.testing import Server, run_server
 from tests.compat.helpers import CallbackLog
 
 
@@ -58,6 +60,23 @@ async def test_subscription_ends_after_its_limit(nc: nats.NATS) -> None:
     for number in range(3):
         await nc.publish("a", b"%d" % number)
     assert [msg.data async for msg in sub.messages] == [b"0", b"1"]
+
+
+async def test_subscription_that_ended_is_freed(nc: nats.NATS) -> None:
+    called: asyncio.Queue[bytes] = asyncio.Queue()
+
+    async def on_message(msg: Msg) -> None:
+        await called.put(msg.data)
+
+    limited, called_back = await nc.subscribe("a"), await nc.subscribe("a", cb=on_message, max_msgs=1)
+    await limited.unsubscribe(limit=1)
+    await nc.publish("a", b"1")
+    assert (await limited.next_msg(timeout=5)).data == await called.get() == b"1"
+    await nc.flush()
+    left = [weakref.ref(limited), weakref.ref(called_back)]
+    del limited, called_back
+    gc.collect()
+    assert [found for ref in left if (found := ref()) is not None] == []
 
 
 async def test_subscription_can_fill_a_future(nc: nats.NATS) -> None:
@@ -121,6 +140,32 @@ async def test_reconnect_calls_back_and_keeps_subscriptions(nats_server: Server)
     await nc.close()
 
 
+async def test_loss_without_reconnecting_is_reported() -> None:
+    log = CallbackLog()
+    async with run_server() as server:
+        nc = await nats.connect(server.url, allow_reconnect=False, **log.callbacks())
+    await log.until("closed_cb")
+    assert (log.names, nc.is_closed) == (["disconnected_cb", "closed_cb"], True)
+    assert [type(error) for error in log.errors] == [nats.errors.UnexpectedEOF]
+    assert isinstance(nc.last_error, nats.errors.UnexpectedEOF)
+
+
+@pytest.mark.parametrize("attempts", [1, 2])
+async def test_reconnect_attempts_survive_as_much(attempts: int) -> None:
+    """nats-py gives up a connection that is younger than ``wait`` after n + 1 dials, each after a wait."""
+    log, wait = CallbackLog(), 0.05
+    loop = asyncio.get_running_loop()
+    async with run_server() as server:
+        options = {"max_reconnect_attempts": attempts, "reconnect_time_wait": wait}
+        nc = await nats.connect(server.url, **options, **log.callbacks())
+        server.kill()
+        await log.until("disconnected_cb")
+        lost = loop.time()
+        await log.until("closed_cb")
+        assert loop.time() - lost >= (attempts + 1) * wait * 0.9
+    await nc.close()
+
+
 @pytest.mark.differs("nats-py tries again and again, also without allow_reconnect")
 async def test_no_server_is_reported_and_raised() -> None:
     log = CallbackLog()
@@ -128,8 +173,12 @@ async def test_no_server_is_reported_and_raised() -> None:
         await nats.connect("nats://127.0.0.1:9", max_reconnect_attempts=1, reconnect_time_wait=0.01, **log.callbacks())
     assert all(isinstance(error, ConnectionRefusedError) for error in log.errors)
     assert len(log.errors) >= 2
+    nc = nats.NATS()
     with pytest.raises(ConnectionRefusedError):
-        await nats.connect("nats://127.0.0.1:9", allow_reconnect=False)
+        await nc.connect("nats://127.0.0.1:9", allow_reconnect=False)
+    assert not nc.is_closed
+    await nc.close()
+    assert nc.is_closed
 
 
 @pytest.mark.differs("nats-py connects in plain text")
@@ -174,8 +223,6 @@ async def test_slow_consumer_is_reported(nats_server: Server) -> None:
 
 
 async def test_permission_is_reported(nats_server: Server) -> None:
-    from natsproto.testing import run_server
-
     users = '{user: u, password: p, permissions: {publish: {deny: "b"}}}'
     with run_server(config=f"authorization: {{users: [{users}]}}") as server:
         log = CallbackLog()

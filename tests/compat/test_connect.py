@@ -202,7 +202,7 @@ async def test_client_before_connect() -> None:
     with pytest.raises(nats.errors.ConnectionClosedError):
         await nc.publish("a")
     await nc.close()
-    assert not nc.is_closed
+    assert nc.is_closed
 
 
 @pytest.mark.differs("nats-py tries again and again, also without allow_reconnect")

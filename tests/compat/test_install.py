@@ -50,19 +50,22 @@ except RuntimeError as error:
 
 @pytest.mark.slow
 def test_faststream_broker_runs_on_it(nats_server: Server) -> None:
-    lines = run("-W", "ignore", str(PROGRAMS / "faststream_app.py"), nats_server.url).splitlines()
-    assert lines[lines.index("core ('hello', 't-1')") :][:7] == [
-        "core ('hello', 't-1')",
-        "kv value",
-        "objects b'content'",
-        "pull pulled",
-        "push {'id': 7}",
-        "queue 2",
-        "request 6",
-    ]
+    for _ in range(2):  # the second start finds the consumers of the first
+        lines = run("-W", "ignore", str(PROGRAMS / "faststream_app.py"), nats_server.url).splitlines()
+        assert lines[lines.index("core ('hello', 't-1')") :][:8] == [
+            "core ('hello', 't-1')",
+            "kv value",
+            "objects b'content'",
+            "pull pulled",
+            "push {'id': 7}",
+            "queue 2",
+            "request 6",
+            "shared shared",
+        ]
 
 
 @pytest.mark.slow
 def test_taskiq_brokers_run_on_it(nats_server: Server) -> None:
-    lines = run(str(PROGRAMS / "taskiq_app.py"), nats_server.url).splitlines()
-    assert lines == ["core 3", "push 3", "pull 3", "schedules ['one']", "schedules []"]
+    for _ in range(2):
+        lines = run(str(PROGRAMS / "taskiq_app.py"), nats_server.url).splitlines()
+        assert lines == ["core 3", "push 3", "pull 3", "schedules ['one']", "schedules []"]

@@ -149,6 +149,34 @@ async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_ser
 
 
 @pytest.mark.differs("reading does not end with nats-py")
+@pytest.mark.parametrize("queue", ["workers", None])
+async def test_durable_name_of_the_configuration(
+    js: JetStreamContext, nc: nats.NATS, nats_server: Server, queue: str | None
+) -> None:
+    """A worker that is started again reads on, with its newest configuration."""
+    for start in range(3):
+        config = api.ConsumerConfig(durable_name="d", max_deliver=5 + start)
+        sub = await js.subscribe("s.a", queue=queue, config=config)
+        await js.publish("s.a", b"%d" % start)
+        msg = await sub.next_msg(timeout=5)
+        assert msg.data == b"%d" % start
+        await msg.ack()
+        info = await sub.consumer_info()
+        assert (info.name, info.config.max_deliver, info.config.deliver_group) == ("d", 5 + start, queue)
+        await nc.close()
+        await nc.connect(nats_server.url)
+
+
+@pytest.mark.differs("nats-py: consumer name already in use")
+async def test_durable_name_of_the_configuration_is_shared(js: JetStreamContext) -> None:
+    subs = [await js.subscribe("s.a", queue="q", config=api.ConsumerConfig(durable_name="d")) for _ in range(2)]
+    await fill(js, 20)
+    received = await asyncio.gather(*(sub.next_msg(timeout=5) for sub in subs))
+    assert all(msg.metadata.consumer == "d" for msg in received)
+    with pytest.raises(js_errors.Error, match="with a deliver group q"):
+        await js.subscribe("s.a", config=api.ConsumerConfig(durable_name="d"))
+
+
 async def test_push_subscription_ends_after_its_limit(js: JetStreamContext) -> None:
     await fill(js, 3)
     sub = await js.subscribe("s.a")

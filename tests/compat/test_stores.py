@@ -68,6 +68,23 @@ async def test_bucket_get_says_which_key_it_is(js: JetStreamContext) -> None:
             await kv.get(key)
 
 
+@pytest.mark.differs("nats-py accepts any key")
+async def test_bucket_refuses_keys_outside_adr_8(js: JetStreamContext) -> None:
+    kv = await js.create_key_value(bucket="B")
+    calls = (
+        kv.get("a b", validate_keys=False),
+        kv.put("a b", b"", validate_keys=False),
+        kv.create("a b", b"", validate_keys=False),
+        kv.update("a b", b"", validate_keys=False),
+        kv.delete("a b", validate_keys=False),
+        kv.purge("a b"),
+        kv.history("a b"),
+    )
+    for call in calls:
+        with pytest.raises(js_errors.InvalidKeyError, match="a b"):
+            await call
+
+
 async def test_bucket_purges_keys_and_markers(js: JetStreamContext) -> None:
     kv = await js.create_key_value(bucket="B", history=5)
     for value in (b"1", b"2"):

@@ -9,13 +9,14 @@ natsproto.compat.install()
 
 from faststream import FastStream  # noqa: E402
 from faststream.nats import JStream, NatsBroker, NatsMessage, ObjWatch, PullSub  # noqa: E402
+from nats.js.api import ConsumerConfig  # noqa: E402
 
 broker = NatsBroker(sys.argv[1])
 app = FastStream(broker)
 stream = JStream(name="orders")
 seen: dict[str, object] = {}
 arrived = asyncio.Event()
-WANTED = {"core", "queue", "push", "pull", "kv", "objects"}
+WANTED = {"core", "queue", "push", "shared", "pull", "kv", "objects"}
 
 
 def got(name: str, value: object) -> None:
@@ -50,6 +51,11 @@ async def pushed(body: dict[str, int]) -> None:
     got("push", body)
 
 
+@broker.subscriber("orders.shared", stream=stream, queue="workers", config=ConsumerConfig(durable_name="shared"))
+async def shared(body: str) -> None:
+    got("shared", body)
+
+
 @broker.subscriber("orders.pull", stream=stream, durable="pulled", pull_sub=PullSub(batch_size=2))
 async def pulled(body: str) -> None:
     got("pull", body)
@@ -71,6 +77,7 @@ async def use() -> None:
     await broker.publish("hello", "core.a", headers={"trace": "t-1"})
     await broker.publish(1, "work")
     await broker.publish({"id": 7}, "orders.push", stream="orders")
+    await broker.publish("shared", "orders.shared", stream="orders")
     await broker.publish("pulled", "orders.pull", stream="orders")
     await (await broker.key_value("bucket")).put("key", b"value")
     await (await broker.object_storage("files")).put("report", b"content")

@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import ParseResult, urlparse
+from weakref import ReferenceType, WeakKeyDictionary, ref
 
 import natsproto
 from natsproto import NatsError, State
@@ -135,9 +136,9 @@ class Client:
         self._callbacks: Callbacks | None = None
         self._urls: list[ParseResult] = []
         self._sid = 0
-        self._subs: dict[natsproto.Subscription, Subscription] = {}
+        self._subs: WeakKeyDictionary[natsproto.Subscription, ReferenceType[Subscription]] = WeakKeyDictionary()
         self._reports: set[asyncio.Task[None]] = set()
-        self._is_connecting = False
+        self._status_unopened = self.DISCONNECTED  # the status while there is no client of natsproto
 
     def __repr__(self) -> str:
         return f"<nats client v{__version__}>"
@@ -185,13 +186,12 @@ class Client:
         """Connect. ``flusher_queue_size``, ``flush_timeout`` and ``skip_subject_validation`` have no effect."""
         given = dict(locals())
         del given["self"]
-        if self._is_connecting or not (self._nc is None or self.is_closed):
+        if self._status not in (self.DISCONNECTED, self.CLOSED):
             raise errors.Error("nats: the client is connected")
         callbacks = self._callbacks = Callbacks(given, self._slow_consumer)
         self.options.update({option: value for option, value in given.items() if not option.endswith("_cb")})
         self._urls = compat_options.parse_urls(servers)
-        self._nc, self._is_connecting = None, True
-        self._subs.clear()
+        self._nc, self._status_unopened = None, self.CONNECTING
         try:
             choose = None if reconnect_to_server_handler is None else self._choose
             options = compat_options.options_from(self._urls, given, choose, self._on_event)
@@ -201,7 +201,7 @@ class Client:
                 callbacks.last_error = translate_error(exc)
             raise callbacks.last_error from exc
         finally:
-            self._is_connecting = False
+            self._status_unopened = self.DISCONNECTED
 
     async def _failed(self, where: str, error: BaseException) -> None:
         """Report an exception that a callback raised in one of this package's tasks."""
@@ -230,13 +230,15 @@ class Client:
         return (servers[0] if found is None else found).address, delay
 
     def _slow_consumer(self, event: natsproto.SlowConsumerDetected) -> Exception | None:
-        sub = self._subs.get(event.subscription)
+        found = self._subs.get(event.subscription)
+        sub = None if found is None else found()
         return None if sub is None else errors.SlowConsumerError(event.error.subject, "", sub._id, sub)
 
     # ---------------------------------------------------------------- ending
 
     async def close(self) -> None:
         if self._nc is None:
+            self._status_unopened = self.CLOSED
             if self._callbacks is not None:
                 await self._callbacks.ended()
             return
@@ -328,7 +330,7 @@ class Client:
         sid = self._sid
         sub = Subscription(self, sid, subject, queue or "", is_read=cb is None and future is None)
         ready = self.msg_class is Msg  # natsproto makes the messages as they are
-        handler = None if cb is None else _Callback(cb, self.stats) if ready else self._calling(cb, sid)
+        handler = None if cb is None else _Callback(cb, sub, self.stats) if ready else self._calling(cb, sub)
         if future is not None:
             handler = self._resolving(future, sid)
         try:
@@ -344,14 +346,14 @@ class Client:
             )
         except NatsError as exc:
             raise translate_error(exc) from exc
-        self._subs[sub._source] = sub
+        self._subs[sub._source] = ref(sub)
         return sub
 
-    def _calling(self, cb: Callable[[Msg], Awaitable[None]], sid: int) -> Callable[[natsproto.Message], Any]:
+    def _calling(self, cb: Callable[[Msg], Awaitable[None]], sub: Subscription) -> Callable[[natsproto.Message], Any]:
         message_of = self._message
 
         async def deliver(message: natsproto.Message) -> None:
-            await cb(message_of(message, sid))
+            await cb(message_of(message, sub._id))
 
         return deliver
 
@@ -379,9 +381,6 @@ class Client:
         client = self._opened
         await client._yield_if_needed()
         client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), words)
-
-    def _forget(self, source: natsproto.Subscription) -> None:
-        self._subs.pop(source, None)
 
     def new_inbox(self) -> str:
         return self._opened.new_inbox()
@@ -472,7 +471,7 @@ class Client:
     @property
     def _status(self) -> int:
         if self._nc is None:
-            return self.CONNECTING if self._is_connecting else self.DISCONNECTED
+            return self._status_unopened
         if self._nc.state is State.OPEN and not self._nc.is_connected:
             return self.RECONNECTING
         return _STATES[self._nc.state]
@@ -526,13 +525,13 @@ class Client:
 
 class _Callback(partial[Awaitable[None]]):
     """A callback that counts its messages. natsproto treats a partial of a coroutine function as a coroutine function,
-    so no wrapper coroutine is needed for each message.
+    so no wrapper coroutine is needed for each message. It keeps its subscription, for a program that does not.
     """
 
-    __slots__ = ("_cb", "_stats")  # half of what its own attributes in a dict cost
+    __slots__ = ("_cb", "_stats", "_sub")  # half of what its own attributes in a dict cost
 
-    def __init__(self, cb: Callable[[Msg], Awaitable[None]], stats: dict[str, int]) -> None:
-        self._cb, self._stats = cb, stats
+    def __init__(self, cb: Callable[[Msg], Awaitable[None]], sub: Subscription, stats: dict[str, int]) -> None:
+        self._cb, self._sub, self._stats = cb, sub, stats
 
     def __call__(self, message: Any) -> Awaitable[None]:
         stats = self._stats

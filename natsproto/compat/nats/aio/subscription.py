@@ -29,7 +29,7 @@ class Subscription:
         self._id = id
         self._subject = subject
         self._queue = queue
-        self._messages = _Messages(self) if is_read else None
+        self._is_read = is_read
         self._closed = False
         self._source: natsproto.Subscription | None = None
 
@@ -44,9 +44,9 @@ class Subscription:
     @property
     def messages(self) -> AsyncIterator[Msg]:
         """An iterator over the messages, for subscriptions without a callback."""
-        if self._messages is None:
+        if not self._is_read:
             raise errors.Error("cannot iterate over messages with a non iteration subscription type")
-        return self._messages
+        return _Messages(self)
 
     @property
     def pending_msgs(self) -> int:
@@ -63,7 +63,7 @@ class Subscription:
     async def next_msg(self, timeout: float | None = 1.0) -> Msg:
         """Return the next message. TimeoutError when none arrived within ``timeout`` seconds (None: waits for ever)."""
         self._check_client()
-        if self._messages is None:
+        if not self._is_read:
             raise errors.Error("nats: next_msg cannot be used in async subscriptions")
         try:
             return await self._next(timeout)
@@ -102,13 +102,9 @@ class Subscription:
 
     async def _end(self, limit: int) -> None:
         await self._opened.unsubscribe(limit or None)
-        if not limit:
-            self._conn._forget(self._opened)
 
     async def _finish(self) -> None:
-        source = self._opened
-        await source.drain(self._conn._drain_timeout)
-        self._conn._forget(source)
+        await self._opened.drain(self._conn._drain_timeout)
 
     def _check_client(self) -> None:
         if self._conn.is_closed:

@@ -175,12 +175,16 @@ class JetStreamContext(Buckets):
         if ordered_consumer:
             return await self._subscribe_in_order(stream, config, cb)
         try:
-            consumer = (await self._add_consumer(stream, config, "create" if durable else "")).name
+            found = await self._add_consumer(stream, config, "create" if config.durable_name else "")
         except BadRequestError as exc:
-            if not durable or exc.err_code != CONSUMER_EXISTS:
+            if not config.durable_name or exc.err_code != CONSUMER_EXISTS:
                 raise
-            return await self._bind(await self.consumer_info(stream, durable), queue, cb, manual_ack)
-        return await self.subscribe_bind(stream, config, consumer, cb=cb, manual_ack=manual_ack)
+            found = await self.consumer_info(stream, config.durable_name)
+            _check_bindable(found, queue)
+            if config.durable_name != durable:  # nats-py updates it, with another deliver subject
+                config.deliver_subject = found.config.deliver_subject
+                found = await self._add_consumer(stream, config, "update")
+        return await self.subscribe_bind(stream, found.config, found.name, cb=cb, manual_ack=manual_ack)
 
     async def _bind(
         self, found: api.ConsumerInfo, queue: str | None, cb: Callback | None, manual_ack: bool
