@@ -65,7 +65,7 @@ async def messaging(url: str) -> None:
 async def streams(js: JetStream) -> Stream:
     """Streams and publishing."""
     stream = await js.create_stream(name="ORDERS", subjects=["orders.>"], allow_msg_ttl=True)
-    await stream.update(max_msgs=1_000_000)
+    await js.update_stream("ORDERS", max_msgs=1_000_000)
     await js.publish("orders.eu", b"1", msg_id="o-1")
     await js.publish("orders.eu", b"2", expected_stream="ORDERS", timeout=5)
     ack = await js.publish("orders.eu", b"3", ttl=60)

@@ -5,7 +5,7 @@ The modules of buckets are imported when they are used, which keeps the import o
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar, overload
 
@@ -25,7 +25,7 @@ from natsproto.jetstream._config import (
 )
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._record import amended
+from natsproto.jetstream._record import amended, named_changes
 from natsproto.jetstream._stream import create_or_update_stream, write_stream
 from natsproto.jetstream._stream_manager import StreamManager
 
@@ -46,6 +46,15 @@ _NOT_ASKED_FOR = {"allow_direct", "allow_msg_ttl", "duplicate_window", "mirror_d
 """Fields of a bucket's stream in which clients differ, and with which every operation of the bucket works, except
 ``get_many``, which needs ``allow_direct``.
 """
+_STREAM_FIELDS = {
+    "compression": ("compression",),
+    "history": ("max_msgs_per_subject",),
+    "limit_marker_ttl": ("allow_msg_ttl", "subject_delete_marker_ttl"),
+    "max_value_size": ("max_msg_size",),
+    "mirror": ("mirror", "mirror_direct", "subjects"),
+    "ttl": ("max_age",),
+}
+"""The fields of the stream that a field of a bucket sets; one of the same name if it is not here."""
 _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that matches the stream of every object store."""
 
@@ -73,17 +82,25 @@ class BucketManager(StreamManager):
 
     async def update_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        target: str | KeyValueConfig | None = None,
         /,
         *,
         key_codec: KeyCodec | None = None,
         timeout: Duration | None = None,
-        **fields: Unpack[KeyValueArgs],
+        **changes: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Replace the configuration of a bucket: fields that are not given get their defaults. BucketNotFound;
+        """Change the given fields of the bucket with this name, and no others; a whole KeyValueConfig replaces all.
+
+        Fields of its stream that other clients have set are kept; see ``update_stream``. BucketNotFound;
         InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_key_value``.
         """
-        return await self._write_key_value("UPDATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
+        if target is None or isinstance(target, str):
+            from natsproto.jetstream.kv._bucket import KeyValue
+
+            partial, fields = named_changes(KeyValueConfig, target, changes, "bucket")
+            info = await self._change_bucket(partial, fields, KV_STREAM, KV_SUBJECTS, timeout)
+            return KeyValue.of(self._api, partial.bucket, info, key_codec)
+        return await self._write_key_value("UPDATE", amended(KeyValueConfig, target, changes), key_codec, timeout)
 
     async def create_or_update_key_value(
         self,
@@ -94,7 +111,10 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Replace the configuration of the bucket, or create it. Raises the errors of both."""
+        """Make the bucket exactly this: fields that are not given get their defaults, also those of an existing bucket.
+
+        Raises the errors of ``create_key_value`` and ``update_key_value``.
+        """
         return await self._write_key_value("", amended(KeyValueConfig, config, fields), key_codec, timeout)
 
     @overload
@@ -183,16 +203,24 @@ class BucketManager(StreamManager):
 
     async def update_object_store(
         self,
-        config: ObjectStoreConfig | None = None,
+        target: str | ObjectStoreConfig | None = None,
         /,
         *,
         timeout: Duration | None = None,
-        **fields: Unpack[ObjectStoreArgs],
+        **changes: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Replace the configuration of an object store: fields that are not given get their defaults. BucketNotFound;
+        """Change the given fields of the store with this name, and no others; a whole ObjectStoreConfig replaces all.
+
+        Fields of its stream that other clients have set are kept; see ``update_stream``. BucketNotFound;
         InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_object_store``.
         """
-        return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, config, fields), timeout)
+        if target is None or isinstance(target, str):
+            from natsproto.jetstream.objectstore._store import ObjectStore
+
+            partial, fields = named_changes(ObjectStoreConfig, target, changes, "bucket")
+            info = await self._change_bucket(partial, fields, OBJECT_STREAM, OBJECT_SUBJECTS, timeout)
+            return ObjectStore(self._api, partial.bucket, info)
+        return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, target, changes), timeout)
 
     async def create_or_update_object_store(
         self,
@@ -202,7 +230,10 @@ class BucketManager(StreamManager):
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Replace the configuration of the object store, or create it. Raises the errors of both."""
+        """Make the store exactly this: fields that are not given get their defaults, also those of an existing store.
+
+        Raises the errors of ``create_object_store`` and ``update_object_store``.
+        """
         return await self._write_object_store("", amended(ObjectStoreConfig, config, fields), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
@@ -276,6 +307,26 @@ class BucketManager(StreamManager):
                 elif info.config.allow_msg_ttl and not stream.allow_msg_ttl:
                     return await write_stream(self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout)
                 raise
+
+    async def _change_bucket(
+        self,
+        partial: KeyValueConfig | ObjectStoreConfig,
+        changes: Mapping[str, object],
+        prefix: str,
+        subjects: str,
+        timeout: Duration | None,
+    ) -> StreamInfo:
+        """Change the fields of a bucket's stream that these fields of the bucket set, and no others."""
+        partial.to_stream()  # checks them before anything is sent
+        config = (await self._bucket_info(prefix, subjects, partial.bucket, timeout)).config
+        wanted = type(partial).from_stream(config).replace(**changes).to_stream()
+        fields = {name: getattr(wanted, name) for change in changes for name in _STREAM_FIELDS.get(change, (change,))}
+        if config.allow_msg_ttl:
+            fields["allow_msg_ttl"] = True  # it cannot be unset
+        if "ttl" in changes and 0 < wanted.max_age < config.duplicate_window:
+            fields["duplicate_window"] = wanted.max_age  # it cannot be longer, and a bucket has no field for it
+        with bucket_errors(partial.bucket):
+            return await write_stream(self._api, "UPDATE", config.replace(**fields), False, timeout)
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"

@@ -32,12 +32,14 @@ from natsproto.jetstream._info import (
     StreamInfo,
 )
 from natsproto.jetstream._listing import Listing, Page
-from natsproto.jetstream._record import amended
+from natsproto.jetstream._record import amended, named_changes
 
 if TYPE_CHECKING:
     from typing import Unpack
 
     from natsproto.jetstream._arguments import ConsumerArgs
+
+_FILTERS = {"filter_subject", "filter_subjects"}
 
 
 class ConsumerManager:
@@ -72,15 +74,27 @@ class ConsumerManager:
 
     async def update_consumer(
         self,
-        config: ConsumerConfig | None = None,
+        target: str | ConsumerConfig | None = None,
         /,
         *,
         pedantic: bool = False,
         timeout: Duration | None = None,
-        **fields: Unpack[ConsumerArgs],
+        **changes: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Replace the configuration of the consumer with this name. ConsumerNotFound when there is none."""
-        return await self._write_consumer("update", config, fields, pedantic, timeout)
+        """Change the given fields of the consumer with this name, and no others; a whole ConsumerConfig replaces all.
+
+        The consumer is read, and written with the changes; see ``JetStream.update_stream``. ``filter_subject`` and
+        ``filter_subjects`` replace each other. ConsumerNotFound; InvalidConsumerConfig for fields that cannot be
+        changed; otherwise as ``create_consumer``.
+        """
+        if target is None or isinstance(target, str):
+            partial, fields = named_changes(ConsumerConfig, target, changes, "durable_name", "name")
+            partial.check()  # before anything is sent
+            config = (await self.consumer_info(partial.durable_name, timeout=timeout)).config
+            if not _FILTERS.isdisjoint(fields):
+                config = config.replace(filter_subject="", filter_subjects=())
+            return await self._write_consumer("update", config.replace(**fields), {}, pedantic, timeout)
+        return await self._write_consumer("update", target, changes, pedantic, timeout)
 
     async def create_or_update_consumer(
         self,
@@ -91,7 +105,10 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Create the consumer, or replace the configuration of an existing one."""
+        """Make the consumer exactly this: fields that are not given get their defaults, also those of an existing one.
+
+        Raises the errors of ``create_consumer`` and ``update_consumer``.
+        """
         return await self._write_consumer("", config, fields, pedantic, timeout)
 
     async def consumer(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> PullConsumer:

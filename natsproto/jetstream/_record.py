@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar, cast
 
 from natsproto._value import did_you_mean
+from natsproto.errors import ConfigError
 
 if TYPE_CHECKING:
     import dataclasses
@@ -181,6 +182,25 @@ def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
             "single fields are named arguments, names of things too"
         )
     return record.replace(**fields)
+
+
+def named_changes(
+    kind: type[R], given: str | None, fields: Mapping[str, object], *keys: str
+) -> tuple[R, dict[str, object]]:
+    """Return a record of the name and the changes alone, and the changes. The name may be one of the fields, too.
+
+    TypeError without a name; ConfigError for two names.
+    """
+    changes = dict(fields)
+    names = [] if given is None else [given]
+    names += [cast("str", changes.pop(key)) for key in keys if key in changes]
+    if not names:
+        raise TypeError(f"the {keys[0]} is needed to update it: pass it first")
+    partial = kind(**{keys[0]: names[0], **changes})
+    for other in names:
+        if other != names[0]:
+            raise ConfigError(keys[0], other, f"differs from {names[0]!r}, which cannot be renamed")
+    return partial, changes
 
 
 def changed(record: R, values: Mapping[str, object]) -> R:

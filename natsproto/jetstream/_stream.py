@@ -34,7 +34,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
 )
 from natsproto.jetstream._multi_last import MultiLastGet
-from natsproto.jetstream._record import amended
+from natsproto.jetstream._record import amended, named_changes
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 
@@ -136,17 +136,24 @@ class Stream(ConsumerManager):
         timeout: Duration | None = None,
         **changes: Unpack[StreamArgs],
     ) -> StreamInfo:
-        """Replace the configuration by ``config``, or change only the given fields of the current one.
+        """Change the given fields, and no others; a whole StreamConfig replaces all. See ``JetStream.update_stream``.
 
         ConfigError when ``config`` is for another stream; InvalidStreamConfig for fields that cannot be changed;
         UnsupportedByServer when an older server ignored a field. ``pedantic`` (server 2.11) makes the server reject
         values that it would otherwise adjust.
         """
         if config is None:
-            config = (await self.info(timeout=timeout)).config
+            return await self._change(*named_changes(StreamConfig, self.name, changes, "name"), pedantic, timeout)
         config = amended(StreamConfig, config, changes)
         if config.name != self.name:
             raise ConfigError("name", config.name, f"this is {self._description}: a stream cannot be renamed")
+        return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
+
+    async def _change(
+        self, partial: StreamConfig, changes: Mapping[str, object], pedantic: bool, timeout: Duration | None
+    ) -> StreamInfo:
+        partial.check()  # before anything is sent
+        config = (await self.info(timeout=timeout)).config.replace(**changes)
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:

@@ -15,7 +15,7 @@ from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo, StreamNamesPage, StreamPage
 from natsproto.jetstream._listing import Listing, Page
-from natsproto.jetstream._record import amended
+from natsproto.jetstream._record import amended, named_changes
 from natsproto.jetstream._stream import Stream, create_or_update_stream, write_stream
 from natsproto.protocol.subject import subscribe_subject
 
@@ -71,19 +71,26 @@ class StreamManager:
 
     async def update_stream(
         self,
-        config: StreamConfig | None = None,
+        target: str | StreamConfig | None = None,
         /,
         *,
         pedantic: bool = False,
         timeout: Duration | None = None,
-        **fields: Unpack[StreamArgs],
+        **changes: Unpack[StreamArgs],
     ) -> Stream:
-        """Replace the configuration of a stream: fields that are not given get their defaults.
+        """Change the given fields of the stream with this name, and no others; a whole StreamConfig replaces all.
 
-        Use ``Stream.update`` to change single fields. StreamNotFound; InvalidStreamConfig for fields that cannot be
+        The stream is read, and written with the changes, also with fields that this version does not know. Records such
+        as ``placement``, lists and maps are replaced as a whole. The server cannot compare: a change that another
+        client makes between the two requests is lost. StreamNotFound; InvalidStreamConfig for fields that cannot be
         changed; otherwise as ``create_stream``.
         """
-        wanted = amended(StreamConfig, config, fields)
+        if target is None or isinstance(target, str):
+            partial, fields = named_changes(StreamConfig, target, changes, "name")
+            handle = self._stream(partial.name, None)
+            await handle._change(partial, fields, pedantic, timeout)
+            return handle
+        wanted = amended(StreamConfig, target, changes)
         return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
 
     async def create_or_update_stream(
@@ -95,7 +102,10 @@ class StreamManager:
         timeout: Duration | None = None,
         **fields: Unpack[StreamArgs],
     ) -> Stream:
-        """Replace the configuration of the stream, or create it. Raises the errors of both."""
+        """Make the stream exactly this: fields that are not given get their defaults, also those of an existing stream.
+
+        Raises the errors of ``create_stream`` and ``update_stream``.
+        """
         wanted = amended(StreamConfig, config, fields)
         return self._stream(wanted.name, await create_or_update_stream(self._api, wanted, pedantic, timeout))
 

@@ -168,7 +168,7 @@ async def test_update_of_the_context_and_of_the_stream(
     stream = await memory_stream(jetstream, max_msgs=10, max_bytes=1000)
     changed = await stream.update(max_msgs=20)
     assert (changed.config.max_msgs, changed.config.max_bytes) == (20, 1000)
-    whole = await jetstream.update_stream(name="S", subjects=["s.>"], storage="memory", max_msgs=30)
+    whole = await jetstream.update_stream(StreamConfig(name="S", subjects=["s.>"], storage="memory", max_msgs=30))
     assert (whole.cached_info.config.max_msgs, whole.cached_info.config.max_bytes) == (30, -1)
 
 
@@ -180,7 +180,7 @@ async def test_stream_cannot_be_renamed_by_an_update(jetstream: JetStream) -> No
 
 async def test_create_or_update_does_what_is_needed(jetstream: JetStream) -> None:
     with pytest.raises(errors.StreamNotFound):
-        await jetstream.update_stream(name="S")
+        await jetstream.update_stream("S")
     await jetstream.create_or_update_stream(name="S", storage="memory", max_msgs=1)
     stream = await jetstream.create_or_update_stream(name="S", storage="memory", max_msgs=2)
     assert stream.cached_info.config.max_msgs == 2
@@ -465,7 +465,7 @@ async def test_create_update_and_create_or_update_consumers(jetstream: JetStream
     with pytest.raises(errors.ConsumerNotFound, match="consumer 'c' of stream 'S'"):
         await consumer.info()
     with pytest.raises(ConfigError, match="is needed to update"):
-        await stream.update_consumer(max_deliver=1)
+        await stream.update_consumer(ConsumerConfig(), max_deliver=1)
 
 
 async def test_consumer_lists_have_several_pages(jetstream: JetStream) -> None:

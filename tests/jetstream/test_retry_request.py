@@ -17,6 +17,7 @@ from natsproto.errors import (
     LimitReached,
     RequestTimeout,
 )
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
 from natsproto.testing import Server, run_cluster
@@ -42,11 +43,13 @@ TWICE: dict[str, Call] = {
 }
 ONCE: dict[str, Call] = {
     "STREAM.DELETE.S": lambda js: js.delete_stream("S"),
-    "STREAM.UPDATE.S": lambda js: js.update_stream(name="S"),
+    "STREAM.UPDATE.S": lambda js: js.update_stream(StreamConfig(name="S")),
     "STREAM.PURGE.S": lambda js: _bound(js, lambda stream: stream.purge()),
     "STREAM.MSG.DELETE.S": lambda js: _bound(js, lambda stream: stream.delete_message(1)),
     "CONSUMER.CREATE.S": lambda js: _bound(js, lambda stream: stream.create_consumer()),
-    "CONSUMER.CREATE.S.d": lambda js: _bound(js, lambda stream: stream.update_consumer(durable_name="d")),
+    "CONSUMER.CREATE.S.d": lambda js: _bound(
+        js, lambda stream: stream.update_consumer(ConsumerConfig(durable_name="d"))
+    ),
     "CONSUMER.DELETE.S.d": lambda js: _bound(js, lambda stream: stream.delete_consumer("d")),
     "META.LEADER.STEPDOWN": lambda js: js.admin.step_down_meta_leader(),
 }
