@@ -53,7 +53,7 @@ class MessageRetried(Event):
 
     stream: str
     consumer: str
-    sequence: int
+    seq: int
     attempt: int
     delay: float
     error: BaseException
@@ -67,13 +67,13 @@ class MessageDeadLettered(Event):
 
     stream: str
     consumer: str
-    sequence: int
+    seq: int
     attempts: int
     dead_letter_subject: str
     error: BaseException | None
 
     level = logging.WARNING
-    line = "message %(sequence)d of stream %(stream)r is a dead letter after %(attempts)d attempts of %(consumer)r"
+    line = "message %(seq)d of stream %(stream)r is a dead letter after %(attempts)d attempts of %(consumer)r"
 
 
 class RetryPolicy(Value):
@@ -193,7 +193,7 @@ class Retry:
                 MessageRetried(
                     stream=metadata.stream,
                     consumer=metadata.consumer,
-                    sequence=metadata.stream_seq,
+                    seq=metadata.stream_seq,
                     attempt=metadata.num_delivered,
                     delay=delay,
                     error=error,
@@ -219,7 +219,7 @@ class Retry:
             MessageDeadLettered(
                 stream=metadata.stream,
                 consumer=metadata.consumer,
-                sequence=metadata.stream_seq,
+                seq=metadata.stream_seq,
                 attempts=metadata.num_delivered,
                 dead_letter_subject=subject,
                 error=error,
@@ -242,7 +242,7 @@ class Retry:
 class DeadLetter(Value):
     """A decoded dead letter: the original message, and the error of the last attempt.
 
-    ``sequence`` is the message's sequence in ``stream``, from which ``consumer`` delivered it. ``headers`` are the
+    ``seq`` is the message's sequence in ``stream``, from which ``consumer`` delivered it. ``headers`` are the
     original ones without those that servers act upon (``Nats-…``).
     """
 
@@ -250,7 +250,7 @@ class DeadLetter(Value):
     data: bytes
     headers: Headers
     stream: str
-    sequence: int
+    seq: int
     consumer: str
     attempts: int
     error_type: str
@@ -269,7 +269,7 @@ class DeadLetter(Value):
                 data=message.data,
                 headers=Headers(_original(headers)),
                 stream=headers.get(STREAM_HEADER) or "",
-                sequence=int(headers.get(SEQUENCE_HEADER) or 0),
+                seq=int(headers.get(SEQUENCE_HEADER) or 0),
                 consumer=headers.get(CONSUMER_HEADER) or "",
                 attempts=int(headers.get(ATTEMPTS_HEADER) or 0),
                 error_type=headers.get(ERROR_TYPE_HEADER) or "",
@@ -299,13 +299,13 @@ async def replay(
     """
     letters = await js.stream(stream)
     last = (await letters.info()).state.last_seq
-    number, sequence = 0, 1
-    while sequence <= last:
+    number, seq = 0, 1
+    while seq <= last:
         try:
-            message = await letters.get_next_message(subject, start_sequence=sequence)
+            message = await letters.get_next_message(subject, start_seq=seq)
         except MessageNotFound:
             break
-        sequence = message.seq + 1
+        seq = message.seq + 1
         if message.seq > last or SUBJECT_HEADER not in message.headers:
             continue
         letter = DeadLetter.of(message)

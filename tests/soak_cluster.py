@@ -138,7 +138,7 @@ class Readers:
         consumer = await self.stream.create_consumer(durable_name="all", ack_wait=5, num_replicas=3)
 
         async def handle(message: JsMessage) -> None:
-            self.handled[message.stream_seq] += 1
+            self.handled[message.seq] += 1
             if self.book.chance.random() < 0.01:
                 raise ValueError("once in a while")
 
@@ -150,9 +150,9 @@ class Readers:
     async def _in_order(self) -> None:
         async with self.stream.ordered_consumer() as ordered, ordered.messages() as messages:
             async for message in messages:
-                if message.stream_seq != self.ordered + 1:
-                    self.book.wrong.append(f"ordered: {message.stream_seq} behind {self.ordered}")
-                self.ordered = message.stream_seq
+                if message.seq != self.ordered + 1:
+                    self.book.wrong.append(f"ordered: {message.seq} behind {self.ordered}")
+                self.ordered = message.seq
 
     async def __aexit__(self, *_: object) -> None:
         await self.consumption.stop()

@@ -96,7 +96,6 @@ PARTS = {
     "JsMessage.of": "js.message makes one",
     "JsMessage.position": "metadata has it",
     "JsMessage.respond": "whoever published it got the answer of the stream; ack is what answers here",
-    "JsMessage.stream_seq": "metadata has it",
     "KeyValue.of": INSIDE,
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',

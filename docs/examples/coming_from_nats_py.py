@@ -92,7 +92,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
     handled: list[int] = []
 
     async def handler(message: JsMessage) -> None:
-        handled.append(message.metadata.stream_seq)
+        handled.append(message.seq)
 
     consumer = await stream.create_consumer(durable_name="billing", filter_subject="orders.>", ack_wait=30)
     consumer = await stream.consumer("billing", bind=True)
@@ -102,7 +102,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
     msg = await consumer.next()
     await msg.in_progress()
     await msg.ack_sync(timeout=1)
-    print(f"number {msg.metadata.stream_seq} came {msg.metadata.num_delivered} times")
+    print(f"number {msg.seq} came {msg.metadata.num_delivered} times")
     assert (await consumer.info()).num_ack_pending == 0
     assert await consumer.fetch(10, no_wait=True) == []
 

@@ -20,7 +20,7 @@ async def main() -> None:
         billing = await stream.create_consumer(durable_name="billing")
         for message in await billing.fetch(2):
             await message.ack()
-            print(f"billed {message.metadata.stream_seq}: {message.data.decode()}")
+            print(f"billed {message.seq}: {message.data.decode()}")
         async with billing.messages(stop_after=3) as messages:
             async for message in messages:
                 await message.ack_sync()

@@ -33,7 +33,7 @@ def main() -> None:
         consumer = stream.create_consumer(durable_name="billing")
         for message in consumer.fetch(5, timeout=2):
             message.ack()
-            print(f"{message.subject} {message.data.decode()} was number {message.metadata.stream_seq}")
+            print(f"{message.subject} {message.data.decode()} was number {message.seq}")
 
         settings = js.create_key_value(bucket="settings", history=5, limit_marker_ttl=60)
         with settings.lock("painter") as lock:  # of all scripts that do this, one at a time is here

@@ -123,7 +123,7 @@ class ConsumerManager:
         config: ConsumerConfig | None = None,
         /,
         *,
-        start_sequence: int | None = None,
+        start_seq: int | None = None,
         start_time: datetime | None = None,
         push: bool = False,
         name_prefix: str = "",
@@ -131,7 +131,7 @@ class ConsumerManager:
     ) -> OrderedConsumer:
         """Return an ordered consumer, which delivers each message once and in order (ADR-17), also after outages.
 
-        It sends nothing until it is read. ``start_sequence``, ``start_time`` or ``deliver_policy`` (default: all) is
+        It sends nothing until it is read. ``start_seq``, ``start_time`` or ``deliver_policy`` (default: all) is
         its start. Other fields are ``filter_subjects``, ``headers_only``, ``replay_policy`` …; ConfigError for fields
         that an ordered consumer sets itself. With ``push`` it is a push consumer with flow control: the first message
         comes a round trip earlier, and there is no ``fetch`` and ``next``. ``idle_heartbeat`` is the interval of its
@@ -141,12 +141,12 @@ class ConsumerManager:
         if push and not fields.get("flow_control", True):
             raise ConfigError("flow_control", False, "is required for an ordered push consumer")
         config = amended(ConsumerConfig, config, fields)
-        if start_sequence is not None:
-            start_sequence = check_stream_sequence("start_sequence", start_sequence)
-            config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_sequence)
+        if start_seq is not None:
+            start_seq = check_stream_sequence("start_seq", start_seq)
+            config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_seq)
         if start_time is not None:
-            if start_sequence is not None:
-                raise ConfigError("start_time", start_time, "cannot be given together with start_sequence")
+            if start_seq is not None:
+                raise ConfigError("start_time", start_time, "cannot be given together with start_seq")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
         stream_created = NEVER if self._info is None else self._info.created
         return self._ordered(
@@ -247,10 +247,10 @@ class ConsumerManager:
         await self._consumer(name, None).unpin(priority_group, timeout=timeout)
 
     async def reset_consumer(
-        self, name: str, sequence: int | None = None, *, timeout: Duration | None = None
+        self, name: str, seq: int | None = None, *, timeout: Duration | None = None
     ) -> ConsumerReset:
         """Make a consumer deliver again from a sequence. See PullConsumer.reset."""
-        return await self._consumer(name, None).reset(sequence, timeout=timeout)
+        return await self._consumer(name, None).reset(seq, timeout=timeout)
 
     async def _write_consumer(
         self,

@@ -165,19 +165,19 @@ class Stream(ConsumerManager):
         *,
         subject: str = "",
         keep: int = 0,
-        sequence: int = 0,
+        seq: int = 0,
         timeout: Duration | None = None,
     ) -> int:
         """Remove all messages, or those on subjects that match ``subject``; return the number of removed messages.
 
-        ``sequence``: remove only messages before it. ``keep``: the number of newest messages to keep. ConfigError when
+        ``seq``: remove only messages before it. ``keep``: the number of newest messages to keep. ConfigError when
         both are given; StreamProtected when the stream does not allow it.
         """
         body: dict[str, object] = {}
         if subject:
             subscribe_subject(subject)
             body["filter"] = subject
-        body |= _nonzero("keep", "keep", keep) | _nonzero("seq", "sequence", sequence)
+        body |= _nonzero("keep", "keep", keep) | _nonzero("seq", "seq", seq)
         if "keep" in body and "seq" in body:
             raise ConfigError("keep", keep, "cannot be given together with a sequence")
         done = await self._api.call_for(
@@ -185,13 +185,13 @@ class Stream(ConsumerManager):
         )
         return done.purged
 
-    async def delete_message(self, sequence: int, *, erase: bool = False, timeout: Duration | None = None) -> None:
+    async def delete_message(self, seq: int, *, erase: bool = False, timeout: Duration | None = None) -> None:
         """Delete one message; ``erase`` overwrites it with random data first, which is slower.
 
         MessageNotFound; StreamProtected when the stream does not allow it.
         """
-        body = {"seq": check_stream_sequence("sequence", sequence), "no_erase": not erase}
-        operation = f"delete message {sequence} of {self._description}"
+        body = {"seq": check_stream_sequence("seq", seq), "no_erase": not erase}
+        operation = f"delete message {seq} of {self._description}"
         await self._api.call_expecting_success(
             f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
         )
@@ -236,15 +236,15 @@ class Stream(ConsumerManager):
     # ---------------------------------------------------------------- one message
 
     async def get_message(
-        self, sequence: int, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
+        self, seq: int, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
     ) -> RawMessage:
         """Return the message with this sequence. MessageNotFound when there is none, or it was removed.
 
         ``headers=False`` omits the publisher's headers (``no_hdr``, ADR-31). The leader returns such a message, here
         and in the two methods below, since a direct get would also omit sequence, subject and time.
         """
-        body = {"seq": check_stream_sequence("sequence", sequence)}
-        return await self._get(body, "", headers, direct, f"message {sequence} of {self._description}", timeout)
+        body = {"seq": check_stream_sequence("seq", seq)}
+        return await self._get(body, "", headers, direct, f"message {seq} of {self._description}", timeout)
 
     async def get_last_message(
         self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
@@ -259,7 +259,7 @@ class Stream(ConsumerManager):
         self,
         subject: str = ">",
         *,
-        start_sequence: int | None = None,
+        start_seq: int | None = None,
         start_time: datetime | None = None,
         headers: bool = True,
         direct: bool = True,
@@ -271,7 +271,7 @@ class Stream(ConsumerManager):
         UnsupportedByServer when the server does not know start times.
         """
         subscribe_subject(subject)
-        body = {**_start_fields(start_sequence, start_time), "next_by_subj": subject}
+        body = {**_start_fields(start_seq, start_time), "next_by_subj": subject}
         operation = f"next message of {subject!r} in {self._description}"
         message = await self._get(body, "", headers, direct, operation, timeout)
         if start_time is not None:
@@ -305,7 +305,7 @@ class Stream(ConsumerManager):
         self,
         *,
         subject: str = "",
-        start_sequence: int | None = None,
+        start_seq: int | None = None,
         start_time: datetime | None = None,
         batch: int | None = None,
         max_bytes: int | None = None,
@@ -314,7 +314,7 @@ class Stream(ConsumerManager):
     ) -> StoredMessages:
         """Return messages in order (ADR-31), for ``async for`` or ``batches()``; ``subject`` may have wildcards.
 
-        They start with the first message, or at ``start_sequence`` or ``start_time``. The limits are ``batch`` messages
+        They start with the first message, or at ``start_seq`` or ``start_time``. The limits are ``batch`` messages
         and ``max_bytes`` bytes of subjects, headers and payloads (one message may exceed it); without limits they end
         at the end of the stream. Deleted messages are skipped. The next page is requested while one is read.
 
@@ -326,7 +326,7 @@ class Stream(ConsumerManager):
         if subject:
             subscribe_subject(subject)
             body["next_by_subj"] = subject
-        first = _start_fields(start_sequence, start_time)
+        first = _start_fields(start_seq, start_time)
         cursor = PageCursor(body, first, limit=_positive("batch", batch), max_bytes=_positive("max_bytes", max_bytes))
         operation = f"messages of {self._description}"
         run = BatchGet(
@@ -345,14 +345,14 @@ class Stream(ConsumerManager):
         self,
         subjects: Iterable[str],
         *,
-        up_to_sequence: int | None = None,
+        up_to_seq: int | None = None,
         up_to_time: datetime | None = None,
         batch: int | None = None,
         timeout: Duration | None = None,
     ) -> StoredMessages:
         """Return the newest message on every subject that matches, as a snapshot (ADR-31).
 
-        ``up_to_sequence`` and ``up_to_time`` (inclusive) choose a time in the past, as far as the stream still has its
+        ``up_to_seq`` and ``up_to_time`` (inclusive) choose a time in the past, as far as the stream still has its
         messages. Without them the snapshot is of now; in a stream that keeps only the newest message of a subject, a
         message published during the read may be returned in place of the older one. At most ``batch`` messages are
         returned. Up to 1,024 subjects are in the order of the stream; more are requested a thousand at a time, each
@@ -370,11 +370,11 @@ class Stream(ConsumerManager):
         for subject in wanted:
             subscribe_subject(subject)
         up_to: dict[str, object] = {}
-        if up_to_sequence is not None:
-            up_to["up_to_seq"] = check_stream_sequence("up_to_sequence", up_to_sequence)
+        if up_to_seq is not None:
+            up_to["up_to_seq"] = check_stream_sequence("up_to_seq", up_to_seq)
         if up_to_time is not None:
             if up_to:
-                raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_sequence")
+                raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_seq")
             # A nanosecond is added because the server (2.15) excludes a message stored at this time.
             _time_text("up_to_time", up_to_time)
             up_to["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
@@ -432,9 +432,9 @@ async def create_or_update_stream(
 
 def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, object]:
     if time is None:
-        return {"seq": 1 if sequence is None else check_stream_sequence("start_sequence", sequence)}
+        return {"seq": 1 if sequence is None else check_stream_sequence("start_seq", sequence)}
     if sequence is not None:
-        raise ConfigError("start_time", time, "cannot be given together with start_sequence")
+        raise ConfigError("start_time", time, "cannot be given together with start_seq")
     return {"start_time": _time_text("start_time", time)}
 
 

@@ -125,7 +125,7 @@ async def _matching_bounds(source: Stream, subjects: tuple[str, ...], first: int
     firsts, lasts = [last + 1], [0]
     for subject in subjects:
         try:
-            firsts.append((await source.get_next_message(subject, start_sequence=first)).seq)
+            firsts.append((await source.get_next_message(subject, start_seq=first)).seq)
             lasts.append((await source.get_last_message(subject)).seq)
         except MessageNotFound:
             pass
@@ -250,7 +250,7 @@ class RangeReader:
 
     async def _read_consumer(self, source: Stream) -> AsyncGenerator[MessageList]:
         consumer = source.ordered_consumer(
-            start_sequence=self._range.start,
+            start_seq=self._range.start,
             filter_subjects=without_covered(self._subjects),
             headers_only=self._headers_only,
             inactive_threshold=INACTIVE_THRESHOLD_S,
@@ -306,7 +306,7 @@ class RangeReader:
         while start <= self._range.end:
             asked = self._pace.next()
             count = 0
-            pages = source.get_batch(subject=subject, start_sequence=start, batch=asked).batches()
+            pages = source.get_batch(subject=subject, start_seq=start, batch=asked).batches()
             async with aclosing(pages):
                 async for came in pages:
                     count += len(came)
@@ -318,7 +318,7 @@ class RangeReader:
     async def _direct_pages_by_subject(self, source: Stream) -> AsyncGenerator[list[RawMessage]]:
         start, end = self._range.start, self._range.end
         pages = [
-            source.get_batch(subject=subject, start_sequence=start, batch=end - start + 1).batches()
+            source.get_batch(subject=subject, start_seq=start, batch=end - start + 1).batches()
             for subject in self._subjects
         ]
         async with aclosing(_merged(pages)) as found:

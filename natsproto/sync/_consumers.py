@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
     from natsproto.jetstream._info import ConsumerInfo
     from natsproto.jetstream._message import Metadata
+    from natsproto.jetstream._timestamp import Timestamp
 
 V = TypeVar("V")
 _NO_CALLBACKS = {"consume": "the blocking client calls no callbacks: iterate messages(), in a thread if need be"}
@@ -42,6 +43,21 @@ class JsMessage(Received[message.JsMessage]):
     def metadata(self) -> Metadata:
         """The stream, consumer, sequences and delivery count of the message."""
         return self._inner.metadata
+
+    @property
+    def stream(self) -> str:
+        """The name of the stream."""
+        return self._inner.stream
+
+    @property
+    def seq(self) -> int:
+        """The sequence in the stream."""
+        return self._inner.seq
+
+    @property
+    def time(self) -> Timestamp:
+        """The time when the stream stored it, to the nanosecond."""
+        return self._inner.time
 
     @property
     def is_acked(self) -> bool:
@@ -249,9 +265,9 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
         return self._inner.stream_name
 
     @property
-    def last_sequence(self) -> int:
+    def last_seq(self) -> int:
         """The stream sequence of the last message received, 0 before the first."""
-        return self._inner.last_sequence
+        return self._inner.last_seq
 
     def next(self, timeout: Duration = 5.0) -> JsMessage:
         """Return the next message. RequestTimeout when none arrived within ``timeout`` seconds; ConnectionClosed when

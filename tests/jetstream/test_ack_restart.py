@@ -35,7 +35,7 @@ async def test_consume_ack_sync_server_killed(nats_server: Server, concurrency: 
         handled: list[int] = []
 
         async def handle(message: JsMessage) -> None:
-            handled.append(message.stream_seq)
+            handled.append(message.seq)
             if len(handled) == before:
                 nats_server.kill()
                 await eventually(lambda: not nc.is_connected)
@@ -62,9 +62,9 @@ async def test_forgotten_messages_dropped(nats_server: Server) -> None:
 
         async def read_one() -> None:
             message = await messages.next()
-            if message.stream_seq in read[-1]:
-                doubles.append(message.stream_seq)
-            read[-1].add(message.stream_seq)
+            if message.seq in read[-1]:
+                doubles.append(message.seq)
+            read[-1].add(message.seq)
             with contextlib.suppress(DeliveryUnknown):
                 await message.ack_sync()
 
@@ -88,7 +88,7 @@ async def test_consume_ack_sync_server_stopped(nats_server: Server) -> None:
         handled: list[int] = []
 
         async def handle(message: JsMessage) -> None:
-            handled.append(message.stream_seq)
+            handled.append(message.seq)
             await asyncio.sleep(0)
 
         async with consumer.consume(handle, on_success="ack_sync", concurrency=32, stop_after=1000) as consumption:

@@ -265,9 +265,10 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
     )
     message = JsMessage("s", subject.encode(), b"", None)
     assert message.position == ("C", 4, 3)
-    assert message.stream_seq == 3
+    assert (message.stream, message.time) == ("S", WHEN)
+    assert message.seq == 3
     assert message.reply == subject  # a str from here on
-    assert message.stream_seq == 3
+    assert message.seq == 3
 
 
 def test_metadata_is_a_value() -> None:
@@ -312,7 +313,7 @@ def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: 
     message = JsMessage("s", subject.encode(), b"", None)
     if looked_at:
         assert message.reply == subject
-    for attribute in ("stream_seq", "position"):
+    for attribute in ("seq", "position"):
         with pytest.raises(LocalProtocolError, match=r"is not an ack subject|was not delivered by a consumer"):
             getattr(message, attribute)
 

@@ -51,7 +51,7 @@ async def test_restored_stream_is_the_one_that_was_saved(
 ) -> None:
     stream = await make(jetstream, nats_client)
     await stream.delete_message(5)
-    await stream.purge(sequence=3)
+    await stream.purge(seq=3)
     consumer = await stream.create_consumer(durable_name="c")
     before = await contents(stream)
     steps: list[Progress] = []

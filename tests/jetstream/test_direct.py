@@ -114,7 +114,7 @@ async def test_direct_get_with_headers_like_the_servers(
         await stream.get_message(2, direct=False),
         await stream.get_last_message("s.a"),
         await stream.get_next_message("s.a"),
-        *[message async for message in stream.get_batch(start_sequence=2)],
+        *[message async for message in stream.get_batch(start_seq=2)],
         *[message async for message in stream.get_last_messages(["s.a"])],
     ]
     assert len(found) == 6
@@ -190,14 +190,14 @@ async def test_next_message_from_a_sequence_or_a_time_on(jetstream: JetStream, n
     for direct in either_way(stream):
         assert (await stream.get_next_message(direct=direct)).seq == 1
         assert (await stream.get_next_message("s.b", direct=direct)).seq == 2
-        assert (await stream.get_next_message("s.a", start_sequence=2, direct=direct)).seq == 3
+        assert (await stream.get_next_message("s.a", start_seq=2, direct=direct)).seq == 3
         assert (await stream.get_next_message(start_time=third, direct=direct)).seq == 3
         assert (await stream.get_next_message("s.b", start_time=third, direct=direct)).seq == 4
-        for start in ({"start_sequence": 5}, {"start_time": datetime.now(UTC) + timedelta(hours=1)}):
+        for start in ({"start_seq": 5}, {"start_time": datetime.now(UTC) + timedelta(hours=1)}):
             with pytest.raises(errors.MessageNotFound):
                 await stream.get_next_message(direct=direct, **start)
     with pytest.raises(ConfigError, match="together"):
-        await stream.get_next_message(start_sequence=1, start_time=third)
+        await stream.get_next_message(start_seq=1, start_time=third)
     with pytest.raises(ConfigError, match="naive"):
         await stream.get_next_message(start_time=datetime(2024, 1, 1))
 
@@ -220,9 +220,9 @@ async def test_get_from_the_leader_without_direct_get(jetstream: JetStream, nats
     for handle in (stream, await jetstream.stream("S", bind=True)):
         assert (await handle.get_message(1)).seq == 1
         assert (await handle.get_last_message("s.a")).seq == 3
-        assert (await handle.get_next_message("s.a", start_sequence=2)).seq == 3
+        assert (await handle.get_next_message("s.a", start_seq=2)).seq == 3
         assert await sequences(aiter(handle.get_batch())) == [1, 3]
-        assert await sequences(aiter(handle.get_batch(subject="s.a", start_sequence=2, batch=5))) == [3]
+        assert await sequences(aiter(handle.get_batch(subject="s.a", start_seq=2, batch=5))) == [3]
         assert [len(batch) async for batch in handle.get_batch(batch=1).batches()] == [1]
         with pytest.raises(UnsupportedByServer, match="allow_direct"):
             await sequences(aiter(handle.get_last_messages(["s.>"])))
@@ -276,16 +276,16 @@ async def test_batch_is_chosen_by_subject_start_and_size(jetstream: JetStream, n
         if number == 10:
             since = (await stream.get_message(10)).time
     assert await sequences(aiter(stream.get_batch(subject="s.a"))) == list(range(3, 31, 3))
-    assert await sequences(aiter(stream.get_batch(subject="s.a", start_sequence=10, batch=3))) == [12, 15, 18]
+    assert await sequences(aiter(stream.get_batch(subject="s.a", start_seq=10, batch=3))) == [12, 15, 18]
     assert await sequences(aiter(stream.get_batch(start_time=since, batch=3))) == [10, 11, 12]
     assert await sequences(aiter(stream.get_batch(start_time=since, subject="s.a"))) == list(range(12, 31, 3))
     assert len(await sequences(aiter(stream.get_batch(max_bytes=980)))) == 10, "98 bytes each"
     assert len(await sequences(aiter(stream.get_batch(max_bytes=981)))) == 11
     assert len(await sequences(aiter(stream.get_batch(max_bytes=1)))) == 1
-    assert [message.num_pending async for message in stream.get_batch(start_sequence=28)] == [2, 1, 0]
-    for nothing in ({"subject": "s.none"}, {"start_sequence": 31}, {"start_time": datetime.now(UTC)}):
+    assert [message.num_pending async for message in stream.get_batch(start_seq=28)] == [2, 1, 0]
+    for nothing in ({"subject": "s.none"}, {"start_seq": 31}, {"start_time": datetime.now(UTC)}):
         assert await sequences(aiter(stream.get_batch(**nothing))) == []
-    for wrong in ({"batch": 0}, {"max_bytes": -1}, {"start_sequence": 0}, {"start_time": datetime(2024, 1, 1)}):
+    for wrong in ({"batch": 0}, {"max_bytes": -1}, {"start_seq": 0}, {"start_time": datetime(2024, 1, 1)}):
         with pytest.raises(ConfigError):
             stream.get_batch(**wrong)
 
@@ -336,14 +336,14 @@ async def test_last_messages_are_those_of_one_moment(jetstream: JetStream, nats_
     assert await sequences(aiter(stream.get_last_messages(["s.>"]))) == [7, 8, 9]
     assert await sequences(aiter(stream.get_last_messages(["s.a", "s.b", "s.x"]))) == [7, 9]
     assert await sequences(aiter(stream.get_last_messages(("s.*", "s.a")))) == [7, 8, 9]
-    assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_sequence=5))) == [3, 4, 5]
+    assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_seq=5))) == [3, 4, 5]
     assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_time=sixth))) == [4, 5, 6]
-    assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_sequence=2))) == [1, 2]
+    assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_seq=2))) == [1, 2]
     assert await sequences(aiter(stream.get_last_messages(["s.>"], batch=2))) == [7, 8]
     early = datetime(2020, 1, 1, tzinfo=UTC)
     assert await sequences(aiter(stream.get_last_messages(["s.>"], up_to_time=early))) == []
     with pytest.raises(ConfigError, match="together"):
-        stream.get_last_messages(["s.a"], up_to_sequence=1, up_to_time=early)
+        stream.get_last_messages(["s.a"], up_to_seq=1, up_to_time=early)
     with pytest.raises(ConfigError, match="at least one"):
         stream.get_last_messages([])
     with pytest.raises(TypeError, match="list of subjects"):
@@ -382,7 +382,7 @@ async def test_last_messages_of_subjects_written_meanwhile(
     assert sorted(found) == sorted(f"s.{number}" for number in range(1, count + 1))
 
 
-@pytest.mark.parametrize("up_to", [{}, {"up_to_sequence": 2500}, {"up_to_time": datetime(2100, 1, 1, tzinfo=UTC)}])
+@pytest.mark.parametrize("up_to", [{}, {"up_to_seq": 2500}, {"up_to_time": datetime(2100, 1, 1, tzinfo=UTC)}])
 async def test_last_messages_of_very_many_subjects(
     jetstream: JetStream, nats_client: Client, up_to: dict[str, object]
 ) -> None:

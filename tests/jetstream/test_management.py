@@ -250,7 +250,7 @@ async def test_filters_and_sequences_are_checked(jetstream: JetStream, nats_clie
     with pytest.raises(TypeError, match="must be an int"):
         await stream.get_message(True)
     with pytest.raises(ConfigError, match="together"):
-        await stream.purge(keep=1, sequence=2)
+        await stream.purge(keep=1, seq=2)
     with pytest.raises(ConfigError, match="naive"):
         await stream.pause_consumer("c", datetime(2030, 1, 1))
     assert nats_client.stats.out_msgs == before
@@ -318,8 +318,8 @@ async def test_purge_counts_what_it_removes(jetstream: JetStream, nats_client: C
     stream = await memory_stream(jetstream)
     await fill(nats_client, *(["s.a", "s.b"] * 5))
     assert await stream.purge(subject="s.a", keep=2) == 3
-    assert await stream.purge(sequence=5) == 2
-    assert await stream.purge(subject="s.b", sequence=7) == 1
+    assert await stream.purge(seq=5) == 2
+    assert await stream.purge(subject="s.b", seq=7) == 1
     for wrong in (0.0, False):
         with pytest.raises(TypeError, match="keep must be an int"):
             await stream.purge(keep=wrong)  # type: ignore[arg-type]

@@ -89,7 +89,7 @@ class Model:
     async def purge(self) -> None:
         if self.stored:
             last = self.chance.choice(sorted(self.stored))
-            await (await self.js.stream("S")).purge(sequence=last)
+            await (await self.js.stream("S")).purge(seq=last)
             self.removed |= {number for number in self.stored if number < last}
 
     async def kill(self) -> None:

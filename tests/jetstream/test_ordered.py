@@ -145,7 +145,7 @@ async def test_where_to_begin_and_what_to_read(jetstream: JetStream, push: bool)
         async with ordered.messages(stop_after=count) as messages:
             return numbers([message async for message in messages])
 
-    assert await read(3, start_sequence=5) == [5, 6, 7]
+    assert await read(3, start_seq=5) == [5, 6, 7]
     assert await read(2, filter_subjects=["s.b"]) == [6, 7]
     assert await read(7, filter_subjects=["s.a", "s.b"]) == [1, 2, 3, 4, 5, 6, 7]
     assert await read(1, deliver_policy="last") == [7]
@@ -177,7 +177,7 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
         seen: list[bytes] = []
         await ordered.consume(lambda message: seen.append(message.data), stop_after=8)
         assert seen == [b"%d" % number for number in range(12, 20)]
-        assert ordered.last_sequence == 20
+        assert ordered.last_seq == 20
         assert numbers(await ordered.fetch(1)) == [20]
         assert await ordered.fetch(9, timeout=0.1) == []
         assert await ordered.fetch(9, no_wait=True) == []
@@ -228,8 +228,8 @@ async def test_one_reader_at_a_time(jetstream: JetStream) -> None:
         ({"durable_name": "d"}, "durable_name"),
         ({"ack_policy": "all"}, "ack_policy"),
         ({"deliver_subject": "d"}, "deliver_subject"),
-        ({"start_sequence": 0}, "start_sequence"),
-        ({"start_sequence": 1, "start_time": datetime.now(UTC)}, "start_time"),
+        ({"start_seq": 0}, "start_seq"),
+        ({"start_seq": 1, "start_time": datetime.now(UTC)}, "start_time"),
     ],
 )
 async def test_ordered_consumer_refuses_its_own_options(
@@ -340,7 +340,7 @@ async def test_consumer_that_somebody_resets_doubles_nothing(jetstream: JetStrea
     async with ordered.messages(prefetch=200) as messages:
         seen = numbers([await messages.next(timeout=LONG) for _ in range(50)])
         for begin, back_to in ((101, 1), (151, 130)):
-            await eventually(lambda: ordered.last_sequence == begin - 1)  # noqa: B023  # it is awaited here
+            await eventually(lambda: ordered.last_seq == begin - 1)  # noqa: B023  # it is awaited here
             await (await stream.consumer(ordered.name, bind=True)).reset(back_to)
             await store(stream, range(begin, begin + 50))
         while len(seen) < 200:
@@ -481,7 +481,7 @@ async def test_old_server_that_is_behind_ends_no_reader(jetstream: JetStream, mo
 
         with monkeypatch.context() as patched:
             patched.setattr(ordered._state.api, "call_for", get)
-            await identity.verify(lambda: ordered.last_sequence)
+            await identity.verify(lambda: ordered.last_seq)
         assert (answers, identity.unverified) == ([], False)
 
 
@@ -514,7 +514,7 @@ async def test_ordered_reader_without_stream_info_permission() -> None:
                 await store(stream, [number])
                 seen.append(await messages.next(LONG))
                 await restricted.flush()
-    assert [message.stream_seq for message in seen] == [1, 2, 3, 4]
+    assert [message.seq for message in seen] == [1, 2, 3, 4]
     assert denied == [f"$JS.API.STREAM.INFO.{stream.name}"]
 
 

@@ -87,7 +87,7 @@ async def messages(nc: Client) -> list[RawMessage]:
     stream = await nc.jetstream(timeout=30).stream("S")
     last, found = (await stream.info()).state.last_seq, list[RawMessage]()
     while not found or found[-1].seq < last:
-        found += [message async for message in stream.get_batch(start_sequence=found[-1].seq + 1 if found else 1)]
+        found += [message async for message in stream.get_batch(start_seq=found[-1].seq + 1 if found else 1)]
     return found
 
 

@@ -42,7 +42,7 @@ async def consumer(stream: Stream) -> PullConsumer:
 
 async def dead(js: JetStream) -> list[DeadLetter]:
     letters = await js.stream("DEAD")
-    return [DeadLetter.of(message) async for message in letters.get_batch(start_sequence=1)]
+    return [DeadLetter.of(message) async for message in letters.get_batch(start_seq=1)]
 
 
 async def left(consumer: PullConsumer) -> int:
@@ -110,10 +110,10 @@ async def test_retry_ends_in_a_dead_letter(
     assert (attempts, consumption.failed) == ([1, 2, 3], 3)
     [letter] = await dead(jetstream)
     assert (letter.subject, letter.data, list(letter.headers.pairs())) == ("s.1", b"payload", headers[:2])
-    assert (letter.stream, letter.sequence, letter.consumer, letter.attempts) == ("S", 1, "worker", 3)
+    assert (letter.stream, letter.seq, letter.consumer, letter.attempts) == ("S", 1, "worker", 3)
     assert (letter.error_type, letter.error) == ("builtins.ValueError", "no way: ?")
     retried = [event for event in events if isinstance(event, MessageRetried)]
-    assert [(event.attempt, event.sequence, event.delay) for event in retried] == [(1, 1, 0), (2, 1, 0)]
+    assert [(event.attempt, event.seq, event.delay) for event in retried] == [(1, 1, 0), (2, 1, 0)]
     [buried] = [event for event in events if isinstance(event, MessageDeadLettered)]
     assert (buried.stream, buried.consumer, buried.attempts, buried.dead_letter_subject) == ("S", "worker", 3, "dead.s")
     assert isinstance(buried.error, ValueError)
@@ -211,7 +211,7 @@ async def test_kill_between_dead_letter_and_term(jetstream: JetStream, stream: S
         while await left(consumer):  # noqa: ASYNC110  # until the server delivers again what the dead had
             await asyncio.sleep(0.05)
     letters = await dead(jetstream)
-    buried = [letter.sequence for letter in letters]
+    buried = [letter.seq for letter in letters]
     assert len(set(buried)) == len(buried), "each is stored once"
     assert sorted({*buried, *calls}) == [1, 2, 3], "each is buried, or was handled first"
     assert buried

@@ -183,7 +183,7 @@ async def test_messages_are_got_from_every_server(nc: Client) -> None:
     for direct in (True, False):
         assert (await stream.get_message(7, direct=direct)).data == b"7"
         assert (await stream.get_last_message("s.b", direct=direct)).seq == 29
-        assert (await stream.get_next_message("s.b", start_sequence=4, direct=direct)).seq == 8
+        assert (await stream.get_next_message("s.b", start_seq=4, direct=direct)).seq == 8
         moment = (await stream.get_message(7, direct=direct)).time
         assert moment == (await stream.get_message(7)).time
         await works_since(nc, (2, 11), stream.get_next_message(start_time=moment, direct=direct))
@@ -195,7 +195,7 @@ async def test_messages_are_got_from_every_server(nc: Client) -> None:
 
     if await works_since(nc, (2, 11), last_messages()):
         assert await last_messages() == [28, 29, 30]
-        assert await last_messages(up_to_sequence=15) == [13, 14, 15]
+        assert await last_messages(up_to_seq=15) == [13, 14, 15]
         assert await last_messages(up_to_time=moment) == [2, 6, 7]
         assert await last_messages(batch=2) == [28, 29]
 

@@ -210,7 +210,7 @@ async def test_wrong_watches_are_refused_at_once(jetstream: JetStream) -> None:
         kv.watch(updates_only=True, resume_from=3)
     with pytest.raises(ConfigError, match="updates_only"):
         kv.watch(updates_only=True, include_history=True)
-    with pytest.raises(ConfigError, match="start_sequence"):
+    with pytest.raises(ConfigError, match="start_seq"):
         kv.watch(resume_from=0)
     with pytest.raises(LocalProtocolError, match="enter the watch"):
         await kv.watch().next()

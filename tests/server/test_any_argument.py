@@ -42,9 +42,9 @@ NOTHING = frozenset(("min_pending", "min_ack_pending", "priority"))
 LOCAL = frozenset(("pending_msgs_limit", "pending_bytes_limit", "concurrency", "offset", "length"))
 """Counts that no server gets to see, which may be of any size."""
 CALLED = {
-    "revision": ("sequence", "expected_last_subject_seq"),
-    "up_to_revision": ("up_to_sequence",),
-    "resume_from": ("start_sequence",),
+    "revision": ("seq", "expected_last_subject_seq"),
+    "up_to_revision": ("up_to_seq",),
+    "resume_from": ("start_seq",),
     "stream": ("subject",),
     "key": ("subject",),
 }
@@ -52,7 +52,7 @@ CALLED = {
 SAMPLES: dict[str, object] = {
     "subject": "s.a", "stream": "S", "name": "S", "consumer": "c", "bucket": "B", "key": "k", "value": b"v",
     "revision": 1,
-    "sequence": 1, "server": "n", "peer": "p", "account": "A", "quorum": 1, "group": "g", "path": "nowhere",
+    "seq": 1, "server": "n", "peer": "p", "account": "A", "quorum": 1, "group": "g", "priority_group": "g", "path": "nowhere",
     "replaced": "s.b", "version": "1.0.0", "keys": ["k"], "subjects": ["s.a"], "source": b"x", "until": NEVER,
     "target": "o", "store": "B", "handler": print, "function": print, "callback": print,
 }  # fmt: skip

@@ -61,7 +61,7 @@ async def test_pickled_jetstream_message_keeps_its_state(jetstream: JetStream) -
     await first.ack()
     done, open_ = pickle.loads(pickle.dumps([first, second]))
     assert type(done) is JsMessage
-    assert (done.metadata, done.stream_seq, done.is_acked) == (first.metadata, 1, True)
+    assert (done.metadata, done.seq, done.is_acked) == (first.metadata, 1, True)
     assert not open_.is_acked
     with pytest.raises(LocalProtocolError, match="it cannot be acknowledged"):
         await open_.ack()

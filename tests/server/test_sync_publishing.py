@@ -339,7 +339,7 @@ def test_a_stream_is_looked_through_saved_and_restored(js: sync.JetStream, tmp_p
         js.publish(f"s.{number % 4}", b"%d" % number)
     assert stream.cached_info.config.name == "S"
     assert dict(stream.subjects("s.>")) == {f"s.{number}": 5 for number in range(4)}
-    assert stream.get_next_message("s.3", start_sequence=5).data == b"7"
+    assert stream.get_next_message("s.3", start_seq=5).data == b"7"
     assert [stored.data for stored in stream.get_last_messages(["s.>"])] == [b"16", b"17", b"18", b"19"]
     found = js.streams()
     assert ([info.config.name for info in found], list(found.missing), dict(found.offline)) == (["S"], [], {})
@@ -380,7 +380,7 @@ def test_ordered_and_push_consumers_are_read(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory")
     for number in range(100):
         js.publish("s.a", b"%d" % number)
-    with stream.ordered_consumer(start_sequence=11) as ordered:
+    with stream.ordered_consumer(start_seq=11) as ordered:
         assert ordered.next(timeout=5).data == b"10"
         assert [message.data for message in ordered.fetch(3, timeout=5)] == [b"11", b"12", b"13"]
         assert [message.data for message in ordered.messages(stop_after=3)] == [b"14", b"15", b"16"]
@@ -389,7 +389,7 @@ def test_ordered_and_push_consumers_are_read(js: sync.JetStream) -> None:
             assert [int(message.data) for message in islice(messages, 82)] == list(range(18, 100))
             with pytest.raises(RequestTimeout):
                 messages.next(timeout=0.01)
-        assert (ordered.last_sequence, ordered.stream_name) == (100, "S")
+        assert (ordered.last_seq, ordered.stream_name) == (100, "S")
     pushed = stream.push_consumer(durable_name="p", ack_policy="explicit")
     with pushed.messages() as messages:
         for number in range(100):

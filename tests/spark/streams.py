@@ -56,7 +56,7 @@ class StreamFixture:
 
     def purge(self, before: int) -> None:
         async def drop(client: Client) -> None:
-            await (await client.jetstream().stream(self.name)).purge(sequence=before)
+            await (await client.jetstream().stream(self.name)).purge(seq=before)
 
         run_on_loop(self.nats, drop)
 

@@ -298,7 +298,7 @@ def test_query_resumes_in_batches_of_its_size(pipe: Pipe) -> None:
 
 def purge(pipe: Pipe) -> None:
     async def work(js: JetStream) -> None:
-        await (await js.stream("ORDERS")).purge(sequence=151)
+        await (await js.stream("ORDERS")).purge(seq=151)
 
     pipe.do(work)
 

@@ -175,7 +175,7 @@ def test_what_is_gone_before_it_was_read_is_data_lost(server: Server, js: JetStr
     publish(js, 100)
     source = reader(server, startingOffsets="1")
     start = source.initialOffset()
-    js.stream("ORDERS").purge(sequence=51)
+    js.stream("ORDERS").purge(seq=51)
     with pytest.raises(DataLost) as lost:
         source.latestOffset(start, ALL)
     assert (lost.value.first, lost.value.last) == (1, 50)
@@ -192,9 +192,9 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
     publish(js, 100)
     source = reader(server, **options, minPartitions="1")
     start = source.initialOffset()
-    js.stream("ORDERS").purge(sequence=51)
+    js.stream("ORDERS").purge(seq=51)
     end = source.latestOffset(start, ALL)
-    js.stream("ORDERS").purge(sequence=61)
+    js.stream("ORDERS").purge(seq=61)
     (seq_range,) = ranges(source, start, end)
     assert (seq_range.start, seq_range.end) == (51, 100)
     nats = SparkNats(servers=server.url)
@@ -204,7 +204,7 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
     with pytest.raises(DataLost, match="begins at 61"):
         list(read_range(nats, again))
     publish(js, 10)
-    js.stream("ORDERS").purge(sequence=106)
+    js.stream("ORDERS").purge(seq=106)
     with pytest.raises(DataLost, match="begins at 106"):
         source.latestOffset(end, ALL)
 
@@ -340,7 +340,7 @@ def test_lag_is_reported_for_each_stream(server: Server, several: JetStream) -> 
     report = source.reportLatestOffset()
     assert report["lag"] == {"ORDERS": 20, "RETURNS": 4}
     assert report["s"]["ORDERS"]["seq"] == 31
-    several.stream("ORDERS").purge(sequence=26)
+    several.stream("ORDERS").purge(seq=26)
     assert source.reportLatestOffset()["lag"] == {"ORDERS": 5, "RETURNS": 4}, "removed messages are not waited for"
     assert end["s"]["ORDERS"]["seq"] == 11
 

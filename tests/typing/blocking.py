@@ -71,7 +71,7 @@ def publishers(nc: sync.Client) -> None:
 
 
 def readers(stream: sync.Stream) -> None:
-    with stream.ordered_consumer(start_sequence=5) as ordered:
+    with stream.ordered_consumer(start_seq=5) as ordered:
         assert_type(ordered.fetch(5), list[sync.JsMessage])
     consumer = stream.consumer("d")
     with consumer.messages(prefetch=5) as messages:

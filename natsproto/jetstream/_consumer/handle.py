@@ -101,13 +101,13 @@ class Consumer:
         await self._api.require_api_level(1, "2.11", operation, timeout)
         await self._api.call(self._endpoint("UNPIN"), body, operation=operation, timeout=timeout)
 
-    async def reset(self, sequence: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
-        """Restart delivery at a stream ``sequence``, or after the last acknowledged message (ADR-60).
+    async def reset(self, seq: int | None = None, *, timeout: Duration | None = None) -> ConsumerReset:
+        """Restart delivery at a stream ``seq``, or after the last acknowledged message (ADR-60).
 
         Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
         UnsupportedByServer.
         """
-        body = {} if sequence is None else {"seq": check_stream_sequence("sequence", sequence)}
+        body = {} if seq is None else {"seq": check_stream_sequence("seq", seq)}
         operation = f"reset {self._description}"
         await self._api.require_api_level(4, "2.14", operation, timeout)
         reset = await self._api.call_for(

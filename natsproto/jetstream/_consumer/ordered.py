@@ -92,7 +92,7 @@ class OrderedConsumer:
         return self._state.cursor.name
 
     @property
-    def last_sequence(self) -> int:
+    def last_seq(self) -> int:
         """The stream sequence of the last message received, 0 before the first."""
         return self._state.cursor.stream_seq
 
@@ -237,7 +237,7 @@ class OrderedConsumer:
         await self.close()
 
     def __repr__(self) -> str:
-        return f"OrderedConsumer(stream_name={self.stream_name!r}, last_sequence={self.last_sequence})"
+        return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"
 
     def _make_fetch(self, options: PullOptions) -> Fetch:
         """Create every Fetch."""

@@ -307,7 +307,7 @@ class KeyValue(Generic[V]):
         if not wanted:
             return {}
         found = bucket.stream.get_last_messages(
-            wanted, up_to_sequence=up_to_revision, up_to_time=up_to_time, timeout=timeout
+            wanted, up_to_seq=up_to_revision, up_to_time=up_to_time, timeout=timeout
         )
         try:
             entries = [KeyValueEntry(bucket.subjects, message) async for batch in found.batches() for message in batch]
@@ -354,7 +354,7 @@ class KeyValue(Generic[V]):
                     *(
                         bucket.stream.purge(
                             subject=mark.subject,
-                            sequence=mark.revision + ((now - mark.created).total_seconds() >= age),
+                            seq=mark.revision + ((now - mark.created).total_seconds() >= age),
                             timeout=timeout,
                         )
                         for mark in marks[first : first + MAX_CONCURRENT_PURGES]

@@ -154,7 +154,7 @@ class KeyValueEntry(Generic[V]):
     def revision(self) -> int:
         """The revision: the sequence in the bucket's stream, unique in the bucket."""
         message = self._message
-        return message.seq if isinstance(message, RawMessage) else message.stream_seq
+        return message.seq
 
     @property
     def created(self) -> Timestamp:

@@ -56,7 +56,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     @property
     def revision(self) -> int:
         """The last received revision, 0 before the first; pass the next one to ``resume_from``."""
-        return self._ordered.last_sequence
+        return self._ordered.last_seq
 
     # ---------------------------------------------------------------- reading
 
@@ -167,7 +167,7 @@ def watch(
     ordered = bucket.stream.ordered_consumer(
         filter_subjects=without_covered(map(subjects.filter_subject, keys)) if keys else (f"{subjects.read_prefix}>",),
         headers_only=meta_only,
-        start_sequence=resume_from,
+        start_seq=resume_from,
         deliver_policy=DeliverPolicy.NEW if updates_only else policy,
     )
     return KeyWatcher(ordered, subjects, ignore_deletes=ignore_deletes, updates_only=updates_only)

@@ -205,7 +205,7 @@ class ObjectIndex:
     async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
         """Purge the info with this sequence and older ones."""
         with bucket_errors(self.bucket):
-            await self.stream.purge(subject=meta_subject(self.bucket, name), sequence=sequence + 1, timeout=timeout)
+            await self.stream.purge(subject=meta_subject(self.bucket, name), seq=sequence + 1, timeout=timeout)
 
     async def run_shielded(self, step: Coroutine[Any, Any, T]) -> T:
         """Run a step to its end, even if the caller is cancelled; the closing of the client waits for it as well.

@@ -195,7 +195,7 @@ class ObjectReader(AsyncForHint):
     async def _start(self, sequence: int | None = None, *, headers_only: bool = False) -> None:
         """Start a consumer of the chunks from this sequence, or of their headers."""
         consumer = self._index.stream.ordered_consumer(
-            filter_subject=self._subject, start_sequence=sequence, headers_only=headers_only
+            filter_subject=self._subject, start_seq=sequence, headers_only=headers_only
         )
         ahead = (
             PREFETCH_CHUNKS if headers_only else max(1, min(PREFETCH_CHUNKS, PREFETCH_BYTES // self.info.chunk_size))

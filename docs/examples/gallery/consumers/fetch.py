@@ -15,7 +15,7 @@ async def main() -> None:
 
         consumer = await stream.create_consumer(durable_name="billing", ack_policy="explicit")
         for message in await consumer.fetch(3, timeout=5):
-            print(message.metadata.stream_seq, message.subject)
+            print(message.seq, message.subject)
             await message.ack()
         print(len(await consumer.fetch(10, no_wait=True)), "more")
 

@@ -15,7 +15,7 @@ async def main() -> None:
 
         async with stream.ordered_consumer(filter_subjects=["orders.eu"]) as ordered:
             print([message.data for message in await ordered.fetch(3, timeout=5)])
-        async with stream.ordered_consumer(start_sequence=5) as ordered, ordered.messages(stop_after=2) as messages:
+        async with stream.ordered_consumer(start_seq=5) as ordered, ordered.messages(stop_after=2) as messages:
             print([message.data async for message in messages])
 
 

@@ -30,8 +30,8 @@ async def main() -> None:
         print(billed["orders.ann"], billed["orders.bob"])
 
         # seek(partition, 3): read from a sequence, without a group.
-        async with stream.ordered_consumer(start_sequence=4) as replay:
-            print([message.metadata.stream_seq for message in await replay.fetch(3)])
+        async with stream.ordered_consumer(start_seq=4) as replay:
+            print([message.seq for message in await replay.fetch(3)])
 
 
 asyncio.run(main())

@@ -14,7 +14,7 @@ async def main() -> None:
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
         await stream.update(allow_direct=True)
-        print([message.data async for message in stream.get_batch(start_sequence=2)])
+        print([message.data async for message in stream.get_batch(start_seq=2)])
         print([message.data async for message in stream.get_last_messages(["orders.*"])])
         print([pair async for pair in stream.subjects()])
 
