@@ -73,6 +73,7 @@ LAYER_INTERFACE = {
     "Connection": {
         *[
             "_emit",
+            "_instrumentation",
             "_new_id",
             "_outbox",
             "_request_timeout",

@@ -11,12 +11,12 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from functools import partial
 from time import perf_counter  # uvloop's clock knows only milliseconds
-from typing import ClassVar
 
 from natsproto._async_hints import items
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
+from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
@@ -60,12 +60,10 @@ class Connection:
     time; the client keeps working.
     """
 
-    # An instrumented client has its own class.
-    _subscription: ClassVar[type[Subscription]] = Subscription
-
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options = options
         self._runtime = runtime
+        self._instrumentation: Instrumentation | None = None
         self._engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox
         """An attribute because every acknowledgement reads it."""
@@ -447,7 +445,7 @@ class Connection:
         if message_type is not Message and not _is_message_class(message_type):
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
-        subscription = self._subscription(
+        subscription: Subscription = Subscription(
             self._registry,
             subject,
             queue,
@@ -455,6 +453,7 @@ class Connection:
             msgs_limit=_limit("pending_msgs_limit", pending_msgs_limit, options.pending_msgs_limit),
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
             policy=_policy(slow_policy),
+            instrumentation=None if self._instrumentation is None else self._instrumentation.of_subscription(subject),
         )
         if max_messages is not None:
             check_max_messages(max_messages)

@@ -16,11 +16,12 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from datetime import timedelta
 from enum import StrEnum
 from itertools import islice
-from time import monotonic
+from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
+from natsproto._core.instrumentation import Instrumentation, ReaderInfo, ReportedIterator
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
 from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
@@ -119,6 +120,7 @@ class Subscription(AsyncForHint, Generic[M]):
         msgs_limit: int,
         bytes_limit: int,
         policy: SlowPolicy,
+        instrumentation: Instrumentation | None = None,
     ) -> None:
         self.subject = subject
         self.queue = queue
@@ -136,6 +138,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
         It must not raise.
         """
+        self._instrumentation = instrumentation
         self._registry = registry
         self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, registry)
         self._reader_tasks: list[asyncio.Task[object] | None] = []
@@ -193,7 +196,10 @@ class Subscription(AsyncForHint, Generic[M]):
     # ---------------------------------------------------------------- reading
 
     def __aiter__(self) -> AsyncIterator[M]:
-        return self._iterate()
+        messages = self._iterate()
+        if self._instrumentation is None:
+            return messages
+        return ReportedIterator(messages, self._instrumentation, self._reader_info)
 
     async def _iterate(self) -> AsyncGenerator[M]:
         self._check_readable()
@@ -226,6 +232,7 @@ class Subscription(AsyncForHint, Generic[M]):
         inbox = self._inbox
         task = asyncio.current_task()
         self._reader_tasks.append(task)
+        asked_at = time_ns()
         try:
             while True:
                 while inbox:
@@ -234,7 +241,10 @@ class Subscription(AsyncForHint, Generic[M]):
                         inbox.clear()
                     else:
                         batch = [inbox.popleft() for _ in range(max_messages)]
+                    if self._instrumentation is not None:
+                        self._instrumentation.received(batch, asked_at, self._reader_info(), batch=True)
                     yield batch
+                    asked_at = time_ns()
                 if self._is_finished():
                     return
                 await self._notifier.wait()
@@ -250,6 +260,7 @@ class Subscription(AsyncForHint, Generic[M]):
         """
         self._check_readable()
         inbox = self._inbox
+        asked_at = 0 if self._instrumentation is None else time_ns()
         loop = asyncio.get_running_loop()
         wait = None if timeout is None else seconds("timeout", timeout)
         deadline = None if wait is None else loop.time() + wait
@@ -263,6 +274,8 @@ class Subscription(AsyncForHint, Generic[M]):
         message = inbox.popleft()
         if self._holds_reading or self._episode_dropped:
             self._on_inbox_read()
+        if self._instrumentation is not None:
+            self._instrumentation.received([message], asked_at, self._reader_info(), batch=False)
         return message
 
     async def _read_batch(self, timeout: float | None = None) -> list[M]:
@@ -530,6 +543,9 @@ class Subscription(AsyncForHint, Generic[M]):
         self._drop_read_chunks()
 
     # ---------------------------------------------------------------- internals
+
+    def _reader_info(self) -> ReaderInfo:
+        return ReaderInfo(self.subject, self.queue)
 
     def _check_readable(self) -> None:
         if self._callback is not None:

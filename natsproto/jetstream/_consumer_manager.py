@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from natsproto._async_hints import items
 from natsproto.errors import ConfigError, ConsumerExists, NatsError
@@ -44,10 +44,6 @@ _FILTERS = {"filter_subject", "filter_subjects"}
 
 class ConsumerManager:
     """Manages the consumers of one stream. A part of Stream."""
-
-    # The classes of consumers; an instrumented stream has its own.
-    _ordered: ClassVar[type[OrderedConsumer]] = OrderedConsumer
-    _push_consumer_class: ClassVar[type[PushConsumer]] = PushConsumer
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         self._api = api
@@ -149,7 +145,7 @@ class ConsumerManager:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_seq")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
         stream_created = NEVER if self._info is None else self._info.created
-        return self._ordered(
+        return OrderedConsumer(
             self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
 
@@ -174,7 +170,7 @@ class ConsumerManager:
             if unknown:
                 raise ConfigError(unknown[0], config, "cannot be given for an existing consumer: update it instead")
             info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
-            return self._push_consumer_class(
+            return PushConsumer(
                 self._api,
                 self.name,
                 config,
@@ -189,7 +185,7 @@ class ConsumerManager:
             if "idle_heartbeat" not in fields and not config.idle_heartbeat:
                 config = config.replace(idle_heartbeat=PUSH_HEARTBEAT_S)
         info = await self._put_consumer("create", config, False, timeout)
-        return self._push_consumer_class(self._api, self.name, info.name, info)
+        return PushConsumer(self._api, self.name, info.name, info)
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
         """Delete a consumer. ConsumerNotFound."""

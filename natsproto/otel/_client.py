@@ -9,16 +9,14 @@ from datetime import timedelta
 from opentelemetry.trace import SpanKind
 
 from natsproto._client import Client, Connecting
-from natsproto._core.handler import Handler
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
 from natsproto._core.wire import Runtime
 from natsproto._options import Options
 from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import read_ack_subject
+from natsproto.otel._instrumentation import ClientInstrumentation
 from natsproto.otel._jetstream import TracedJetStream
 from natsproto.otel._metrics import ClientMetrics
-from natsproto.otel._receive import TracedSubscription
 from natsproto.otel._spans import SpanFactory, TracedClientBase, inject_trace, size_of
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -28,8 +26,6 @@ _ACK = "$JS.ACK."
 
 class TracedClient(TracedClientBase):
     """A client whose methods make spans. Created by ``natsproto.otel.connect``."""
-
-    _subscription = TracedSubscription
 
     async def publish(
         self,
@@ -80,36 +76,6 @@ class TracedClient(TracedClientBase):
             return await super().request(subject, payload, timeout=timeout, headers=headers)
         with spans.start("request", "send", SpanKind.CLIENT, subject, size_of(payload), client=self, sent=1).active():
             return await super().request(subject, payload, timeout=timeout, headers=inject_trace(headers))
-
-    def subscribe(
-        self,
-        subject: str,
-        *,
-        queue: str | None = None,
-        cb: Handler | None = None,
-        max_messages: int | None = None,
-        pending_msgs_limit: int | None = None,
-        pending_bytes_limit: int | None = None,
-        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
-        message_type: type[Message] = Message,
-        message_note: object = None,
-    ) -> Subscription:
-        """``Connection.subscribe`` with a span for each message that is read, except from inboxes."""
-        made = super().subscribe(
-            subject,
-            queue=queue,
-            cb=cb,
-            max_messages=max_messages,
-            pending_msgs_limit=pending_msgs_limit,
-            pending_bytes_limit=pending_bytes_limit,
-            slow_policy=slow_policy,
-            message_type=message_type,
-            message_note=message_note,
-        )
-        is_inbox = subject.startswith(f"{self._options.inbox_prefix}.")
-        if isinstance(made, TracedSubscription) and not is_inbox and not subject.startswith("$"):
-            made.client = self
-        return made
 
     async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """``Connection._send_reply`` with the trace context in the headers."""
@@ -168,5 +134,6 @@ class TracedConnecting(Connecting):
         client = await TracedClient._connect(self._options, self._runtime)
         assert isinstance(client, TracedClient)
         client.spans = self._spans
+        client._instrumentation = ClientInstrumentation(self._spans, client, self._options.inbox_prefix)
         self._metrics.add_client(client)
         return client

@@ -18,8 +18,6 @@ from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
-from natsproto.jetstream._stream import Stream
-from natsproto.otel._receive import TracedStream
 from natsproto.otel._spans import (
     MAX_LINKS,
     OpenSpan,
@@ -36,7 +34,7 @@ from natsproto.protocol.headers import HeadersLike
 
 if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream._info import PubAck, StreamInfo
+    from natsproto.jetstream._info import PubAck
     from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 
 
@@ -272,6 +270,3 @@ class TracedJetStream(JetStream):
                 )
             set_ack_attributes(operation.span, ack)
             return ack
-
-    def _stream(self, name: str, info: StreamInfo | None) -> Stream:
-        return TracedStream(self._api, name, info)

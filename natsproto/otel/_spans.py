@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import perf_counter, time_ns
+from time import perf_counter
 from typing import TYPE_CHECKING, Self
 
 from opentelemetry import propagate, trace
@@ -138,42 +138,6 @@ class SpanFactory:
             except Exception as exc:
                 log.error("enrich failed: %r", exc, exc_info=exc)
         return OpenSpan(span, type, measured, self._instruments, sent, consumed)
-
-    def record_receive(
-        self,
-        client: TracedClientBase,
-        began: int,
-        messages: Sequence[Message],
-        *,
-        destination: str | None,
-        filter: str | None = None,
-        is_stream: bool = False,
-        group: str | None = None,
-        batch: bool,
-    ) -> None:
-        """Record a span for messages that a reader received, linked to the publishers' spans.
-
-        The span begins when the reader asked (``began``, in nanoseconds since the epoch) and ends now. For a ``batch``
-        it has the number of messages, otherwise the size of the message.
-        """
-        operation = self.start(
-            "receive",
-            "receive",
-            SpanKind.CLIENT,
-            destination,
-            None if batch else len(messages[0].data),
-            client=client,
-            links=links_to(messages),
-            is_stream=is_stream,
-            filter=filter,
-            group=group,
-            messages=messages,
-            consumed=len(messages),
-            start_time=began,
-        )
-        if batch:
-            operation.span.set_attribute("messaging.batch.message_count", len(messages))
-        operation.end(seconds=max(0, time_ns() - began) / 1e9)
 
     def create_context(
         self, subject: str, payload: Payload, given: HeadersLike | None

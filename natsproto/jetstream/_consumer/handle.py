@@ -18,7 +18,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import ConsumerConfig, check_consumer_name, check_priority_group
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
-from natsproto.jetstream._consumer.messages import Fetch, Messages, MessageSource
+from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
@@ -121,10 +121,6 @@ class Consumer:
     def _known_config(self) -> ConsumerConfig | None:
         return None if self._info is None else self._info.config
 
-    def _make_messages(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> Messages:
-        """Create a Messages of this consumer; tracing overrides it."""
-        return Messages(source, self._description, return_unread)
-
     def _endpoint(self, verb: str) -> str:
         return f"CONSUMER.{verb}.{self.stream_name}.{self.name}"
 
@@ -223,7 +219,6 @@ class PullConsumer(Consumer):
     def _fetch(
         self, mode: PullMode, timeout: Duration, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
     ) -> Fetch:
-        """Create a Fetch of this consumer; tracing overrides it."""
         options = fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
         return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
@@ -299,7 +294,7 @@ class PullConsumer(Consumer):
             priority=priority,
         )
         inbox = self._inbox or self._make_inbox()
-        return self._make_messages(PullSource(inbox, options), inbox.return_unread)
+        return Messages(PullSource(inbox, options), self._description, inbox.return_unread)
 
     def consume(
         self,

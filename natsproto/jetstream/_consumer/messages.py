@@ -9,22 +9,24 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
-from contextlib import suppress
-from threading import get_ident
-from time import monotonic
+from time import monotonic, time_ns
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import Event
+from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto._core.readers import ReaderTasks
 from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._message import JsMessage, consumer_seq
+
+T = TypeVar("T")
 
 MAX_UNCOUNTED: Final = 64
 """Messages that may be consumed before the buffer counts them; counting each one costs 0.4 µs."""
@@ -182,6 +184,10 @@ class MessageSource(Protocol):
     connection: Connection
     """The connection it comes from."""
 
+    def reader_info(self) -> ReaderInfo:
+        """Return the stream and the consumer in use."""
+        ...
+
     def start(self) -> None:
         """Start to fill the buffer."""
 
@@ -197,6 +203,12 @@ class MessageSource(Protocol):
 
     def close(self) -> None:
         """End at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
+
+
+def reported(items: AsyncIterator[T], source: MessageSource) -> AsyncIterator[T]:
+    """Return the items of this source so that each is reported to the instrumentation, if there is one."""
+    instrumentation = source.connection._instrumentation
+    return items if instrumentation is None else ReportedIterator(items, instrumentation, source.reader_info)
 
 
 class Messages(AsyncForHint):
@@ -242,7 +254,7 @@ class Messages(AsyncForHint):
     # ---------------------------------------------------------------- reading
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
-        return self._each()
+        return reported(self._each(), self._source)
 
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
@@ -275,7 +287,7 @@ class Messages(AsyncForHint):
 
     def batches(self, max_messages: int | None = None) -> AsyncIterator[list[JsMessage]]:
         """Yield lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many."""
-        return self._each_batch(max_messages or 0)
+        return reported(self._each_batch(max_messages or 0), self._source)
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
@@ -307,7 +319,8 @@ class Messages(AsyncForHint):
         """
         self._check_started()
         wait = None if timeout is None else seconds("timeout", timeout)
-        buffer = self.buffer
+        buffer, instrumentation = self.buffer, self._source.connection._instrumentation
+        asked_at = 0 if instrumentation is None else time_ns()
         if not buffer.ready:
             loop = asyncio.get_running_loop()
             deadline = None if wait is None else loop.time() + wait
@@ -327,6 +340,8 @@ class Messages(AsyncForHint):
                     timer.cancel()
         message = buffer.ready.popleft()
         self.release(message)
+        if instrumentation is not None:
+            instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
 
     # ---------------------------------------------------------------- leaving
@@ -512,7 +527,8 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         return self._running
 
     async def _collect(self) -> list[JsMessage]:
-        buffer = self._buffer
+        buffer, instrumentation = self._buffer, self._source.connection._instrumentation
+        asked_at = 0 if instrumentation is None else time_ns()
         try:
             if not buffer.ended:
                 ended = buffer.wait_end()
@@ -524,13 +540,19 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
                 raise buffer.error
             got = list(buffer.ready)
             buffer.ready.clear()
-            return got
-        finally:
+        except BaseException as exc:
             self.end()
+            if instrumentation is not None:
+                instrumentation.received((), asked_at, self._source.reader_info(), batch=True, error=exc)
+            raise
+        self.end()
+        if instrumentation is not None:
+            instrumentation.received(got, asked_at, self._source.reader_info(), batch=True)
+        return got
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
         self._begun = True
-        return FetchIterator(self, self._buffer.ready)
+        return reported(FetchIterator(self._buffer.ready, self.next_message, self.end), self._source)
 
     async def next_message(self) -> JsMessage | None:
         """Return the next message; None after the last one. Raises the error that ended the pull."""
@@ -562,38 +584,3 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
             left = list(buffer.ready)
             buffer.ready.clear()
             self._put_back(left)
-
-
-class FetchIterator(AsyncIterator[JsMessage]):
-    """Iterates a Fetch; ``ready`` are its arrived messages. Not a generator, which would be closed too late."""
-
-    def __init__(self, fetch: Fetch, ready: deque[JsMessage]) -> None:
-        self._fetch, self._ready = fetch, ready
-        self._loop = asyncio.get_running_loop()
-        self._thread = get_ident()
-
-    async def __anext__(self) -> JsMessage:
-        if self._ready:  # the usual case, without another coroutine
-            return self._ready.popleft()
-        try:
-            message = await self._fetch.next_message()
-        except BaseException:
-            self._fetch.end()  # now, not in __del__: a kept reference to a cancelled task keeps this alive
-            raise
-        if message is None:
-            self._fetch.end()
-            raise StopAsyncIteration
-        return message
-
-    async def aclose(self) -> None:
-        """End it, for contextlib.aclosing()."""
-        self._fetch.end()
-
-    def __del__(self) -> None:
-        if self._loop.is_closed():
-            return
-        if self._thread == get_ident():
-            self._fetch.end()
-        else:  # collected in some other thread
-            with suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._fetch.end)

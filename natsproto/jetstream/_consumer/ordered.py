@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Unpack
 
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
+from natsproto._core.instrumentation import ReaderInfo
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -154,7 +155,7 @@ class OrderedConsumer:
         if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
         options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
-        return self._make_fetch(options)
+        return Fetch(OrderedSource(self._state, options), self._state.put_back)
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
@@ -192,7 +193,7 @@ class OrderedConsumer:
             refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
         )
-        return self._make_messages(options)
+        return Messages(OrderedSource(self._state, options), self._state.description, self._state.put_back)
 
     def consume(
         self,
@@ -238,14 +239,6 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"
-
-    def _make_fetch(self, options: PullOptions) -> Fetch:
-        """Create every Fetch."""
-        return Fetch(OrderedSource(self._state, options), self._state.put_back)
-
-    def _make_messages(self, options: PullOptions) -> Messages:
-        """Create every Messages."""
-        return Messages(OrderedSource(self._state, options), self._state.description, self._state.put_back)
 
     @property
     def _description(self) -> str:
@@ -297,6 +290,10 @@ class OrderedSource:
         elif inbox is not None:
             inbox.close()
             state.delete(self._cursor.name)
+
+    def reader_info(self) -> ReaderInfo:
+        """Return the stream and the consumer in use."""
+        return ReaderInfo(self._state.stream, self._cursor.name, is_stream=True)
 
     def wait_created(self) -> Awaitable[object]:
         """Wait for the first consumer of this reader, also during outages."""

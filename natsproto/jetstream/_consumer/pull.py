@@ -11,6 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, cast
 
+from natsproto._core.instrumentation import ReaderInfo
 from natsproto.errors import (
     ConnectionClosed,
     ConsumerGone,
@@ -103,6 +104,10 @@ class PullSource:
         if not inbox.is_connected:
             state.on_disconnect()
         self._send_pulls(now)
+
+    def reader_info(self) -> ReaderInfo:
+        """Return the stream and the consumer."""
+        return ReaderInfo(self._inbox.stream, self._inbox.consumer, is_stream=True)
 
     async def wait_created(self) -> None:
         """Return at once: the consumer exists already."""

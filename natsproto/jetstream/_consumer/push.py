@@ -15,6 +15,7 @@ from typing import Final, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
+from natsproto._core.instrumentation import ReaderInfo
 from natsproto._core.subscription import Subscription
 from natsproto._durations import seconds
 from natsproto.errors import (
@@ -127,6 +128,10 @@ class PushSource:
             ready = list(self._leftover)
             self._leftover.clear()
             self._receive(ready)
+
+    def reader_info(self) -> ReaderInfo:
+        """Return the stream and the consumer."""
+        return ReaderInfo(self._stream, self._consumer, is_stream=True)
 
     async def wait_created(self) -> None:
         """Subscribe after ``wait_push_bound``, and raise its errors. The stream keeps the messages until then."""
@@ -382,7 +387,7 @@ class PushConsumer(Consumer):
             leftover=self._unread,
             wait_push_bound=None if self.deliver_group or self._info is None else self._wait_push_bound,
         )
-        return self._make_messages(source, self._return_unread)
+        return Messages(source, self._description, self._return_unread)
 
     def consume(
         self,
