@@ -44,7 +44,7 @@ CEILING = {
     "key/value get": Length(31, 13, 19),
     "key/value update": Length(47, 18, 28),
     "10 messages of a fast batch": Length(40, 3, 30),
-    "10 of a fast batch, with ids": Length(80, 5, 60),
+    "10 of a fast batch, with ids": Length(70, 4, 50),
 }
 """What a change must not exceed. Lower a figure when a change makes a path shorter. Opening a watch varies by two
 between processes, as the initial values and the end of the request may come in one read or in two. One call of a fetch

@@ -75,6 +75,7 @@ LAYER_INTERFACE = {
             "_emit",
             "_instrumentation",
             "_new_id",
+            "_random_bits",
             "_outbox",
             "_request_timeout",
             "_send_reply_nowait",

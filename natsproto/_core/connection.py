@@ -21,7 +21,7 @@ from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages
-from natsproto._core.wire import Runtime, nuid
+from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
 from natsproto._value import Value
@@ -143,6 +143,10 @@ class Connection:
     def _new_id(self) -> str:
         """Return a unique id of 22 letters and digits (a NUID)."""
         return nuid(self._runtime.rng)
+
+    def _random_bits(self) -> Callable[[], int]:
+        """Return a function for the random bits of reply tokens and message ids."""
+        return random_bits(self._runtime.rng)
 
     # ---------------------------------------------------------------- publishing
 

@@ -26,7 +26,7 @@ from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.rejected_subs import RejectionProbe
 from natsproto._core.session import Session
 from natsproto._core.supervisor import Supervisor
-from natsproto._core.wire import Runtime, nuid
+from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._options import Options
 from natsproto.errors import (
     ConnectFailed,
@@ -381,7 +381,7 @@ class Engine:
             raise self.outbox.closed_error("request")
         self.check_loop()
         prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
-        return RequestMux(prefix, self._loop, self.control_lines, self.outbox.put)
+        return RequestMux(prefix, self._loop, self.control_lines, self.outbox.put, random_bits(self._runtime.rng))
 
     def send_control_line(self, line: bytes) -> None:
         """Send a control line after the waiting messages. Without a connection nothing is sent: a new one gets the

@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import gc
 import tracemalloc
+from collections.abc import Callable
 from contextvars import copy_context
+from random import Random, SystemRandom
 
 import pytest
 from hypothesis import given
@@ -13,6 +15,7 @@ from hypothesis import strategies as st
 
 from natsproto._core.pending_replies import RequestMux
 from natsproto._core.readers import IN_CLEANUP
+from natsproto._core.wire import RANDOM_BITS, random_bits
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
@@ -36,7 +39,13 @@ class Requests(RequestMux):
 
     def __init__(self, prefix: str = PREFIX) -> None:
         self.sent: list[tuple[bytes, bytes]] = []
-        super().__init__(prefix, asyncio.get_running_loop(), ControlLines(), lambda *frame: self.sent.append(frame))
+        super().__init__(
+            prefix,
+            asyncio.get_running_loop(),
+            ControlLines(),
+            lambda *frame: self.sent.append(frame),
+            random_bits(Random(7)),
+        )
 
     def open(self, subject: str, timeout: float, payload: bytes = b"", block: bytes | None = None) -> Asked:
         """Asks, and looks at what is sent."""
@@ -287,7 +296,7 @@ async def test_unsent_request_is_not_pending() -> None:
     def refuse(head: bytes, payload: bytes) -> None:
         raise OutboxFull(0, len(payload), 0)
 
-    requests = RequestMux(PREFIX, loop, ControlLines(), refuse)
+    requests = RequestMux(PREFIX, loop, ControlLines(), refuse, random_bits(Random(7)))
     with pytest.raises(OutboxFull):
         requests.send_request("a", b"a", b"x", None, 5)
     assert len(requests._pending) == 0
@@ -295,21 +304,42 @@ async def test_unsent_request_is_not_pending() -> None:
     assert timers() == 0
 
 
+def draw(new: Callable[[], int], count: int = 1000) -> list[int]:
+    return [new() for _ in range(count)]
+
+
+@virtual_clock
+async def test_reply_tokens_are_numbered_and_unpredictable() -> None:
+    requests = mux()
+    tokens = [int(requests.open("a", 5).reply.removeprefix(PREFIX)) for _ in range(1000)]
+    assert [token >> RANDOM_BITS for token in tokens] == list(range(1, 1001))
+    bits = [token % 2**RANDOM_BITS for token in tokens]
+    assert len(set(bits)) == 1000
+    for position in range(RANDOM_BITS):
+        ones = sum(bit >> position & 1 for bit in bits)
+        assert 380 < ones < 620, f"bit {position} is 1 in {ones} of 1000 tokens"
+    requests.close()
+
+
+def test_owners_share_no_random_bits() -> None:
+    """A block that the module kept would be the same in two clients, and in two processes after a fork."""
+    one, other = random_bits(SystemRandom()), random_bits(SystemRandom())
+    assert not {*draw(one), *draw(one)} & {*draw(other), *draw(other)}
+    assert draw(random_bits(Random(1))) == draw(random_bits(Random(1)))
+    assert draw(random_bits(Random(1))) != draw(random_bits(Random(2)))
+
+
 @virtual_clock
 async def test_every_request_is_encoded_alike() -> None:
     requests = mux()
     block = b"NATS/1.0\r\na: b\r\n\r\n"
-    for number in (1, 5, 9):
-        inbox = f"{PREFIX}{number}".encode()
+    for _ in range(3):
         plain, empty = requests.open("s.a", 5, b"12345"), requests.open("s.a", 5)
         headed, other = requests.open("s.a", 5, b"12345", block), requests.open("s.b", 5, b"12345")
-        assert (plain.head, plain.payload) == (b"PUB s.a %b 5\r\n" % inbox, b"12345")
-        assert (empty.head, empty.payload) == (b"PUB s.a %b%d 0\r\n" % (PREFIX.encode(), number + 1), b"")
-        assert (
-            headed.head
-            == b"HPUB s.a %b%d %d %d\r\n" % (PREFIX.encode(), number + 2, len(block), len(block) + 5) + block
-        )
-        assert other.head == b"PUB s.b %b%d 5\r\n" % (PREFIX.encode(), number + 3)
+        assert (plain.head, plain.payload) == (b"PUB s.a %b 5\r\n" % plain.reply.encode(), b"12345")
+        assert (empty.head, empty.payload) == (b"PUB s.a %b 0\r\n" % empty.reply.encode(), b"")
+        assert headed.head == b"HPUB s.a %b %d %d\r\n" % (headed.reply.encode(), len(block), len(block) + 5) + block
+        assert other.head == b"PUB s.b %b 5\r\n" % other.reply.encode()
     requests.close()
 
 
@@ -334,6 +364,7 @@ async def test_resends_in_the_context_of_the_request(order: tuple[bool, bool]) -
         asyncio.get_running_loop(),
         ControlLines(),
         lambda control, payload: sent.append((payload, IN_CLEANUP.get())),
+        random_bits(Random(7)),
     )
     for in_cleanup in order:
         context = copy_context()

@@ -675,25 +675,6 @@ async def test_message_to_be_resent_times_out_as_uncertain() -> None:
 
 
 @virtual_clock
-async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
-    async with stage() as (net, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
-        plain = await pub.publish("a", b"1")
-        headed = await pub.publish("a", b"2", headers={"A": "b"})
-        named = await pub.publish("a", b"3", msg_id="own")
-        first = ids(*await stream.heard_all(3))
-        assert first[2] == "own"
-        assert len(set(first)) == 3
-        net.down()
-        await advance(0.1)
-        net.up()
-        again = await stream.heard_all(3)
-        assert ids(*again) == first
-        for op in again:
-            stream.ack(op)
-        await asyncio.gather(plain, headed, named)
-
-
-@virtual_clock
 async def test_too_big_for_the_next_server_fails_alone() -> None:
     async with scripted_network(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as net:
         nc, stream = await net.connect(), StreamScript(net)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from random import Random
 from typing import cast
 
 from hypothesis import given
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
+from natsproto._core.wire import random_bits
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
 from natsproto.protocol.commands import ControlLines
@@ -39,6 +41,9 @@ class Line:
 
     def new_inbox(self) -> str:
         return "_INBOX.x"
+
+    def _random_bits(self) -> Callable[[], int]:
+        return random_bits(Random(7))
 
     def _add_reply_handler(self, inbox: PublishWindow) -> None:
         """It is answered by hand."""

@@ -25,7 +25,7 @@ from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.batch_messages import BatchMessages
 from natsproto.jetstream._publish.fast_batch_state import BatchOperation, FastBatchState, FastOptions
-from natsproto.jetstream._publish.headers import ExpectationArgs, message_block
+from natsproto.jetstream._publish.headers import AutoMsgIds, ExpectationArgs, message_block
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
@@ -296,7 +296,7 @@ class FastPublisher:
         self._sender = FastBatchSender(connection, options)
         self._messages, self._state = self._sender.messages, self._sender.state
         self._entered = False
-        self._id = f"{connection._new_id()}-" if auto_msg_id else ""
+        self._auto_ids = AutoMsgIds(connection._new_id(), connection._random_bits()) if auto_msg_id else None
 
     async def publish(
         self,
@@ -322,7 +322,7 @@ class FastPublisher:
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         block = None
-        if msg_id is not None or headers is not None or args or self._id:
+        if msg_id is not None or headers is not None or args or self._auto_ids is not None:
             block = self._block(subject, msg_id, headers, args)
         number = self._sender.add(subject, payload, block)
         if not state.ack_flow:
@@ -408,7 +408,7 @@ class FastPublisher:
     def _block(
         self, subject: str, msg_id: str | None, headers: HeadersLike | None, args: ExpectationArgs
     ) -> bytes | None:
-        auto_id = f"{self._id}{self._messages.count + 1}" if self._id else None
+        auto_id = None if self._auto_ids is None else self._auto_ids.new()
         return message_block(subject, headers, args, msg_id, auto_id)
 
     async def __aenter__(self) -> FastPublisher:

@@ -6,6 +6,7 @@ Owns the names of these headers and the rules for their values. It publishes not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from itertools import count
 from operator import attrgetter
 from typing import Literal, TypedDict
 
@@ -113,6 +114,25 @@ def message_block(
     if msg_id is None:
         return block
     return msg_id_block(msg_id) if block is None else block[:-2] + msg_id_block(msg_id)[len(_VERSION_LINE) :]
+
+
+class AutoMsgIds:
+    """The message ids of a publisher for messages without one.
+
+    An id has a number, so that none is used twice, and random bits: whoever could predict the next ids would store
+    messages with them first, and the stream would take the publisher's for duplicates.
+    """
+
+    __slots__ = ("_header", "new")
+
+    def __init__(self, prefix: str, random_bits: Callable[[], int]) -> None:
+        self._header = f"\r\n{MSG_ID_HEADER}: {prefix}-".encode()
+        self.new: Callable[[], str] = map(f"{prefix}-%d-%d".__mod__, zip(count(1), iter(random_bits, None))).__next__
+        """Return the next id, without a call of a Python function."""
+
+    def is_in(self, head: bytes) -> bool:
+        """True if an encoded header block has one of these ids."""
+        return self._header in head
 
 
 def has_msg_id(block: bytes | None) -> bool:

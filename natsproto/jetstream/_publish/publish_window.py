@@ -4,8 +4,8 @@
 after a reconnect or a timeout; the rules are in ``retry_policy``. It gets the headers of a message as bytes (see
 ``headers``).
 
-Messages are numbered, and the number is the last token of the reply subject. No number is used twice, so a late or
-duplicate acknowledgement is never taken for that of another message.
+Messages are numbered, and the number and random bits are the last token of the reply subject. No number is used twice,
+so a late or duplicate acknowledgement is never taken for that of another message.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import NamedTuple
 
 from natsproto._core.connection import Connection
 from natsproto._core.notifier import Notifier
-from natsproto._core.pending_replies import PendingReplies
+from natsproto._core.pending_replies import PendingReplies, number_of
+from natsproto._core.wire import RANDOM_BITS
 from natsproto.errors import (
     ApiError,
     ConnectionLost,
@@ -33,13 +34,13 @@ from natsproto.errors import (
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.headers import has_msg_id
+from natsproto.jetstream._publish.headers import AutoMsgIds, has_msg_id
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, uncertain_error
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 
-_MAX_REPLY = b"9" * 42
-"""The longest text after the inbox: a number of 20 digits, and two lengths of ten with their spaces."""
+_MAX_REPLY = b"9" * 46
+"""The longest text after the inbox: a token of 24 digits, and two lengths of ten with their spaces."""
 _is_plain = PLAIN_ACK.fullmatch
 
 
@@ -112,13 +113,16 @@ class PublishWindow:
     keeps the order; waiting messages are sent when there is a connection and no pause.
     """
 
-    def __init__(self, connection: Connection, limits: PublisherOptions) -> None:
+    def __init__(self, connection: Connection, limits: PublisherOptions, auto_ids: AutoMsgIds | None = None) -> None:
         self._connection = connection
+        self._auto_ids = auto_ids
         self._outbox, self._control_lines = connection._outbox, connection._control_lines
         self._limits = limits
         self.replies: PendingReplies[AckFuture]
         """The futures of the messages that are not acknowledged, and the count of all."""
-        self.replies = PendingReplies(f"{connection.new_inbox()}.", self._check_time, self._on_due)
+        self.replies = PendingReplies(
+            f"{connection.new_inbox()}.", self._check_time, self._on_due, connection._random_bits()
+        )
         self.subject = self.replies.subject
         self._pending = self.replies.pending
         self.nbytes = 0
@@ -162,7 +166,7 @@ class PublishWindow:
     async def flush(self) -> None:
         """Wait until every message accepted so far is settled. Cancelling changes nothing."""
         last = self.replies.count
-        while self._pending and int(next(iter(self._pending))) <= last:
+        while self._pending and number_of(next(iter(self._pending))) <= last:
             await self._changed.wait()
 
     def raise_failures(self) -> None:
@@ -181,7 +185,7 @@ class PublishWindow:
 
     def require_feature(self, required: RequiredFeature) -> None:
         """Do not send the last message again, or later, to a server that would ignore this feature."""
-        token = str(self.replies.count)
+        token = next(reversed(self._pending))
         self._retry_state(token, self._pending[token]).required = required
 
     def add(self, subject: str, payload: bytes, block: bytes | None = None) -> AckFuture:
@@ -193,21 +197,22 @@ class PublishWindow:
             self._check_open()
         replies = self.replies
         number = replies.count + 1
+        token = str(number << RANDOM_BITS | replies.random_bits())
         start = self._control_lines.pub_prefixes.get(subject) or self._cache_start(subject)
         size = len(payload)
         if block is None:
             total = size
-            head = b"%b%b%d %d\r\n" % (start, replies.prefix, number, size)
+            head = b"%b%b%b %d\r\n" % (start, replies.prefix, token.encode(), size)
         else:
             total = len(block) + size
-            head = b"H%b%b%d %d %d\r\n%b" % (start, replies.prefix, number, len(block), total, block)
+            head = b"H%b%b%b %d %d\r\n%b" % (start, replies.prefix, token.encode(), len(block), total, block)
         if total > self._control_lines.max_payload:
             self._control_lines.check_size(total)
         if self._sending:
             self._outbox.put(head, payload)
         else:
-            self._waiting[str(number)] = None
-        self._pending[str(number)] = future = AckFuture()
+            self._waiting[token] = None
+        self._pending[token] = future = AckFuture()
         future.subject, future.outcome, future._head, future._payload = subject, None, head, payload
         future._deadline = deadline = self._time() + self._limits.timeout
         if deadline < replies.next_deadline:
@@ -239,7 +244,7 @@ class PublishWindow:
         if future is None:
             return  # it is settled: an acknowledgement that comes late, or of another copy
         try:
-            if _is_plain(message.data):
+            if _is_plain(message.data) and (self._auto_ids is None or not message.data.endswith(b"true}")):
                 self._settle(token, future, message.data)
             elif message.is_no_responders:
                 counter = self._retry_state(token, future).retry_counter
@@ -299,14 +304,27 @@ class PublishWindow:
     def _read_reply(self, token: str, future: AckFuture, payload: bytes) -> None:
         """Handle a reply that is not a plain acknowledgement."""
         try:
-            pub_ack(payload, f"publish to {future.subject!r}")
+            ack = pub_ack(payload, f"publish to {future.subject!r}")
         except NatsError as exc:
             if isinstance(exc, ApiError) and exc.err_code in TRANSIENT_CODES:
                 self._on_refused(token, future, exc)
             else:
                 self._fail(token, future, exc)
         else:
-            self._settle(token, future, payload)
+            if ack.duplicate and self._is_id_taken(token, future):
+                reason = (
+                    f"stream {ack.stream!r} has its automatic message id already, as sequence {ack.seq}, although the "
+                    "message was sent once: another client may have used the id"
+                )
+                self._fail(token, future, PublishUncertain(future.subject, reason))
+            else:
+                self._settle(token, future, payload)
+
+    def _is_id_taken(self, token: str, future: AckFuture) -> bool:
+        """True if the message has an automatic id and was sent once: it is no duplicate of its own."""
+        retry = self._retry_states.get(token)
+        is_sent_once = retry is None or not (retry.maybe_stored or retry.error is not None)
+        return is_sent_once and self._auto_ids is not None and self._auto_ids.is_in(future._head)
 
     def _settle(self, token: str, future: AckFuture, outcome: bytes | NatsError) -> None:
         del self._pending[token]
@@ -323,7 +341,7 @@ class PublishWindow:
         if retry is not None and retry.maybe_stored and not isinstance(error, PublishUncertain):
             reason = f"it was sent and not answered, and then: {error}"
             error = PublishUncertain(future.subject, reason)
-        self._failures.add(int(token), future, len(future._payload))
+        self._failures.add(number_of(token), future, len(future._payload))
         self.full = self.full or self._has_too_many_failures
         self._settle(token, future, error)
 

@@ -8,7 +8,7 @@ from typing import Unpack
 from natsproto._core.connection import Connection
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.headers import ExpectationArgs, message_block, required_feature
+from natsproto.jetstream._publish.headers import AutoMsgIds, ExpectationArgs, message_block, required_feature
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
@@ -23,11 +23,11 @@ class Publisher:
     """
 
     def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
-        self._window = PublishWindow(connection, limits)
+        self._auto_ids = AutoMsgIds(connection._new_id(), connection._random_bits()) if auto_msg_id else None
+        self._window = PublishWindow(connection, limits, self._auto_ids)
         self._connection = connection
         self._outbox = connection._outbox
         self._entered = False
-        self._id = f"{connection._new_id()}-" if auto_msg_id else ""
 
     async def publish(
         self,
@@ -54,7 +54,7 @@ class Publisher:
         required = required_feature(args) if args else None
         if required is not None:
             required.check(self._connection.server_info)
-        auto_id = f"{self._id}{window.replies.count + 1}" if self._id else None
+        auto_id = None if self._auto_ids is None else self._auto_ids.new()
         future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
         if required is not None:
             window.require_feature(required)
