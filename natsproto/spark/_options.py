@@ -1,23 +1,20 @@
 """Connection settings of a task, and the options of the data source: text in, checked values out.
 
-``SparkNats`` is pickled into every task. ``SecretRef`` names a secret, which is looked up on the machine that connects,
-at every attempt. Options are checked on the driver, before a query is planned: an unknown name (Spark ignores misspelt
-ones), a value that breaks its rule, and a literal secret are errors. Opens no connection and does not import Spark.
+``SparkNats`` is pickled into every task. Options are checked on the driver, before a query is planned: an unknown name
+(Spark ignores misspelt ones), a value that breaks its rule, a literal secret, and a secret or server that the operator
+does not allow are errors. Opens no connection and does not import Spark.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from importlib import import_module
-from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
 
-from natsproto._options import DEFAULT_SERVER, OptionArgs, Options, Text
+from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
@@ -26,110 +23,7 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._schema import check_server_headers
-
-_PROVIDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
-_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
-
-
-class SecretRef(Value):
-    """The location of a secret. It is not secret itself: it may appear in code, plans and logs.
-
-    Made by ``env``, ``file``, ``spark_file`` and ``provider``, or from its text by ``parse``; ``str()`` returns the
-    text. The process that connects, mostly an executor, looks it up at every attempt to connect, so rotated secrets
-    are picked up.
-    """
-
-    kind: str
-    location: str
-
-    @classmethod
-    def env(cls, name: str) -> SecretRef:
-        """The value of an environment variable. ConfigError for an invalid name."""
-        return cls(kind="env", location=name)
-
-    @classmethod
-    def file(cls, path: str | os.PathLike[str]) -> SecretRef:
-        """The content of a file, without its final line end. ConfigError unless the path is absolute."""
-        return cls(kind="file", location=os.fspath(path))
-
-    @classmethod
-    def spark_file(cls, name: str) -> SecretRef:
-        """The content of a file sent along with ``--files`` or ``SparkContext.addFile``. ConfigError for paths."""
-        return cls(kind="spark_file", location=name)
-
-    @classmethod
-    def provider(cls, function: str) -> SecretRef:
-        """The result of ``"module:function"``, called without arguments: a str, a path, or an awaitable of one.
-
-        The module must be importable where the secret is looked up. ConfigError for any other form.
-        """
-        return cls(kind="provider", location=function)
-
-    @classmethod
-    def parse(cls, text: str) -> SecretRef:
-        """From ``env:NAME``, ``file:/PATH``, ``spark_file:NAME`` or ``provider:MODULE:FUNCTION``.
-
-        InvalidCredentials for other text; the error does not repeat it, as it could be the secret itself.
-        """
-        kind, _, where = text.partition(":")
-        if kind not in _RULES:
-            raise InvalidCredentials("reference", "must begin with env:, file:, spark_file: or provider:")
-        return cls(kind=kind, location=where)
-
-    @property
-    def is_file(self) -> bool:
-        """True if it names a file."""
-        return self.kind in ("file", "spark_file")
-
-    def source(self) -> Text | Awaitable[Text]:
-        """The secret, the path of its file, or an awaitable of either. InvalidCredentials if there is none.
-
-        The options of a client call it: see ``natsproto._options.Secret``.
-        """
-        if self.is_file:
-            return self.path()
-        if self.kind == "env":
-            value = os.environ.get(self.location, "")
-            if not value:
-                raise InvalidCredentials(str(self), "is not set in the environment of this process")
-            return value
-        module, _, name = self.location.partition(":")
-        try:
-            function = getattr(import_module(module), name)
-        except (ImportError, AttributeError) as exc:
-            raise InvalidCredentials(str(self), f"cannot be imported here: {type(exc).__name__}") from exc
-        return cast("Callable[[], Text | Awaitable[Text]]", function)()
-
-    def path(self) -> Path:
-        """The path of the file on this machine. ConfigError if it names no file."""
-        if self.kind == "file":
-            return Path(self.location)
-        if self.kind == "spark_file":
-            from pyspark import SparkFiles
-
-            return Path(SparkFiles.get(self.location))
-        raise ConfigError("reference", str(self), "does not name a file")
-
-    def __str__(self) -> str:
-        return f"{self.kind}:{self.location}"
-
-    def __repr__(self) -> str:
-        return f"SecretRef.{self.kind}({self.location!r})"
-
-    def _check(self) -> None:
-        if self.kind not in _RULES:
-            raise ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
-        if problem := _RULES[self.kind](self.location):
-            # Not repeated: by mistake it may be the secret itself.
-            raise ConfigError(f"{self.kind} reference", HIDDEN, problem)
-
-
-_RULES: dict[str, Callable[[str], str]] = {
-    "env": lambda where: "" if _VARIABLE.fullmatch(where) else "must be the name of an environment variable",
-    "file": lambda where: "" if os.path.isabs(where) else "must be an absolute path",
-    "spark_file": lambda where: "" if where and "/" not in where else "must be the name of a file, without its path",
-    "provider": lambda where: "" if _PROVIDER.fullmatch(where) else 'must be "module:function"',
-}
+from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
 
 
 class SparkNats(Value):
@@ -435,14 +329,29 @@ def _nats(given: _OptionReader) -> SparkNats:
     for name, field in _SECRET_OPTIONS.items():
         if (value := given.text(name)) is not None:
             found[field] = _reference(field, value)
-    return SparkNats(**cast("dict[str, Any]", found))
+    nats = SparkNats(**cast("dict[str, Any]", found))
+    return _checked_by_operator(nats)
 
 
 def _reference(field: str, value: str) -> str | SecretRef:
-    """A SecretRef if the text looks like one; other text is a literal, which SparkNats checks."""
+    """A SecretRef if the text looks like one or is the path of a TLS file; other text is a literal."""
     if value.startswith(("env:", "file:", "spark_file:", "provider:")):
         return SecretRef.parse(value)
+    if field.startswith("tls_") and os.path.isabs(value):
+        return SecretRef.file(value)
     return value
+
+
+def _checked_by_operator(nats: SparkNats) -> SparkNats:
+    """Check servers and references against this process's environment, and make the executors check theirs."""
+    servers = tuple(address.url for address in parse_servers(nats.servers))
+    AllowList.of_environment().check_servers(servers)
+    guarded: dict[str, OptionRef] = {}
+    for field in _SECRET_OPTIONS.values():
+        if isinstance(ref := getattr(nats, field), SecretRef):
+            guarded[field] = OptionRef(kind=ref.kind, location=ref.location, servers=servers)
+            guarded[field].check()
+    return nats.replace(**guarded)
 
 
 def _bound(given: _OptionReader, which: str, default: Literal["earliest", "latest"]) -> Bound:

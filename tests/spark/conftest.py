@@ -55,6 +55,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     (folder / "events").mkdir()
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     with pytest.MonkeyPatch.context() as patch:  # workers inherit what is set when the first session starts
+        refs = f"env:NATS_*,spark_file:*,file:{tmp_path_factory.getbasetemp()}/*"
+        patch.setenv("NATSPROTO_SPARK_SECRET_REFS", refs)
         if os.environ.get("PYTHONDONTWRITEBYTECODE"):  # each of them would compile everything anew
             patch.delenv("PYTHONDONTWRITEBYTECODE")
             patch.setenv("PYTHONPYCACHEPREFIX", str(tmp_path_factory.getbasetemp() / "bytecode"))

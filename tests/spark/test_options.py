@@ -7,7 +7,8 @@ from datetime import UTC, datetime
 import pytest
 
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
-from natsproto.spark._options import SecretRef, SinkOptions, SourceOptions
+from natsproto.spark._options import SinkOptions, SourceOptions
+from natsproto.spark._secrets import SecretRef
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
 
@@ -101,11 +102,12 @@ def test_bad_subjects_have_their_own_error() -> None:
         source(subjects="a b")
 
 
-def test_credentials_are_references() -> None:
+def test_credentials_are_references(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NATSPROTO_SPARK_SECRET_REFS", "env:*,file:*,provider:*")
     nats = source(user="env:NATS_USER", password="file:/run/secret", creds="provider:vault.nats:creds").nats
-    assert nats.user == SecretRef.env("NATS_USER")
-    assert nats.password == SecretRef.file("/run/secret")
-    assert nats.creds == SecretRef.provider("vault.nats:creds")
+    found = {"user": nats.user, "password": nats.password, "creds": nats.creds}
+    assert all(isinstance(ref, SecretRef) for ref in found.values())
+    assert [str(ref) for ref in found.values()] == ["env:NATS_USER", "file:/run/secret", "provider:vault.nats:creds"]
     assert source(user="me").nats.user == "me"
 
 

@@ -2,7 +2,7 @@
 
     python job.py --servers nats://127.0.0.1:4222 --checkpoint /tmp/pipeline
     spark-submit --master yarn --py-files natsproto-spark.zip job.py --servers nats://nats:4222 \
-        --creds file:/etc/nats/pipeline.creds --checkpoint hdfs:///pipeline
+        --files /secure/pipeline.creds --creds spark_file:pipeline.creds --checkpoint hdfs:///pipeline
 
 Kill it whenever you like, and start it again: every order is in every sum once.
 """
@@ -106,7 +106,7 @@ def main() -> None:
     """Run until it is killed, or with ``--once`` until it has read all messages."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--servers", default="nats://127.0.0.1:4222", help="as the executors reach them")
-    parser.add_argument("--creds", help="where the credentials are: env:NAME, file:/PATH, provider:MODULE:FUNCTION")
+    parser.add_argument("--creds", help="where the credentials are: env:NATS_NAME, spark_file:NAME, file:/PATH …")
     parser.add_argument("--checkpoint", required=True, help="a folder that all executors and the driver share")
     parser.add_argument("--master", help="local[2] unless spark-submit says otherwise")
     parser.add_argument("--batch", type=int, default=50_000, help="orders in a micro-batch, at most")
