@@ -51,8 +51,8 @@ CALLED = {
 """Other names of an argument, which its error may have: a revision is a sequence, and a name is a part of a subject."""
 SAMPLES: dict[str, object] = {
     "subject": "s.a", "stream": "S", "name": "S", "consumer": "c", "bucket": "B", "key": "k", "value": b"v",
-    "revision": 1,
-    "seq": 1, "server": "n", "peer": "p", "account": "A", "quorum": 1, "group": "g", "priority_group": "g", "path": "nowhere",
+    "revision": 1, "path": "nowhere",
+    "seq": 1, "server": "n", "peer": "p", "account": "A", "quorum": 1, "group": "g", "priority_group": "g",
     "replaced": "s.b", "version": "1.0.0", "keys": ["k"], "subjects": ["s.a"], "source": b"x", "until": NEVER,
     "target": "o", "store": "B", "handler": print, "function": print, "callback": print,
 }  # fmt: skip
