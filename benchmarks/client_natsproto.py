@@ -42,7 +42,7 @@ class Natsproto(Client):
 
     async def pull(self, nc: natsproto.Client, stream: str, *, acks: bool) -> PullConsumer:
         policy = AckPolicy.EXPLICIT if acks else AckPolicy.NONE
-        return await (await nc.jetstream().stream(stream)).create_consumer(durable_name="BENCH", ack_policy=policy)
+        return await (await nc.jetstream().stream(stream)).create_consumer("BENCH", ack_policy=policy)
 
     async def read_acked(
         self, nc: natsproto.Client, stream: str, handle: Callable[[JsMessage], object], count: int

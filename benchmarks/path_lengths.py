@@ -115,7 +115,7 @@ async def _least(operation: Callable[[], Awaitable[object]], publish: Callable[[
 
 
 async def _fetch(js: JetStream, publisher: Publisher) -> Length:
-    consumer = await (await js.stream("S")).create_consumer(durable_name="fetch")
+    consumer = await (await js.stream("S")).create_consumer("fetch")
 
     async def operation() -> None:
         (message,) = await consumer.fetch(1, timeout=30)
@@ -125,7 +125,7 @@ async def _fetch(js: JetStream, publisher: Publisher) -> Length:
 
 
 async def _messages(js: JetStream, publisher: Publisher) -> Length:
-    consumer = await (await js.stream("S")).create_consumer(durable_name="messages", deliver_policy="new")
+    consumer = await (await js.stream("S")).create_consumer("messages", deliver_policy="new")
     async with consumer.messages() as messages:
         iterator = aiter(messages)
 

@@ -204,16 +204,17 @@ def test_errors_are_those_of_both() -> None:
     assert named <= set(errors.__all__)
 
 
-async def test_positional_name_raises(nats_client: natsproto.Client) -> None:
+async def test_first_argument_is_a_name_or_a_config(nats_client: natsproto.Client) -> None:
     js = nats_client.jetstream()
     stream = await js.create_stream(name="S", subjects=["s"])
-    calls: tuple[tuple[str, Callable[..., Awaitable[object]]], ...] = (
-        ("StreamConfig", js.create_stream),
-        ("ConsumerConfig", stream.create_consumer),
-        ("KeyValueConfig", js.create_key_value),
-        ("ObjectStoreConfig", js.create_object_store),
-        ("ObjectStoreConfig", js.create_or_update_object_store),
+    calls: tuple[tuple[str, str, Callable[..., Awaitable[object]]], ...] = (
+        ("name", "StreamConfig", js.create_stream),
+        ("durable_name", "ConsumerConfig", stream.create_consumer),
+        ("bucket", "KeyValueConfig", js.create_key_value),
+        ("bucket", "ObjectStoreConfig", js.create_object_store),
+        ("bucket", "ObjectStoreConfig", js.create_or_update_object_store),
     )
-    for kind, call in calls:
-        with pytest.raises(TypeError, match=f"must be of type {kind}, not str; single fields are named arguments"):
-            await call("files")
+    for key, kind, call in calls:
+        with pytest.raises(TypeError, match=f"the first argument must be the {key} or a {kind}, not int"):
+            await call(5)
+        await call("files")

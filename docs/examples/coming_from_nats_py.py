@@ -94,7 +94,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
     async def handler(message: JsMessage) -> None:
         handled.append(message.seq)
 
-    consumer = await stream.create_consumer(durable_name="billing", filter_subject="orders.>", ack_wait=30)
+    consumer = await stream.create_consumer("billing", filter_subject="orders.>", ack_wait=30)
     consumer = await stream.consumer("billing", bind=True)
     msgs = await consumer.fetch_available(10, timeout=1)
     await msgs[0].nak(0.01)

@@ -17,7 +17,7 @@ async def main() -> None:
             city = ("berlin", "lisbon")[number % 2]
             await js.publish(f"orders.{city}", flower.encode())
 
-        billing = await stream.create_consumer(durable_name="billing")
+        billing = await stream.create_consumer("billing")
         for message in await billing.fetch(2):
             await message.ack()
             print(f"billed {message.seq}: {message.data.decode()}")
@@ -32,7 +32,7 @@ async def main() -> None:
             print(f"too late: answered with {error.first_ack}")
         print(f"nothing left: {await billing.fetch(10, no_wait=True)}")
 
-        packing = await stream.create_consumer(durable_name="packing", max_deliver=2)
+        packing = await stream.create_consumer("packing", max_deliver=2)
         packed: dict[str, list[str]] = {}
 
         async def pack(message: JsMessage) -> None:

@@ -65,7 +65,7 @@ async def main() -> None:
 
         js = nc.jetstream()
         stream = await js.create_stream(name="ORDERS", subjects=["orders.>"])
-        consumer = await stream.create_consumer(durable_name="packing")
+        consumer = await stream.create_consumer("packing")
         await js.publish("orders.1", b"3 tulips")
         await consumer.consume(with_middleware(pack, timing), stop_after=1)
         print(f"{timing.calls} calls in {timing.seconds * 1000:.1f} ms")

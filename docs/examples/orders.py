@@ -49,7 +49,7 @@ async def work(url: str) -> None:
         # A failed message is retried with growing delays, and finally becomes a dead letter.
         retry = Retry(js, RetryPolicy(dead_letter_subject="dead.eu", max_attempts=ATTEMPTS, first_delay=0.1))
         stream = await js.stream("ORDERS")
-        consumer = await stream.create_consumer(durable_name="shipping", ack_wait=2, max_ack_pending=200)
+        consumer = await stream.create_consumer("shipping", ack_wait=2, max_ack_pending=200)
         # A message that the handler has not acknowledged is acknowledged when it returns.
         async with consumer.consume(with_middleware(ship, retry), concurrency=16, prefetch=100) as shipping:
             await shipping.wait(stop)  # until SIGTERM; raises if the consumer is deleted

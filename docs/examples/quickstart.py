@@ -117,7 +117,7 @@ async def a_stream_remembers(nc: natsproto.Client) -> None:
             await till.publish("sold.tulips", b"%d" % number)
     say(f"   the ledger holds {(await ledger.info()).state.messages} sales")
 
-    clerk = await ledger.create_consumer(durable_name="clerk")
+    clerk = await ledger.create_consumer("clerk")
     morning = await clerk.fetch(200, timeout=5)
     for sale in morning:
         await sale.ack()

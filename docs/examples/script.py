@@ -30,7 +30,7 @@ def main() -> None:
         with js.publisher() as publisher:  # leaving waits until the stream has all of them
             for number in range(5):
                 publisher.publish("orders.eu", b"%d" % number, msg_id=f"o-{number}")
-        consumer = stream.create_consumer(durable_name="billing")
+        consumer = stream.create_consumer("billing")
         for message in consumer.fetch(5, timeout=2):
             message.ack()
             print(f"{message.subject} {message.data.decode()} was number {message.seq}")

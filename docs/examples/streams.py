@@ -31,7 +31,7 @@ async def main() -> None:
             print(f"refused: {error.description}")
 
         async with js.advisories() as events:
-            await stream.create_consumer(durable_name="billing")
+            await stream.create_consumer("billing")
             event = await events.next(timeout=2)
             print(f"told: {event.type.rpartition('.')[2]}")
 

@@ -30,7 +30,7 @@ async def main() -> None:
         orders = js.typed(Order)
         stream = await js.create_stream(name="ORDERS", subjects=["orders.>"])
         await js.create_stream(name="DEAD", subjects=["dead.>"])
-        consumer = await stream.create_consumer(durable_name="packing")
+        consumer = await stream.create_consumer("packing")
 
         await orders.publish("orders.eu", Order("rose", 5))
         await js.publish("orders.eu", b'{"flower": "tulip", "amount": "many"}')

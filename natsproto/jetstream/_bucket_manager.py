@@ -78,7 +78,9 @@ class BucketManager(StreamManager):
         ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing, also if
         another client has created it; StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
         """
-        return await self._write_key_value("CREATE", amended(KeyValueConfig, config, fields), key_codec, timeout)
+        return await self._write_key_value(
+            "CREATE", amended(KeyValueConfig, config, fields, "bucket"), key_codec, timeout
+        )
 
     async def update_key_value(
         self,
@@ -100,7 +102,9 @@ class BucketManager(StreamManager):
             partial, fields = named_changes(KeyValueConfig, target, changes, "bucket")
             info = await self._change_bucket(partial, fields, KV_STREAM, KV_SUBJECTS, timeout)
             return KeyValue.of(self._api, partial.bucket, info, key_codec)
-        return await self._write_key_value("UPDATE", amended(KeyValueConfig, target, changes), key_codec, timeout)
+        return await self._write_key_value(
+            "UPDATE", amended(KeyValueConfig, target, changes, "bucket"), key_codec, timeout
+        )
 
     async def create_or_update_key_value(
         self,
@@ -115,7 +119,7 @@ class BucketManager(StreamManager):
 
         Raises the errors of ``create_key_value`` and ``update_key_value``.
         """
-        return await self._write_key_value("", amended(KeyValueConfig, config, fields), key_codec, timeout)
+        return await self._write_key_value("", amended(KeyValueConfig, config, fields, "bucket"), key_codec, timeout)
 
     @overload
     async def key_value(
@@ -199,7 +203,7 @@ class BucketManager(StreamManager):
         Creating an existing store again does nothing, also if another client has created it; StreamNameInUse when its
         configuration differs. Otherwise as ``create_stream``.
         """
-        return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields), timeout)
+        return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields, "bucket"), timeout)
 
     async def update_object_store(
         self,
@@ -220,7 +224,7 @@ class BucketManager(StreamManager):
             partial, fields = named_changes(ObjectStoreConfig, target, changes, "bucket")
             info = await self._change_bucket(partial, fields, OBJECT_STREAM, OBJECT_SUBJECTS, timeout)
             return ObjectStore(self._api, partial.bucket, info)
-        return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, target, changes), timeout)
+        return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, target, changes, "bucket"), timeout)
 
     async def create_or_update_object_store(
         self,
@@ -234,7 +238,7 @@ class BucketManager(StreamManager):
 
         Raises the errors of ``create_object_store`` and ``update_object_store``.
         """
-        return await self._write_object_store("", amended(ObjectStoreConfig, config, fields), timeout)
+        return await self._write_object_store("", amended(ObjectStoreConfig, config, fields, "bucket"), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
         """Return the object store with this name; BucketNotFound. With ``bind`` no request is sent, so the store may

@@ -53,14 +53,18 @@ class ConsumerManager:
 
     async def create_consumer(
         self,
-        config: ConsumerConfig | None = None,
+        config: str | ConsumerConfig | None = None,
         /,
         *,
         pedantic: bool = False,
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PullConsumer:
-        """Create a consumer from a ConsumerConfig, from its fields, or from both (the fields win).
+        """Create a consumer: ``create_consumer("billing", filter_subject="orders.eu")`` makes a durable one.
+
+        The first argument is the durable name, or a ConsumerConfig, whose fields the others override. With neither, the
+        server names the consumer and deletes it after 5 s without a reader; with only ``name=``, which would look
+        durable, ``inactive_threshold`` (seconds until then) is required: ConfigError.
 
         Creating an existing consumer again does nothing; ConsumerExists when its configuration differs. ConfigError and
         InvalidConsumerConfig; UnsupportedByServer when an older server does not know a field (before 2.12 it creates
@@ -94,7 +98,7 @@ class ConsumerManager:
 
     async def create_or_update_consumer(
         self,
-        config: ConsumerConfig | None = None,
+        config: str | ConsumerConfig | None = None,
         /,
         *,
         pedantic: bool = False,
@@ -136,7 +140,7 @@ class ConsumerManager:
         """
         if push and not fields.get("flow_control", True):
             raise ConfigError("flow_control", False, "is required for an ordered push consumer")
-        config = amended(ConsumerConfig, config, fields)
+        config = amended(ConsumerConfig, config, fields, "durable_name")
         if start_seq is not None:
             start_seq = check_stream_sequence("start_seq", start_seq)
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_seq)
@@ -179,7 +183,7 @@ class ConsumerManager:
                 deliver_group=fields.get("deliver_group", ""),
                 idle_heartbeat=fields.get("idle_heartbeat"),
             )
-        config = amended(ConsumerConfig, config, fields)
+        config = amended(ConsumerConfig, config, fields, "durable_name")
         if not config.deliver_subject:
             config = config.replace(deliver_subject=self._api.new_inbox())
             if "idle_heartbeat" not in fields and not config.idle_heartbeat:
@@ -251,12 +255,12 @@ class ConsumerManager:
     async def _write_consumer(
         self,
         action: str,
-        config: ConsumerConfig | None,
+        config: str | ConsumerConfig | None,
         fields: ConsumerArgs,
         pedantic: bool,
         timeout: Duration | None,
     ) -> PullConsumer:
-        config = amended(ConsumerConfig, config, fields)
+        config = amended(ConsumerConfig, config, fields, "durable_name")
         info = await self._put_consumer(action, config, pedantic, timeout)
         return self._consumer(info.name, info)
 
@@ -265,8 +269,12 @@ class ConsumerManager:
     ) -> ConsumerInfo:
         config.check()
         name = config.durable_name or config.name
-        if action == "update" and not name:
-            raise ConfigError("name", name, "is needed to update a consumer")
+        if action == "update":
+            if not name:
+                raise ConfigError("name", name, "is needed to update a consumer")
+        elif config.name and not config.durable_name and not config.inactive_threshold:
+            why = "the server deletes a consumer with only a name after 5 s without a reader: pass the name first, or"
+            raise ConfigError("name", name, f"{why} as durable_name=, to keep it; else pass inactive_threshold= (s)")
         body: dict[str, object] = {"stream_name": self.name, "config": config}
         if action:
             body["action"] = action

@@ -170,18 +170,21 @@ def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -
     return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
 
 
-def amended(kind: type[R], record: R | None, fields: Mapping[str, object]) -> R:
-    """Return a copy of the record with other values of some fields, or a new record of these fields. TypeError for
-    unknown fields.
+def amended(kind: type[R], given: R | str | None, fields: Mapping[str, object], key: str) -> R:
+    """Return a copy of a record with other values of some fields, or a new record of these fields.
+
+    A str is the value of the field ``key``. TypeError for unknown fields; ConfigError for two names.
     """
-    if record is None:
+    if given is None:
         return kind(**fields)  # checked by the constructor
-    if not isinstance(record, kind):
-        raise TypeError(
-            f"the configuration must be of type {kind.__name__}, not {type(record).__name__}; "
-            "single fields are named arguments, names of things too"
-        )
-    return record.replace(**fields)
+    if isinstance(given, str):
+        other = fields.get(key, given)
+        if other != given:
+            raise ConfigError(key, other, f"differs from {given!r}: give one of them")
+        return kind(**{**fields, key: given})
+    if not isinstance(given, kind):
+        raise TypeError(f"the first argument must be the {key} or a {kind.__name__}, not {type(given).__name__}")
+    return given.replace(**fields)
 
 
 def named_changes(

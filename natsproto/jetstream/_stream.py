@@ -34,7 +34,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
 )
 from natsproto.jetstream._multi_last import MultiLastGet
-from natsproto.jetstream._record import amended, named_changes
+from natsproto.jetstream._record import named_changes
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 
@@ -144,7 +144,9 @@ class Stream(ConsumerManager):
         """
         if config is None:
             return await self._change(*named_changes(StreamConfig, self.name, changes, "name"), pedantic, timeout)
-        config = amended(StreamConfig, config, changes)
+        if not isinstance(config, StreamConfig):
+            raise TypeError(f"config must be a StreamConfig, not {type(config).__name__}: fields are named arguments")
+        config = config.replace(**changes)
         if config.name != self.name:
             raise ConfigError("name", config.name, f"this is {self._description}: a stream cannot be renamed")
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))

@@ -66,7 +66,7 @@ class StreamManager:
         UnsupportedByServer when an older server does not know a field; and the errors of every call, see Stream.
         ``pedantic`` (server 2.11) makes the server reject values that it would otherwise adjust.
         """
-        wanted = amended(StreamConfig, config, fields)
+        wanted = amended(StreamConfig, config, fields, "name")
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
 
     async def update_stream(
@@ -90,7 +90,7 @@ class StreamManager:
             handle = self._stream(partial.name, None)
             await handle._change(partial, fields, pedantic, timeout)
             return handle
-        wanted = amended(StreamConfig, target, changes)
+        wanted = amended(StreamConfig, target, changes, "name")
         return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
 
     async def create_or_update_stream(
@@ -106,7 +106,7 @@ class StreamManager:
 
         Raises the errors of ``create_stream`` and ``update_stream``.
         """
-        wanted = amended(StreamConfig, config, fields)
+        wanted = amended(StreamConfig, config, fields, "name")
         return self._stream(wanted.name, await create_or_update_stream(self._api, wanted, pedantic, timeout))
 
     async def stream(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> Stream:

@@ -27,7 +27,7 @@ async def test_trace_has_request_response_and_duration(nats_client: Client) -> N
     seen: list[ApiTrace] = []
     js = nats_client.jetstream(trace=seen.append)
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
-    await stream.create_consumer(name="c", filter_subject="s.*")
+    await stream.create_consumer(name="c", inactive_threshold=30, filter_subject="s.*")
     assert [name async for name in stream.consumer_names()] == ["c"]
     with pytest.raises(StreamNotFound):
         await js.stream("MISSING")

@@ -28,9 +28,9 @@ WORDS: list[object] = [*SUBJECTS, "a.b", "*", ">"]
 CONFIGS: list[object] = ["S", 1, {}, [], {"name": "S"}, datetime(2030, 1, 1)]
 
 CALLS: dict[str, tuple[list[object], Call]] = {
-    "create_stream": (CONFIGS, lambda js, s, v: js.create_stream(v)),  # type: ignore[arg-type]
+    "create_stream": (CONFIGS[1:], lambda js, s, v: js.create_stream(v)),  # type: ignore[arg-type]
     "update": (CONFIGS, lambda js, s, v: s.update(v)),  # type: ignore[arg-type]
-    "create_consumer": (CONFIGS, lambda js, s, v: s.create_consumer(v)),  # type: ignore[arg-type]
+    "create_consumer": (CONFIGS[1:], lambda js, s, v: s.create_consumer(v)),  # type: ignore[arg-type]
     "stream": (WORDS, lambda js, s, v: js.stream(v)),  # type: ignore[arg-type]
     "best_publisher": (WORDS, lambda js, s, v: js.best_publisher(v)),  # type: ignore[arg-type]
     "publish": (SUBJECTS, lambda js, s, v: js.publish(v)),  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ import pickle
 import pytest
 
 from natsproto import errors
-from natsproto.jetstream import JetStream
+from natsproto.jetstream import ConsumerConfig, JetStream
 from tests.jetstream.reading import make
 
 
@@ -45,3 +45,29 @@ async def test_existing_push_consumer_error_says_so(jetstream: JetStream) -> Non
     await stream.create_consumer(durable_name="c")
     with pytest.raises(errors.ConsumerExists, match=r"its deliver_subject is '', not 'to.c'"):
         await stream.push_consumer(durable_name="c", deliver_subject="to.c")
+
+
+async def test_first_argument_is_the_durable_name(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s.>"], storage="memory")
+    for create in (stream.create_consumer, stream.create_or_update_consumer):
+        consumer = await create("billing", filter_subject="s.eu")
+        assert consumer.cached_info.config.durable_name == "billing"
+        assert not consumer.cached_info.config.inactive_threshold
+        with pytest.raises(errors.ConfigError, match="differs from 'billing': give one of them"):
+            await create("billing", durable_name="shipping")
+        with pytest.raises(TypeError, match="the first argument must be the durable_name or a ConsumerConfig, not int"):
+            await create(5)  # type: ignore[arg-type]
+
+
+async def test_name_that_looks_durable_is_refused(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s.>"], storage="memory")
+    for create in (stream.create_consumer, stream.create_or_update_consumer, stream.push_consumer):
+        with pytest.raises(errors.ConfigError, match="deletes a consumer with only a name after 5 s without a reader"):
+            await create(name="c")
+        with pytest.raises(errors.ConfigError, match="pass the name first, or as durable_name=, to keep it"):
+            await create(ConsumerConfig(name="c"))
+    assert [name async for name in stream.consumer_names()] == []
+    await stream.create_consumer(name="c", inactive_threshold=60)
+    await stream.create_consumer(name="d", durable_name="d")
+    await stream.push_consumer(name="p", inactive_threshold=60)
+    assert (await stream.update_consumer("c", max_deliver=4)).cached_info.config.inactive_threshold == 60

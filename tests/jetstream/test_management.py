@@ -365,9 +365,11 @@ async def test_pedantic_server_refuses_what_it_would_adapt(jetstream: JetStream)
         await jetstream.create_stream(config, pedantic=True)
     stream = await jetstream.create_stream(config)
     assert stream.cached_info.config.duplicate_window == 60
-    await stream.create_consumer(name="c", backoff=[1, 2], ack_wait=5, max_deliver=3)
+    await stream.create_consumer(name="c", inactive_threshold=30, backoff=[1, 2], ack_wait=5, max_deliver=3)
     with pytest.raises(errors.BadRequest, match="pedantic"):
-        await stream.create_consumer(name="d", backoff=[1, 2], ack_wait=5, max_deliver=3, pedantic=True)
+        await stream.create_consumer(
+            name="d", inactive_threshold=30, backoff=[1, 2], ack_wait=5, max_deliver=3, pedantic=True
+        )
 
 
 async def test_account_info_counts_and_limits(jetstream: JetStream) -> None:
@@ -470,7 +472,7 @@ async def test_create_update_and_create_or_update_consumers(jetstream: JetStream
 
 async def test_consumer_lists_have_several_pages(jetstream: JetStream) -> None:
     stream = await memory_stream(jetstream)
-    await asyncio.gather(*(stream.create_consumer(name=f"c{number}") for number in range(260)))
+    await asyncio.gather(*(stream.create_consumer(name=f"c{number}", inactive_threshold=30) for number in range(260)))
     listing = stream.consumers()
     assert {info.name async for info in listing} == {f"c{number}" for number in range(260)}
     assert (listing.missing, listing.offline) == ([], {})
@@ -488,7 +490,7 @@ async def test_consumer_lists_have_several_pages(jetstream: JetStream) -> None:
 @pytest.mark.parametrize("name", ["", "c"])
 async def test_filters_arrive_however_they_are_given(jetstream: JetStream, filters: ConsumerArgs, name: str) -> None:
     stream = await memory_stream(jetstream)
-    consumer = await stream.create_consumer(ConsumerConfig(name=name), **filters)
+    consumer = await stream.create_consumer(ConsumerConfig(name=name, inactive_threshold=30), **filters)
     assert consumer.cached_info.config.filters == ConsumerConfig().replace(**filters).filters
     again = await stream.update_consumer(consumer.cached_info.config, name=consumer.name)
     assert again.cached_info.config.filters == ConsumerConfig().replace(**filters).filters
@@ -650,7 +652,9 @@ async def test_prefix_of_another_account() -> None:
         assert (await stream.get_message(1)).data == b"1"
         assert [message.data async for message in stream.get_batch()] == [b"1"]
         assert [message.data async for message in stream.get_last_messages(["s.>"])] == [b"1"]
-        consumer = await stream.create_consumer(name="c", filter_subject="s.*", ack_policy="none")
+        consumer = await stream.create_consumer(
+            name="c", inactive_threshold=30, filter_subject="s.*", ack_policy="none"
+        )
         assert [message.data for message in await consumer.fetch(1, timeout=20)] == [b"1"]
         await promptly(guest.jetstream(timeout=LONG).account_info(), errors.JetStreamNotEnabled, "JetStream")
 
@@ -739,14 +743,18 @@ async def test_permissions_of_filters_with_wildcards(
     await fill(owner._connection, "s.eu.1", "s.us.1", "s.eu.2")  # type: ignore[arg-type]
     stream = await guest.stream("S", bind=True)
     for filter_subject in ("s.eu.*", "s.eu.>"):
-        consumer = await stream.create_consumer(name="c", filter_subject=filter_subject, ack_policy="none")
+        consumer = await stream.create_consumer(
+            name="c", inactive_threshold=30, filter_subject=filter_subject, ack_policy="none"
+        )
         assert [message.data for message in await consumer.fetch(2, timeout=20)] == [b"1", b"3"]
         await (await owner.stream("S")).delete_consumer("c")
     for other in ("s.*.1", "s.>", ">"):
         await promptly(
-            stream.create_consumer(name="c", filter_subject=other), errors.PermissionDenied, r"CREATE\.S\.c\."
+            stream.create_consumer(name="c", inactive_threshold=30, filter_subject=other),
+            errors.PermissionDenied,
+            r"CREATE\.S\.c\.",
         )
-    await promptly(stream.create_consumer(name="c"), errors.PermissionDenied, r"CREATE\.S\.c'")
+    await promptly(stream.create_consumer(name="c", inactive_threshold=30), errors.PermissionDenied, r"CREATE\.S\.c'")
 
 
 async def test_request_demands_the_api_level_of_its_config(jetstream: JetStream, nats_client: Client) -> None:
@@ -755,8 +763,8 @@ async def test_request_demands_the_api_level_of_its_config(jetstream: JetStream,
         await memory_stream(jetstream, "B", allow_msg_ttl=True)
         await memory_stream(jetstream, "C", allow_atomic=True, allow_msg_ttl=True)
         await memory_stream(jetstream, "D", allow_batched=True)
-        await stream.create_consumer(name="a")
-        await stream.create_consumer(name="b", priority_groups=["g"], priority_policy="overflow")
+        await stream.create_consumer(name="a", inactive_threshold=30)
+        await stream.create_consumer(name="b", inactive_threshold=30, priority_groups=["g"], priority_policy="overflow")
         asked = [(await requests.next(timeout=20)) for _ in range(6)]
     demanded = [request.headers.get("Nats-Required-Api-Level") for request in asked]
     assert demanded == [None, "1", "2", "4", None, "1"]

@@ -145,7 +145,7 @@ async def test_wildcard_filter_in_the_request_subject(nc: Client) -> None:
     await fill(nc, "s.a.1", "s.b.1", "s.a.2")
     async with nc.subscribe("$JS.API.CONSUMER.CREATE.>") as requests:
         for name, subject in (("c", "s.a.*"), ("d", "s.>"), ("e", ">"), ("f", "s.*.1")):
-            consumer = await stream.create_consumer(name=name, filter_subject=subject)
+            consumer = await stream.create_consumer(name=name, inactive_threshold=30, filter_subject=subject)
             assert consumer.cached_info.config.filter_subject == subject
             assert consumer.cached_info.num_pending == {"c": 2, "f": 2}.get(name, 3)
             assert (await requests.next(timeout=20)).subject == f"$JS.API.CONSUMER.CREATE.S.{name}.{subject}"

@@ -9,7 +9,7 @@ with run_server(jetstream=True) as server, sync.connect(server.url, name="script
     with js.publisher() as publisher:
         for number in range(5):
             publisher.publish("orders.eu", b"%d" % number)
-    consumer = stream.create_consumer(durable_name="billing")
+    consumer = stream.create_consumer("billing")
     for message in consumer.fetch(5, timeout=5):
         print(message.subject, message.data)
         message.ack()

@@ -12,7 +12,7 @@ async def main() -> None:
         stream = await js.create_stream(name="JOBS", subjects=["jobs"])
         for job in (b"easy", b"busy", b"broken", b"long"):
             await js.publish("jobs", job)
-        consumer = await stream.create_consumer(durable_name="workers", ack_wait=30)
+        consumer = await stream.create_consumer("workers", ack_wait=30)
         easy, busy, broken, long = await consumer.fetch(4, timeout=5)
         await easy.ack()
         await busy.nak(0.01)  # again, this many seconds later

@@ -14,7 +14,7 @@ async def main() -> None:
         for number in range(10):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        consumer = await stream.create_consumer(durable_name="billing")
+        consumer = await stream.create_consumer("billing")
         handled = 0
 
         async def handle(message: JsMessage) -> None:  # returning acknowledges, raising sends a nak

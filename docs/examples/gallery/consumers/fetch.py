@@ -13,7 +13,7 @@ async def main() -> None:
         for number in range(5):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        consumer = await stream.create_consumer(durable_name="billing", ack_policy="explicit")
+        consumer = await stream.create_consumer("billing", ack_policy="explicit")
         for message in await consumer.fetch(3, timeout=5):
             print(message.seq, message.subject)
             await message.ack()

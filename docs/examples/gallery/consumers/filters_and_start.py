@@ -13,11 +13,9 @@ async def main() -> None:
         for number in range(6):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        european = await stream.create_consumer(durable_name="european", filter_subjects=["orders.eu"])
-        late = await stream.create_consumer(durable_name="late", deliver_policy="by_start_sequence", opt_start_seq=5)
-        newest = await stream.create_consumer(
-            durable_name="newest", deliver_policy="last_per_subject", filter_subject="orders.*"
-        )
+        european = await stream.create_consumer("european", filter_subjects=["orders.eu"])
+        late = await stream.create_consumer("late", deliver_policy="by_start_sequence", opt_start_seq=5)
+        newest = await stream.create_consumer("newest", deliver_policy="last_per_subject", filter_subject="orders.*")
         for consumer in (european, late, newest):
             print(consumer.name, [message.data for message in await consumer.fetch(10, no_wait=True)])
 

@@ -13,7 +13,7 @@ async def main() -> None:
         for number in range(5):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        consumer = await stream.create_consumer(durable_name="billing")
+        consumer = await stream.create_consumer("billing")
         async with consumer.messages(prefetch=100) as messages:  # pulls ahead; survives reconnects
             async for message in messages:
                 await message.ack()

@@ -14,8 +14,8 @@ async def main() -> None:
         for number in range(2):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        consumer = await stream.create_consumer(durable_name="billing", description="bills")
-        await stream.create_or_update_consumer(durable_name="billing", description="bills of orders")
+        consumer = await stream.create_consumer("billing", description="bills")
+        await stream.create_or_update_consumer("billing", description="bills of orders")
         print([(info.name, info.config.description, info.num_pending) async for info in stream.consumers()])
         await consumer.pause(datetime.now(UTC) + timedelta(hours=1))
         print("paused:", (await consumer.info()).paused)

@@ -14,7 +14,7 @@ async def main() -> None:
         for number in range(2):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        consumer = await stream.create_consumer(durable_name="billing")
+        consumer = await stream.create_consumer("billing")
         message = await consumer.next(timeout=5)
         print(message.data, message.metadata.num_pending, "left")
         await message.ack_sync(timeout=5)  # waits for the server

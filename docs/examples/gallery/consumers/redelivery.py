@@ -11,7 +11,7 @@ async def main() -> None:
         js = nc.jetstream()
         stream = await js.create_stream(name="JOBS", subjects=["jobs"])
         await js.publish("jobs", b"poison")
-        consumer = await stream.create_consumer(durable_name="workers", max_deliver=3, backoff=[0.01, 0.02])
+        consumer = await stream.create_consumer("workers", max_deliver=3, backoff=[0.01, 0.02])
         for _ in range(3):
             message = await consumer.next(timeout=30)  # not acknowledged: redelivered with growing delays
             print("attempt", message.metadata.num_delivered)

@@ -13,7 +13,7 @@ async def main() -> None:
         for number in range(100):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        await stream.create_consumer(durable_name="workers")
+        await stream.create_consumer("workers")
         shares: list[int] = []
 
         async def work() -> None:  # in earnest: a process each

@@ -21,7 +21,7 @@ async def main() -> None:
         for _ in range(2):  # 1. in: a publisher that does not know whether its message was stored sends it again
             await js.publish("orders.eu", b"12 tulips", msg_id="order-1")
 
-        consumer = await orders.create_consumer(durable_name="billing", ack_wait=30)
+        consumer = await orders.create_consumer("billing", ack_wait=30)
         order = await consumer.next(timeout=5)
         print("duplicate:", await bill(js, order))  # 2. work ...
         await order.nak()  # ... and crash before the acknowledgement

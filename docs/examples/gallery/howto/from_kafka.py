@@ -18,7 +18,7 @@ async def main() -> None:
                 await producer.publish(f"orders.{'ann' if number % 2 else 'bob'}", b"%d" % number, msg_id=f"o-{number}")
 
         # AIOKafkaConsumer("orders", group_id="billing"): every process that names the group shares the work.
-        group = await stream.create_consumer(durable_name="billing")
+        group = await stream.create_consumer("billing")
         billed: dict[str, list[bytes]] = {}
 
         async def bill(message: JsMessage) -> None:  # returning is commit() for this one message

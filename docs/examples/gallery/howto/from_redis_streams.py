@@ -15,7 +15,7 @@ async def main() -> None:
             await js.publish("jobs", task)
 
         # XGROUP CREATE jobs workers 0, and XREADGROUP GROUP workers me COUNT 2 BLOCK 5000 STREAMS jobs >
-        group = await stream.create_consumer(durable_name="workers", ack_wait=3, max_deliver=5)
+        group = await stream.create_consumer("workers", ack_wait=3, max_deliver=5)
         first, second = await group.fetch(2, timeout=5)
         await first.ack_sync(timeout=5)  # XACK
         print(f"{(await group.info()).num_ack_pending} pending")  # XPENDING

@@ -21,7 +21,7 @@ async def main() -> None:
         await files.put("scan-1", scan)  # complete before anybody hears of it
         await js.publish("scans.new", b"scan-1")
 
-        consumer = await stream.create_consumer(durable_name="reader")
+        consumer = await stream.create_consumer("reader")
         message = await consumer.next(timeout=5)
         size = 0
         async with files.get(message.data.decode()) as content:

@@ -12,7 +12,7 @@ async def main() -> None:
         js = nc.jetstream()
         stream = await js.create_stream(name="MAIL", subjects=["mail.*", "later.*"], allow_msg_schedules=True)
         await js.publish("later.ann", b"reminder", schedule=Schedule.after(1), schedule_target="mail.ann")
-        consumer = await stream.create_consumer(durable_name="postman", filter_subject="mail.*")
+        consumer = await stream.create_consumer("postman", filter_subject="mail.*")
         print((await consumer.next(timeout=30)).data)
 
 

@@ -11,7 +11,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="JOBS", subjects=["jobs"])
-        consumer = await stream.create_consumer(durable_name="workers", max_deliver=2)
+        consumer = await stream.create_consumer("workers", max_deliver=2)
         async with js.advisories() as advisories, consumer.consume(reject):
             await js.publish("jobs", b"poison")
             async for advisory in advisories:

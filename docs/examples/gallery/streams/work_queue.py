@@ -12,7 +12,7 @@ async def main() -> None:
         stream = await js.create_stream(name="JOBS", subjects=["jobs"], retention="workqueue")
         for number in range(3):
             await js.publish("jobs", b"%d" % number)
-        consumer = await stream.create_consumer(durable_name="workers")
+        consumer = await stream.create_consumer("workers")
         for message in await consumer.fetch(2, timeout=5):
             await message.ack_sync(timeout=5)
         print((await stream.info()).state.messages, "left")
