@@ -116,6 +116,7 @@ class OptionArgs(TypedDict, total=False):
     no_echo: bool
     verbose: bool
     pedantic: bool
+    allow_api_replies: bool
     inbox_prefix: str
     jetstream_domain: str | None
     jetstream_api_prefix: str | None
@@ -179,10 +180,12 @@ class Options(Value):
     ``pending_msgs_limit`` (65536) and ``pending_bytes_limit`` (64 MiB) of each subscription (0: none),
     ``max_message_size`` (64 MiB) of messages from the server.
 
-    Protocol: ``no_echo``, ``verbose``, ``pedantic`` (False); ``inbox_prefix`` (``_INBOX``); ``jetstream_domain`` and
-    ``jetstream_api_prefix``, the defaults of ``jetstream()``. WebSocket: ``websocket_headers`` (a mapping, or a
-    callable, sync or async), ``websocket_compression`` (False), ``websocket_path`` for URLs without a path.
-    ``on_event``, sync or async, is called with every event.
+    Protocol: ``no_echo``, ``verbose``, ``pedantic`` (False); ``allow_api_replies`` (False; True lets ``respond``
+    publish to reply subjects of APIs and stores, such as ``$JS.API.>`` and ``$KV.>``, whoever sent the message);
+    ``inbox_prefix`` (``_INBOX``); ``jetstream_domain`` and ``jetstream_api_prefix``, the defaults of ``jetstream()``.
+
+    WebSocket: ``websocket_headers`` (a mapping, or a callable, sync or async), ``websocket_compression`` (False),
+    ``websocket_path`` for URLs without a path. ``on_event``, sync or async, is called with every event.
     """
 
     servers: str | Sequence[str] = _option(DEFAULT_SERVER, rules.servers)
@@ -225,6 +228,7 @@ class Options(Value):
     no_echo: bool = _option(False, rules.flag)
     verbose: bool = _option(False, rules.flag)
     pedantic: bool = _option(False, rules.flag)
+    allow_api_replies: bool = _option(False, rules.flag)
     inbox_prefix: str = _option("_INBOX", rules.inbox)
     jetstream_domain: str | None = _option(None, rules.domain)
     jetstream_api_prefix: str | None = _option(None, rules.subject)

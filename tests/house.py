@@ -77,6 +77,7 @@ LAYER_INTERFACE = {
             "_new_id",
             "_random_bits",
             "_outbox",
+            "_reply_guard",
             "_request_timeout",
             "_send_reply_nowait",
             "_start_cleanup",

@@ -126,7 +126,7 @@ COUNTS = ["max_outstanding_pings", "outbox_limit", "pending_msgs_limit", "pendin
 FLAGS = [
     "ignore_auth_error_abort", "tls_first", "allow_reconnect", "retry_on_failed_connect", "randomize",
     "ignore_discovered_servers", "fail_requests_on_disconnect", "no_echo", "verbose", "pedantic",
-    "websocket_compression",
+    "allow_api_replies", "websocket_compression",
 ]  # fmt: skip
 CALLABLES = ["auth", "reconnect_delay", "reconnect_to_server", "on_event"]
 SECRETS = ["user", "password", "token", "jwt", "nkey_seed", "creds"]

@@ -18,14 +18,15 @@ from natsproto._core.events import Event
 from natsproto._core.handler import Handler
 from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.readers import MessageHolder, ReaderTasks
+from natsproto._core.reply_guard import ReplyGuard
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages
+from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import positive_seconds, seconds
 from natsproto._options import Options
 from natsproto._value import Value
-from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
@@ -68,6 +69,7 @@ class Connection:
         self._outbox = self._engine.outbox
         """An attribute because every acknowledgement reads it."""
         self._registry = self._engine.registry
+        self._reply_guard = ReplyGuard(self._engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = self._engine.readers.start_cleanup
         self._control_lines = self._engine.control_lines
         self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
@@ -206,11 +208,18 @@ class Connection:
 
     async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """Publish to a subject that is used once, for ``Message.respond``."""
+        if reply[:1] == "$" and self._reply_guard.is_refused(reply):
+            return
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
         payload = as_bytes(payload)
         block = None if headers is None else block_of(headers)
-        self._outbox.put(self._control_lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
+        try:
+            line = self._control_lines.message_line(publish_subject(reply), None, block, len(payload))
+        except InvalidSubject as exc:  # the choice of the sender, not of the caller
+            self._reply_guard.refuse(reply, exc.rule)
+        else:
+            self._outbox.put(line, payload)
 
     def _unsubscribe_nowait(self, subscription: Subscription) -> None:
         """End a subscription from code that cannot await."""
@@ -456,7 +465,7 @@ class Connection:
             cb,
             msgs_limit=_limit("pending_msgs_limit", pending_msgs_limit, options.pending_msgs_limit),
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
-            policy=_policy(slow_policy),
+            policy=check_policy(slow_policy),
             instrumentation=None if self._instrumentation is None else self._instrumentation.of_subscription(subject),
         )
         if max_messages is not None:
@@ -586,10 +595,3 @@ def _limit(name: str, value: int | None, default: int) -> int:
 
 def _is_message_class(kind: object) -> bool:
     return isinstance(kind, type) and issubclass(kind, Message)
-
-
-def _policy(policy: SlowPolicyLike) -> SlowPolicy:
-    try:
-        return SlowPolicy(policy)
-    except ValueError:
-        raise ConfigError("slow_policy", policy, f"must be one of {', '.join(SlowPolicy)}") from None

@@ -146,6 +146,20 @@ class PermissionViolation(Event):
     pause: ClassVar[float] = 1.0
 
 
+class ReplyRefused(Event):
+    """A response was not sent, because the reply subject that a peer has chosen is invalid, or belongs to an API or a
+    store (see the option ``allow_api_replies``). ``count`` includes those since the last such event; there is at most
+    one in a second.
+    """
+
+    reply: str
+    reason: str
+    count: int
+
+    level = logging.WARNING
+    line = "response to %(reply)r not sent: %(reason)s (%(count)d since the last report)"
+
+
 class ServerErrorEvent(Event):
     """The server sent -ERR."""
 

@@ -583,3 +583,11 @@ def check_max_messages(max_messages: int | None) -> None:
     """Raise ConfigError for a number of messages after which no subscription can end."""
     if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages <= MAX_AUTO_UNSUBSCRIBE):
         raise ConfigError("max_messages", max_messages, "must be from 1 to 999,999,999 messages")
+
+
+def check_policy(policy: SlowPolicyLike) -> SlowPolicy:
+    """Return the policy; ConfigError for an unknown one."""
+    try:
+        return SlowPolicy(policy)
+    except ValueError:
+        raise ConfigError("slow_policy", policy, f"must be one of {', '.join(SlowPolicy)}") from None

@@ -86,6 +86,10 @@ SAFER = {
     "`connect_timeout`": ("`asyncio.TimeoutError`", "`nats.errors.TimeoutError`, a subclass of it"),
     "Enumerations": ("`str(AckPolicy.ALL)` is `AckPolicy.ALL`", "it is `all`; comparisons are the same"),
     "`nc.connected_url`": ("contains user and password", "contains neither"),
+    "`respond()` and `ack()` to a reply subject of an API or a store, such as `$KV.cfg.admin`": (
+        "publish there with the rights of the service",
+        "nothing is sent, and a line is logged",
+    ),
     "Statistics": ("count messages on the socket", "count messages that the program sent and received"),
     "`reconnect_to_server_handler` that raises": (
         "is called again at once, forever if it always raises, which stops the event loop",

@@ -108,7 +108,10 @@ class Message:
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
         """Publish a response to the reply subject. LocalProtocolError when the message has none.
 
-        Cancelling it while it waits for room in the outbox sends nothing.
+        A reply subject is the choice of the sender. One that is invalid, or that belongs to an API or a store
+        (``$JS.API.>``, ``$JS.*.API.>``, ``$KV.>``, ``$O.>``, ``$SRV.>``, ``$SYS.>``), gets no response but a
+        ReplyRefused event; see the option ``allow_api_replies``. Cancelling it while it waits for room in the outbox
+        sends nothing.
         """
         reply = self.reply
         if reply is None or self._origin is None:

@@ -67,6 +67,21 @@ def matches(pattern: str, subject: str) -> bool:
     return len(wanted) == len(given)
 
 
+def is_api_subject(subject: str) -> bool:
+    """Return True for a subject whose messages are commands of an API, or entries of a key/value bucket or an object
+    store, of this account: ``$JS.API.>``, ``$JS.*.API.>`` (not acknowledgements and flow control of a stream "API"),
+    ``$KV.>``, ``$O.>``, ``$SRV.>``, and ``$SYS.>`` without ``$SYS._INBOX.>``, where servers receive replies. Imports
+    under another prefix are not known here.
+    """
+    parts = subject.split(".", 3)
+    first = parts[0]
+    if len(parts) < 2:
+        return False
+    if first == "$JS":
+        return (parts[1] == "API" and len(parts) > 2) or (parts[2:3] == ["API"] and parts[1] not in ("ACK", "FC"))
+    return first in ("$KV", "$O", "$SRV") or (first == "$SYS" and parts[1] != "_INBOX")
+
+
 def _checked(subject: str, what: str) -> bytes:
     if not isinstance(subject, str):
         raise TypeError(f"{what} must be a str, not {type(subject).__name__}")

@@ -388,7 +388,7 @@ def _options() -> Iterator[Argument]:
     yield from option("inbox_prefix", [(shown, (value, TYPE)) for shown, value in NO_TEXT.items()])
     for name in ("user", "password", "token", "creds", "nkey_seed", "name"):
         yield from option(name, [("int", (5, TYPE)), ("list", (["a"], TYPE))])
-    for name in ("verbose", "pedantic", "no_echo", "allow_reconnect", "tls_first"):
+    for name in ("verbose", "pedantic", "no_echo", "allow_api_replies", "allow_reconnect", "tls_first"):
         yield from option(name, [("text", ("yes", TYPE)), ("int", (1, TYPE))])
     for name in ("reconnect_delay", "on_event", "auth", "dialer"):
         yield from option(name, [("int", (5, TYPE)), ("text", ("print", TYPE))])

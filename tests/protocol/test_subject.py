@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from natsproto.errors import InvalidSubject
 from natsproto.protocol.subject import (
     MAX_CONTROL_LINE,
+    is_api_subject,
     matches,
     publish_subject,
     queue_group,
@@ -182,3 +183,19 @@ def test_matching_by_example(pattern: str, subject: str, matched: bool) -> None:
 
 def test_tokens_stand_between_the_dots() -> None:
     assert tokens("a.b.*.>") == ["a", "b", "*", ">"]
+
+
+@pytest.mark.parametrize(
+    ("subject", "expected"),
+    [
+        *[(f"$JS.API.{rest}", True) for rest in ("INFO", "STREAM.DELETE.ORDERS", "DIRECT.GET.S")],
+        *[(f"$JS.{domain}.API.STREAM.DELETE.ORDERS", True) for domain in ("hub", "API", "leaf-1")],
+        *[(subject, True) for subject in ("$KV.b.key", "$O.b.C.x", "$SRV.STOP", "$SYS.REQ.SERVER.PING", "$SYS.x")],
+        *[(subject, False) for subject in ("$JS", "$JS.API", "$KV", "$O", "$SRV", "$SYS", "$SYS._INBOX.a.b", "$KVX.a")],
+        *[(f"$JS.{kind}.API.consumer.1.2.3.4.5", False) for kind in ("ACK", "FC")],
+        *[(subject, False) for subject in ("$JS.ACK.S.API.1.2.3.4.5", "$JS.SNAPSHOT.ACK.S.x", "_R_.a.b", "_INBOX.a.1")],
+        *[(subject, False) for subject in ("orders.$KV.b.key", "KV.b.key", "$", "$.API.a")],
+    ],
+)
+def test_subjects_of_apis_are_known(subject: str, expected: bool) -> None:
+    assert is_api_subject(subject) is expected

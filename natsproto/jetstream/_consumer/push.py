@@ -246,6 +246,8 @@ class PushSource:
             self.buffer.refill_at = self._flow_control_requests[0][0]
 
     def _answer_flow_control(self, request: str) -> None:
+        if request[:1] == "$" and self.connection._reply_guard.is_refused(request):
+            return  # it is not from the server
         try:
             self.connection.publish_nowait(request)
         except NatsError:

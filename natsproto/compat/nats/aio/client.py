@@ -380,7 +380,14 @@ class Client:
         """Acknowledge a message of a stream."""
         client = self._opened
         await client._yield_if_needed()
-        client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), words)
+        if reply[:1] != "$" or not client._reply_guard.is_refused(reply):
+            client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), words)
+
+    @translate_errors
+    async def _respond(self, reply: str, payload: bytes, headers: dict[str, str] | None) -> None:
+        """Publish a response, unless the reply subject belongs to an API or a store."""
+        if reply[:1] != "$" or not self._opened._reply_guard.is_refused(reply):
+            await self.publish(reply, payload, headers=headers)
 
     def new_inbox(self) -> str:
         return self._opened.new_inbox()

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from natsproto import Message
 from natsproto.compat.nats.errors import Error, MsgAlreadyAckdError, NotJSMessageError
+from natsproto.protocol.subject import is_api_subject
 
 if TYPE_CHECKING:
     from natsproto.compat.nats.aio.client import Client
@@ -86,7 +87,7 @@ class Msg(Message):
             raise Error("no reply subject available")
         if not self._client:
             raise Error("client not set")
-        await self._client.publish(self.reply, data, headers=self.headers)
+        await self._client._respond(self.reply, data, self.headers)
 
     async def ack(self) -> None:
         self._check_reply()
@@ -95,6 +96,8 @@ class Msg(Message):
 
     async def ack_sync(self, timeout: float = 1.0) -> Msg:
         self._check_reply()
+        if is_api_subject(self.reply):
+            raise NotJSMessageError
         answer = await self._client.request(self.reply, self.Ack.Ack, timeout=timeout)
         self._ackd = True
         return answer
