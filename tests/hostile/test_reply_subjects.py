@@ -165,7 +165,7 @@ async def test_flow_control_publishes_to_no_api(target: str) -> None:
         js = users.client.jetstream()
         stream = await js.create_stream(name="S", subjects=["s"])
         consumer = await stream.push_consumer(
-            name="c", deliver_subject="deliver.c", flow_control=True, idle_heartbeat=1
+            durable_name="c", deliver_subject="deliver.c", flow_control=True, idle_heartbeat=1
         )
         async with consumer.messages() as messages:
             status = "NATS/1.0 100 FlowControl Request\r\n\r\n"
@@ -190,7 +190,7 @@ async def test_push_consumer_is_read_by_subscribe() -> None:
         async with users.service.subscribe("deliver.c") as inbox:
             await users.service.flush()
             await stream.push_consumer(
-                name="c",
+                durable_name="c",
                 deliver_subject="deliver.c",
                 flow_control=True,
                 idle_heartbeat=1,
