@@ -116,7 +116,9 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
     async with stream.ordered_consumer(filter_subjects=["orders.eu"]) as ordered:
         everything = await ordered.fetch(4)
     print(f"handled {handled}; in order: {[message.data for message in everything]}")
-    push = await stream.push_consumer(durable_name="pushed", deliver_subject=nc.new_inbox(), deliver_policy="last")
+    push = await stream.create_push_consumer(
+        durable_name="pushed", deliver_subject=nc.new_inbox(), deliver_policy="last"
+    )
     async with push.consume(handler, stop_after=1) as work:
         await work.wait()
     await stream.delete_consumer("billing")

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from natsproto._async_hints import items
+from natsproto._durations import seconds
 from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration
@@ -33,6 +34,7 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._record import amended, named_changes
+from natsproto.protocol.subject import queue_group
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -112,10 +114,13 @@ class ConsumerManager:
         return await self._write_consumer("", config, fields, pedantic, timeout)
 
     async def consumer(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> PullConsumer:
-        """Return the consumer with this name. With ``bind`` no request is sent, so it may not exist."""
+        """Return the consumer with this name. With ``bind`` no request is sent, so it may not exist.
+
+        ConsumerNotFound; ConfigError when it is a push consumer.
+        """
         consumer = self._consumer(name, None)
-        if not bind:
-            await consumer.info(timeout=timeout)
+        if not bind and (await consumer.info(timeout=timeout)).config.deliver_subject:
+            raise ConfigError("name", name, "is a push consumer: open it with push_consumer(name)")
         return consumer
 
     def ordered_consumer(
@@ -153,7 +158,7 @@ class ConsumerManager:
             self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
 
-    async def push_consumer(
+    async def create_push_consumer(
         self,
         config: ConsumerConfig | str | None = None,
         /,
@@ -161,28 +166,11 @@ class ConsumerManager:
         timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> PushConsumer:
-        """Return a push consumer (ADR-9): an existing one by its name, or a new one.
+        """Create a push consumer (ADR-9) from its durable name, a ConsumerConfig, its fields, or these together.
 
-        With a name and ``deliver_subject`` (and ``deliver_group`` and ``idle_heartbeat`` if it has them) no request is
-        sent. A new one is created from a ConsumerConfig, its fields, or both. Its ``deliver_subject`` is a new inbox by
-        default, with an ``idle_heartbeat`` of 1 s, so that the end of the consumer is noticed; 0 means none.
-        ConfigError when an existing one is not a push consumer; ConsumerNotFound; and the errors of
-        ``create_consumer``.
+        Its ``deliver_subject`` is a new inbox by default, with an ``idle_heartbeat`` of 1 s, so that the end of the
+        consumer is noticed; 0 means none. Otherwise as ``create_consumer``.
         """
-        if isinstance(config, str):
-            unknown = sorted(fields.keys() - {"deliver_subject", "deliver_group", "idle_heartbeat"})
-            if unknown:
-                raise ConfigError(unknown[0], config, "cannot be given for an existing consumer: update it instead")
-            info = None if "deliver_subject" in fields else await self.consumer_info(config, timeout=timeout)
-            return PushConsumer(
-                self._api,
-                self.name,
-                config,
-                info,
-                deliver_subject=fields.get("deliver_subject", ""),
-                deliver_group=fields.get("deliver_group", ""),
-                idle_heartbeat=fields.get("idle_heartbeat"),
-            )
         config = amended(ConsumerConfig, config, fields, "durable_name")
         if not config.deliver_subject:
             config = config.replace(deliver_subject=self._api.new_inbox())
@@ -190,6 +178,35 @@ class ConsumerManager:
                 config = config.replace(idle_heartbeat=PUSH_HEARTBEAT_S)
         info = await self._put_consumer("create", config, False, timeout)
         return PushConsumer(self._api, self.name, info.name, info)
+
+    async def push_consumer(
+        self,
+        name: str,
+        *,
+        deliver_subject: str = "",
+        deliver_group: str = "",
+        idle_heartbeat: Duration | None = None,
+        timeout: Duration | None = None,
+    ) -> PushConsumer:
+        """Return the push consumer with this name.
+
+        With ``deliver_subject`` (and ``deliver_group`` and ``idle_heartbeat`` if it has them) no request is sent, so it
+        may not exist. ConsumerNotFound; ConfigError when it is a pull consumer.
+        """
+        if deliver_group:
+            queue_group(deliver_group)
+        if idle_heartbeat is not None:
+            idle_heartbeat = seconds("idle_heartbeat", idle_heartbeat)
+        info = None if deliver_subject else await self.consumer_info(name, timeout=timeout)
+        return PushConsumer(
+            self._api,
+            self.name,
+            name,
+            info,
+            deliver_subject=deliver_subject,
+            deliver_group=deliver_group,
+            idle_heartbeat=idle_heartbeat,
+        )
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
         """Delete a consumer. ConsumerNotFound."""
@@ -261,6 +278,8 @@ class ConsumerManager:
         timeout: Duration | None,
     ) -> PullConsumer:
         config = amended(ConsumerConfig, config, fields, "durable_name")
+        if config.deliver_subject and action != "update":
+            raise ConfigError("deliver_subject", config.deliver_subject, "is for create_push_consumer")
         info = await self._put_consumer(action, config, pedantic, timeout)
         return self._consumer(info.name, info)
 

@@ -5,8 +5,8 @@ Owns only its Api; every method documents a call of another module.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 
@@ -16,12 +16,11 @@ from natsproto._nats_py_names import JETSTREAM, explain_missing
 from natsproto.errors import ConfigError
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration
-from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
-from natsproto.jetstream._info import AccountInfo, PubAck, StreamInfo
+from natsproto.jetstream._info import AccountInfo, PubAck
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, FAST_API_LEVEL, MAX_FLOW, FastPublisher
+from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
@@ -225,28 +224,6 @@ class JetStream(BucketManager):
             retry_wait=seconds("retry_wait", retry_wait),
         )
         return self._fast(self._connection, options, auto_msg_id=auto_msg_id)
-
-    @asynccontextmanager
-    async def best_publisher(
-        self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
-    ) -> AsyncIterator[FastPublisher | Publisher]:
-        """Open the fastest publisher for a stream: ``fast_publisher`` if it has ``allow_batched``, else ``publisher``.
-
-        Both have ``publish``, ``flush``, ``published`` and ``pending``. StreamNotFound; ConfigError for a stream with
-        ``no_ack``, which sends no acknowledgements: use ``nc.publish``.
-        """
-        info = await self._api.call_for(
-            StreamInfo, f"STREAM.INFO.{check_stream_name(stream)}", operation=f"stream {stream!r}", timeout=timeout
-        )
-        if info.config.no_ack:
-            raise ConfigError("stream", stream, "acknowledges nothing (no_ack): use nc.publish")
-        publisher: FastPublisher | Publisher = (
-            self.fast_publisher(timeout=timeout, auto_msg_id=auto_msg_id)
-            if info.config.allow_batched and self._connection.server_info.api_lvl >= FAST_API_LEVEL
-            else self.publisher(timeout=timeout, auto_msg_id=auto_msg_id)
-        )
-        async with publisher as entered:
-            yield entered
 
     # ---------------------------------------------------------------- counters and schedules
 

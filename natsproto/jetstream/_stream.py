@@ -162,6 +162,12 @@ class Stream(ConsumerManager):
         """Make the stream read-only, permanently: nothing is stored, deleted, purged or expired from now on."""
         return await self.update(sealed=True, timeout=timeout)
 
+    async def delete(self, *, timeout: Duration | None = None) -> None:
+        """Delete the stream with its messages and consumers."""
+        await self._api.call_expecting_success(
+            f"STREAM.DELETE.{self.name}", operation=f"delete {self._description}", timeout=timeout
+        )
+
     async def purge(
         self,
         *,

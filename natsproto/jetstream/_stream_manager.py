@@ -118,10 +118,7 @@ class StreamManager:
 
     async def delete_stream(self, name: str, *, timeout: Duration | None = None) -> None:
         """Delete a stream with its messages and consumers. StreamNotFound."""
-        stream = self._stream(name, None)
-        await self._api.call_expecting_success(
-            f"STREAM.DELETE.{stream.name}", operation=f"delete stream {name!r}", timeout=timeout
-        )
+        await self._stream(name, None).delete(timeout=timeout)
 
     def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
         """Return the info of every stream, or of streams with ``subject``: read it with ``async for``."""

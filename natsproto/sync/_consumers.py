@@ -252,7 +252,7 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     fetch: Final = blocking_fetch(ordered.OrderedConsumer.fetch)
     fetch_available: Final = blocking_fetch(ordered.OrderedConsumer.fetch_available)
     messages: Final = wrapped(ordered.OrderedConsumer.messages, Messages)
-    close: Final = blocking(ordered.OrderedConsumer.close)
+    stop: Final = blocking(ordered.OrderedConsumer.stop)
 
     @property
     def name(self) -> str:

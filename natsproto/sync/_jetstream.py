@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from natsproto._nats_py_names import JETSTREAM, explain_missing
@@ -11,7 +9,6 @@ from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
-from natsproto.jetstream._publish import fast_batch
 from natsproto.sync._admin import Admin, Advisories, Listing
 from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._keyvalue import KeyValue
@@ -32,6 +29,7 @@ class Stream(SyncWrapper[stream.Stream]):
     subjects: Final = as_iterator(stream.Stream.subjects)
     update: Final = blocking(stream.Stream.update)
     seal: Final = blocking(stream.Stream.seal)
+    delete: Final = blocking(stream.Stream.delete)
     purge: Final = blocking(stream.Stream.purge)
     backup: Final = blocking(stream.Stream.backup)
 
@@ -46,6 +44,7 @@ class Stream(SyncWrapper[stream.Stream]):
     update_consumer: Final = blocking_wrapped(stream.Stream.update_consumer, PullConsumer)
     create_or_update_consumer: Final = blocking_wrapped(stream.Stream.create_or_update_consumer, PullConsumer)
     consumer: Final = blocking_wrapped(stream.Stream.consumer, PullConsumer)
+    create_push_consumer: Final = blocking_wrapped(stream.Stream.create_push_consumer, PushConsumer)
     push_consumer: Final = blocking_wrapped(stream.Stream.push_consumer, PushConsumer)
     ordered_consumer: Final = wrapped(stream.Stream.ordered_consumer, OrderedConsumer)
     delete_consumer: Final = blocking(stream.Stream.delete_consumer)
@@ -119,28 +118,6 @@ class JetStream(SyncWrapper[context.JetStream]):
     def admin(self) -> Admin:
         """The administration of the cluster: leaders, peers, servers and accounts."""
         return Admin(self._portal, self._inner.admin)
-
-    @contextmanager
-    def best_publisher(
-        self, stream: str, *, timeout: Duration | None = None, auto_msg_id: bool = False
-    ) -> Iterator[FastPublisher | Publisher]:
-        """Return the fastest publisher that the stream allows: fast with ``allow_batched``, otherwise windowed.
-
-        StreamNotFound; ConfigError for a stream with ``no_ack``; see the async client.
-        """
-        manager = self._inner.best_publisher(stream, timeout=timeout, auto_msg_id=auto_msg_id)
-        inner = self._portal.enter(manager)
-        publisher: FastPublisher | Publisher
-        if isinstance(inner, fast_batch.FastPublisher):
-            publisher = FastPublisher(self._portal, inner)._set_entered()
-        else:
-            publisher = Publisher(self._portal, inner)._set_entered()
-        try:
-            yield publisher
-        except BaseException as exc:
-            publisher._leave(manager.__aexit__, type(exc), exc, exc.__traceback__)
-            raise
-        publisher._leave(manager.__aexit__, None, None, None)
 
     def message(self, message: Message) -> JsMessage:
         """Return a core message that a consumer delivered as a message that can be acknowledged.

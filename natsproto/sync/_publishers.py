@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, NamedTuple, Self, TypeAlias, TypeVar, Unpack
+from typing import Final, Generic, NamedTuple, Self, TypeVar, Unpack
 
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
@@ -25,11 +25,6 @@ from natsproto.protocol.subject import publish_subject
 from natsproto.sync._portal import Portal
 from natsproto.sync._publish_queue import MIN_SIZE_TO_WAIT, PublishQueue, merge_errors
 from natsproto.sync._wrapper import SyncContext, blocking
-
-if TYPE_CHECKING:
-    Leave: TypeAlias = Callable[
-        [type[BaseException] | None, BaseException | None, TracebackType | None], Awaitable[object]
-    ]
 
 W = TypeVar("W", bound=publisher.Publisher | fast_batch.FastPublisher, covariant=True)
 T = TypeVar("T")
@@ -204,41 +199,26 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._leave(self._inner.__aexit__, kind, exc, trace)
-
-    def _set_entered(self) -> Self:
-        """Mark the publisher as entered, because the caller has entered the async one."""
-        self._open = True
-        return self
-
-    def _leave(
-        self,
-        leave: Leave,
-        kind: type[BaseException] | None,
-        exc: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Call ``leave``, which ends the async publisher. Without an exception, send all queued messages before it."""
+        """Without an exception, send all queued messages first."""
         self._open = False
         if exc is None or not self._portal.stopped:
-            self._portal.call(self._flush_and_leave, leave, kind, exc, trace)
+            self._portal.call(self._flush_and_leave, kind, exc, trace)
 
     async def _flush_and_leave(
         self,
-        leave: Leave,
         kind: type[BaseException] | None,
         exc: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
         if exc is not None:
-            await leave(kind, exc, trace)
+            await self._inner.__aexit__(kind, exc, trace)
             return
         try:
             await self._queue.wait_empty()
         except asyncio.CancelledError as interrupt:
-            await leave(type(interrupt), interrupt, None)
+            await self._inner.__aexit__(type(interrupt), interrupt, None)
             raise
-        await self._join(partial(leave, None, None, None))
+        await self._join(partial(self._inner.__aexit__, None, None, None))
 
     async def _join(self, method: Callable[[], Awaitable[object]]) -> None:
         """Send all queued messages, await ``method``, and raise the errors of both."""

@@ -54,7 +54,7 @@ async def _read_by(nc: Client, kind: str, handler: Handler, name: str = "d", **o
         consumer = await stream.create_consumer(durable_name=name, ack_wait=ACK_WAIT_S)
         return await consumer.consume(handler, **options).__aenter__()  # type: ignore[arg-type]
     if kind == "push":
-        pushed = await stream.push_consumer(durable_name=name, ack_wait=ACK_WAIT_S)
+        pushed = await stream.create_push_consumer(durable_name=name, ack_wait=ACK_WAIT_S)
         return await pushed.consume(handler, **options).__aenter__()  # type: ignore[arg-type]
     return await stream.ordered_consumer(push=kind == "ordered push").consume(handler, **options).__aenter__()  # type: ignore[arg-type]
 
@@ -71,7 +71,7 @@ def _hanging_handler() -> tuple[asyncio.Event, Handler]:
 
 
 async def _all_acked(stream: Stream, name: str = "d", count: int = 20) -> None:
-    info = await (await stream.consumer(name)).info()
+    info = await stream.consumer_info(name)
     assert (info.ack_floor.consumer_seq, info.num_ack_pending, info.num_redelivered) == (count, 0, 0)
 
 

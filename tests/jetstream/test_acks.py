@@ -237,7 +237,7 @@ async def test_acknowledgements_of_the_second_kind_work() -> None:
             assert (await consumer.info()).num_ack_pending == 0
             ordered = stream.ordered_consumer()
             assert [message.position[2] for message in await ordered.fetch(3)] == [1, 2, 3]
-            await ordered.close()
+            await ordered.stop()
 
 
 WHEN = Timestamp.from_ns(1_795_000_000_000_000_001)
@@ -320,7 +320,7 @@ def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: 
 
 async def test_plain_message_of_a_stream_is_acknowledged(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream)
-    consumer = await stream.create_consumer(durable_name="d", deliver_subject="deliver.here", ack_wait=60)
+    consumer = await stream.create_push_consumer(durable_name="d", deliver_subject="deliver.here", ack_wait=60)
     async with nats_client.subscribe("deliver.here") as deliveries:
         await store(stream, [1])
         plain = await deliveries.next(timeout=30)

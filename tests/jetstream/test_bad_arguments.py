@@ -32,7 +32,6 @@ CALLS: dict[str, tuple[list[object], Call]] = {
     "update": (CONFIGS, lambda js, s, v: s.update(v)),  # type: ignore[arg-type]
     "create_consumer": (CONFIGS[1:], lambda js, s, v: s.create_consumer(v)),  # type: ignore[arg-type]
     "stream": (WORDS, lambda js, s, v: js.stream(v)),  # type: ignore[arg-type]
-    "best_publisher": (WORDS, lambda js, s, v: js.best_publisher(v)),  # type: ignore[arg-type]
     "publish": (SUBJECTS, lambda js, s, v: js.publish(v)),  # type: ignore[arg-type]
     "publish retry_attempts": (NUMBERS[1:], lambda js, s, v: js.publish("s", retry_attempts=v)),  # type: ignore[arg-type]
     "publish retry_wait": (DURATIONS, lambda js, s, v: js.publish("s", retry_wait=v)),  # type: ignore[arg-type]

@@ -177,9 +177,9 @@ async def test_deleted_consumer_ends_a_fetch_at_once(jetstream: JetStream) -> No
 
 async def test_push_consumer_cannot_be_pulled_from(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
-    await stream.create_consumer(durable_name="d", deliver_subject="deliver.here")
+    await stream.create_push_consumer(durable_name="d", deliver_subject="deliver.here")
     with pytest.raises(ConsumerGone, match="push based"):
-        await (await stream.consumer("d")).fetch(1, timeout=LONG)
+        await (await stream.consumer("d", bind=True)).fetch(1, timeout=LONG)
 
 
 async def test_refused_pull_says_why(jetstream: JetStream) -> None:

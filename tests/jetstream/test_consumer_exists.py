@@ -36,7 +36,7 @@ async def test_existing_consumer_error_names_fields(jetstream: JetStream) -> Non
 
 async def test_existing_push_consumer_error_says_so(jetstream: JetStream) -> None:
     stream = await make(jetstream)
-    await stream.push_consumer(durable_name="p", deliver_subject="to.p")
+    await stream.create_push_consumer(durable_name="p", deliver_subject="to.p")
     with pytest.raises(errors.ConsumerExists, match=r"as a push consumer .deliver_subject 'to.p'.") as caught:
         await stream.create_consumer(durable_name="p")
     assert str(caught.value).endswith(": open it with push_consumer(name), or create one under another name")
@@ -44,7 +44,7 @@ async def test_existing_push_consumer_error_says_so(jetstream: JetStream) -> Non
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     await stream.create_consumer(durable_name="c")
     with pytest.raises(errors.ConsumerExists, match=r"its deliver_subject is '', not 'to.c'"):
-        await stream.push_consumer(durable_name="c", deliver_subject="to.c")
+        await stream.create_push_consumer(durable_name="c", deliver_subject="to.c")
 
 
 async def test_first_argument_is_the_durable_name(jetstream: JetStream) -> None:
@@ -61,7 +61,7 @@ async def test_first_argument_is_the_durable_name(jetstream: JetStream) -> None:
 
 async def test_name_that_looks_durable_is_refused(jetstream: JetStream) -> None:
     stream = await jetstream.create_stream(name="S", subjects=["s.>"], storage="memory")
-    for create in (stream.create_consumer, stream.create_or_update_consumer, stream.push_consumer):
+    for create in (stream.create_consumer, stream.create_or_update_consumer, stream.create_push_consumer):
         with pytest.raises(errors.ConfigError, match="deletes a consumer with only a name after 5 s without a reader"):
             await create(name="c")
         with pytest.raises(errors.ConfigError, match="pass the name first, or as durable_name=, to keep it"):
@@ -69,5 +69,5 @@ async def test_name_that_looks_durable_is_refused(jetstream: JetStream) -> None:
     assert [name async for name in stream.consumer_names()] == []
     await stream.create_consumer(name="c", inactive_threshold=60)
     await stream.create_consumer(name="d", durable_name="d")
-    await stream.push_consumer(name="p", inactive_threshold=60)
+    await stream.create_push_consumer(name="p", inactive_threshold=60)
     assert (await stream.update_consumer("c", max_deliver=4)).cached_info.config.inactive_threshold == 60

@@ -22,12 +22,9 @@ from natsproto.errors import (
     PublishFailed,
     PublishTimeout,
     PublishUncertain,
-    StreamNotFound,
     WrongLastSequence,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._stream import Stream
 from natsproto.testing import Server, run_server
 from tests.faults.helpers import EventRecorder
@@ -338,20 +335,6 @@ async def test_a_block_that_raises_waits_for_nothing(jetstream: JetStream, strea
         async with jetstream.fast_publisher() as pub:
             await pub.publish("f.1")
             raise ZeroDivisionError
-
-
-async def test_best_publisher_is_the_fastest_allowed(jetstream: JetStream, stream: Stream) -> None:
-    await jetstream.create_stream(name="W", subjects=["w"], storage="memory")
-    async with jetstream.best_publisher("F") as fast:
-        assert isinstance(fast, FastPublisher)
-        await fast.publish("f.1")
-    async with jetstream.best_publisher("W", auto_msg_id=True) as windowed:
-        assert isinstance(windowed, Publisher)
-        await windowed.publish("w")
-    with pytest.raises(StreamNotFound):
-        async with jetstream.best_publisher("MISSING"):
-            pass
-    assert ((await (await jetstream.stream("W")).info()).state.messages, await numbers_count(stream)) == (1, 1)
 
 
 async def numbers_count(stream: Stream) -> int:

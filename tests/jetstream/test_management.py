@@ -193,8 +193,8 @@ async def test_create_or_update_by_many_at_once(jetstream: JetStream) -> None:
 
 async def test_deleted_stream_is_not_found(jetstream: JetStream) -> None:
     stream = await memory_stream(jetstream)
-    await jetstream.delete_stream("S")
-    for call in (jetstream.stream("S"), jetstream.delete_stream("S"), stream.info(), stream.purge()):
+    await stream.delete()
+    for call in (jetstream.stream("S"), jetstream.delete_stream("S"), stream.info(), stream.delete()):
         with pytest.raises(errors.StreamNotFound, match="stream 'S'"):
             await call
 
@@ -433,7 +433,7 @@ async def test_every_field_of_a_push_consumer_comes_back(jetstream: JetStream) -
         idle_heartbeat=1.5,
         inactive_threshold=5,
     )
-    found = (await stream.create_consumer(wanted)).cached_info.config
+    found = (await stream.create_push_consumer(wanted)).cached_info.config
     decided = {"ack_wait", "max_ack_pending", "max_deliver", "metadata", "extra"}
     assert {name: getattr(found, name) for name in ConsumerConfig._fields if name not in decided} == {
         name: getattr(wanted, name) for name in ConsumerConfig._fields if name not in decided

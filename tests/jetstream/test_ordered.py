@@ -200,7 +200,7 @@ async def test_fetches_use_one_ordered_consumer(
     await no_consumers(stream)
     await store(stream, [11])
     assert numbers(await ordered.fetch(1)) == [11]
-    await ordered.close()
+    await ordered.stop()
 
 
 @BOTH
@@ -426,7 +426,7 @@ async def test_cancelled_anywhere_it_loses_nothing(jetstream: JetStream, nats_cl
     while seen[-1] < 400:
         seen += numbers(await ordered.fetch(400 - seen[-1]))
     assert seen == list(range(1, 401))
-    await ordered.close()
+    await ordered.stop()
     await no_consumers(stream)
 
 

@@ -126,7 +126,7 @@ async def test_context_inbox_prefix(nats_client: Client, jetstream: JetStream, p
         assert numbers([await messages.next(LONG)]) == [1]
         assert [subject for subject in subjects() if subject.startswith("_APP.in.")]
     assert numbers(await consumer.fetch(3)) == [1, 2, 3]
-    assert (await stream.push_consumer(durable_name="p")).deliver_subject.startswith("_APP.in.")
+    assert (await stream.create_push_consumer(durable_name="p")).deliver_subject.startswith("_APP.in.")
     assert [message.seq async for message in stream.get_batch()] == [1, 2, 3]
     with pytest.raises(ConfigError):
         nats_client.jetstream(inbox_prefix="a b")

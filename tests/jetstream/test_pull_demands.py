@@ -164,7 +164,7 @@ async def test_fetch_available_ordered(jetstream: JetStream) -> None:
     await asyncio.sleep(0)
     await store(stream, [4])
     assert numbers(await waiting) == [4]
-    await ordered.close()
+    await ordered.stop()
 
 
 # ---------------------------------------------------------------- what is remembered

@@ -35,7 +35,7 @@ LONG = 30.0
 
 async def test_messages_are_pushed_and_acknowledged(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 500)
-    push = await stream.push_consumer(durable_name="d")
+    push = await stream.create_push_consumer("d")
     async with push.messages() as messages:
         for number in range(1, 501):
             message = await messages.next(timeout=LONG)
@@ -48,10 +48,10 @@ async def test_messages_are_pushed_and_acknowledged(jetstream: JetStream, nats_c
 async def test_slow_reader_holds_the_server_back(jetstream: JetStream) -> None:
     stream = await make(jetstream)
     await store(stream, range(1, 3001), size=2000)
-    push = await stream.push_consumer(ack_policy="none", flow_control=True, idle_heartbeat=1.0)
+    push = await stream.create_push_consumer(ack_policy="none", flow_control=True, idle_heartbeat=1.0)
     async with push.messages() as messages:
         await messages.next(timeout=LONG)
-        async with (await stream.push_consumer(ack_policy="none")).messages(stop_after=3000) as unhindered:
+        async with (await stream.create_push_consumer(ack_policy="none")).messages(stop_after=3000) as unhindered:
             assert len([message async for message in unhindered]) == 3000
         assert messages.pending < 2900, "as long as it took another one to get everything"
         seen = [1, *numbers([await messages.next(timeout=LONG) for _ in range(2999)])]
@@ -60,14 +60,14 @@ async def test_slow_reader_holds_the_server_back(jetstream: JetStream) -> None:
 
 async def test_push_without_flow_control(jetstream: JetStream) -> None:
     stream = await make(jetstream, 20_000)
-    push = await stream.push_consumer(ack_policy="none")
+    push = await stream.create_push_consumer(ack_policy="none")
     async with push.messages(stop_after=20_000) as messages:
         assert numbers([message async for message in messages]) == list(range(1, 20_001))
 
 
 async def test_members_of_a_group_share_the_messages(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream)
-    first = await stream.push_consumer(
+    first = await stream.create_push_consumer(
         durable_name="d", deliver_subject="deliver.d", deliver_group="g", flow_control=True, idle_heartbeat=1.0
     )
     seen: list[list[bytes]] = [[], []]
@@ -87,15 +87,17 @@ async def test_members_of_a_group_share_the_messages(jetstream: JetStream, nats_
 
 async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, nats_client: Client) -> None:
     stream = await make(jetstream, 2)
-    await stream.create_consumer(durable_name="d", deliver_subject="deliver.d", ack_wait=60)
+    await stream.create_push_consumer(durable_name="d", deliver_subject="deliver.d", ack_wait=60)
     async with api_calls(nats_client) as calls:
         bound = await (await jetstream.stream("S", bind=True)).push_consumer("d", deliver_subject="deliver.d")
         async with bound.messages(stop_after=2) as messages:
             assert numbers([message async for message in messages]) == [1, 2]
         await nats_client.flush()
     assert calls == []
-    with pytest.raises(ConfigError, match="cannot be given for an existing consumer"):
-        await stream.push_consumer("d", ack_wait=3)
+    with pytest.raises(ConfigError, match=r"open it with push_consumer\(name\)"):
+        await stream.consumer("d")
+    with pytest.raises(ConfigError, match="is for create_push_consumer"):
+        await stream.create_consumer(durable_name="e", deliver_subject="deliver.e")
     with pytest.raises(ConsumerNotFound):
         await stream.push_consumer("nobody")
     await stream.create_consumer(durable_name="pull")
@@ -107,7 +109,7 @@ async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, n
 
 async def test_push_unread_messages_go_back_or_wait(jetstream: JetStream) -> None:
     stream = await make(jetstream, 10)
-    push = await stream.push_consumer(durable_name="d", ack_wait=60)
+    push = await stream.create_push_consumer(durable_name="d", ack_wait=60)
     async with push.messages() as messages:
         await (await messages.next(timeout=LONG)).ack()
         await eventually(lambda: messages.pending == 9)
@@ -115,7 +117,7 @@ async def test_push_unread_messages_go_back_or_wait(jetstream: JetStream) -> Non
         again = [message async for message in messages]
     assert sorted(numbers(again)) == list(range(2, 11))
     assert {message.metadata.num_delivered for message in again} == {2}
-    plain = await stream.push_consumer(durable_name="e", ack_policy="none")
+    plain = await stream.create_push_consumer(durable_name="e", ack_policy="none")
     async with plain.messages() as messages:
         await messages.next(timeout=LONG)
         await eventually(lambda: messages.pending == 9)
@@ -127,7 +129,7 @@ async def test_push_unread_messages_go_back_or_wait(jetstream: JetStream) -> Non
 
 async def test_pushing_goes_on_over_a_crash(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream, 3, storage="file")
-    push = await stream.push_consumer(durable_name="d", flow_control=True, idle_heartbeat=0.5)
+    push = await stream.create_push_consumer(durable_name="d", flow_control=True, idle_heartbeat=0.5)
     async with push.messages() as messages:
         assert numbers([await messages.next(timeout=LONG) for _ in range(3)]) == [1, 2, 3]
         await crash(nats_server, stream)
@@ -140,7 +142,7 @@ async def test_pushing_goes_on_over_a_crash(jetstream: JetStream, nats_server: S
 @pytest.mark.parametrize("what", ["consumer", "stream"])
 async def test_push_deletion_is_noticed_by_heartbeats(jetstream: JetStream, nats_client: Client, what: str) -> None:
     stream = await make(jetstream, 1)
-    push = await stream.push_consumer(durable_name="d", idle_heartbeat=0.1)
+    push = await stream.create_push_consumer(durable_name="d", idle_heartbeat=0.1)
     async with events(nats_client) as seen, push.messages() as messages:
         await messages.next(timeout=LONG)
         await (push.delete() if what == "consumer" else jetstream.delete_stream("S"))

@@ -20,7 +20,7 @@ LONG = 30.0
 
 async def test_push_durable_bound_twice_refused(jetstream: JetStream, nats_server: Server) -> None:
     stream = await make(jetstream)
-    first = await stream.push_consumer(durable_name="d")
+    first = await stream.create_push_consumer(durable_name="d")
     async with natsproto.connect(nats_server.url) as other:
         elsewhere = await other.jetstream().stream("S")
         for _ in range(5):
@@ -40,7 +40,7 @@ async def test_push_durable_bound_twice_refused(jetstream: JetStream, nats_serve
 async def test_push_reader_after_reader(jetstream: JetStream) -> None:
     """Who has left is not taken for a reader, though the server needs a moment to notice."""
     stream = await make(jetstream)
-    consumer = await stream.push_consumer(durable_name="d")
+    consumer = await stream.create_push_consumer(durable_name="d")
     for number in range(10):
         async with consumer.messages() as messages:
             await store(stream, [number])
@@ -51,7 +51,7 @@ async def test_push_reader_after_reader(jetstream: JetStream) -> None:
 
 async def test_push_group_members_bind(jetstream: JetStream) -> None:
     stream = await make(jetstream)
-    consumer = await stream.push_consumer(durable_name="d", deliver_group="g")
+    consumer = await stream.create_push_consumer(durable_name="d", deliver_group="g")
     async with consumer.messages(), (await stream.push_consumer("d")).messages():
         async with asyncio.timeout(LONG):
             while not (await consumer.info()).push_bound:  # noqa: ASYNC110  # the server looks when it has time
@@ -60,7 +60,7 @@ async def test_push_group_members_bind(jetstream: JetStream) -> None:
 
 async def test_push_bind_without_asking(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
-    made = await stream.push_consumer(durable_name="d")
+    made = await stream.create_push_consumer(durable_name="d")
     bound = await stream.push_consumer("d", deliver_subject=made.deliver_subject)
     async with bound.messages() as messages:
         assert numbers([await messages.next(LONG)]) == [1]
@@ -69,12 +69,12 @@ async def test_push_bind_without_asking(jetstream: JetStream) -> None:
 async def test_push_consumer_lost_noticed(jetstream: JetStream) -> None:
     """Within four seconds, by default."""
     stream = await make(jetstream)
-    consumer = await stream.push_consumer(durable_name="d")
+    consumer = await stream.create_push_consumer(durable_name="d")
     assert consumer.cached_info.config.idle_heartbeat * 3 < 4
     async with consumer.messages() as messages:
         await consumer.delete()
         async with asyncio.timeout(LONG):
             with pytest.raises(natsproto.errors.ConsumerGone):
                 await messages.next()
-    silent = await stream.push_consumer(durable_name="e", idle_heartbeat=0)
+    silent = await stream.create_push_consumer(durable_name="e", idle_heartbeat=0)
     assert silent.cached_info.config.idle_heartbeat == 0

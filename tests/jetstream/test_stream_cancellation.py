@@ -113,12 +113,6 @@ async def _publish_fast(js: JetStream, run: int) -> None:
         await pub.commit(f"p.{run}", b"10")
 
 
-async def _publish_best(js: JetStream, run: int) -> None:
-    async with js.best_publisher("P", auto_msg_id=True) as pub:
-        await pub.publish(f"p.{run}", b"0")
-        await pub.publish(f"p.{run}", b"1")
-
-
 async def _publish_together(js: JetStream, run: int) -> None:
     async with js.atomic_batch() as batch:
         for number in range(4):
@@ -126,7 +120,7 @@ async def _publish_together(js: JetStream, run: int) -> None:
         await batch.flush()
 
 
-@pytest.mark.parametrize("call", [_publish, _publish_windowed, _publish_fast, _publish_best, _publish_together])
+@pytest.mark.parametrize("call", [_publish, _publish_windowed, _publish_fast, _publish_together])
 async def test_cancelled_publishing_stores_once_in_order(
     jetstream: JetStream, nats_client: Client, call: Callable[[JetStream, int], Awaitable[None]]
 ) -> None:

@@ -65,7 +65,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
         async with stream.ordered_consumer() as ordered, ordered.messages(stop_after=3) as messages:
             found = [order async for order, _ in orders.read(messages)]
     elif how == "push":
-        pushed = await stream.push_consumer(durable_name="c")
+        pushed = await stream.create_push_consumer(durable_name="c")
         async with pushed.messages(stop_after=3) as messages:
             found = [order async for order, _ in orders.read(messages)]
     else:

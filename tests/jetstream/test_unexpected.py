@@ -95,7 +95,7 @@ async def test_bug_in_asking_about_a_silent_push_consumer(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = await make(jetstream)
-    consumer = await stream.push_consumer(durable_name="P", idle_heartbeat=0.1)
+    consumer = await stream.create_push_consumer(durable_name="P", idle_heartbeat=0.1)
     async with asyncio.timeout(LONG), consumer.messages() as messages:
         monkeypatch.setattr(Api, "call", stumble)
         await stream._api.connection.request("$JS.API.CONSUMER.DELETE.S.P")

@@ -18,7 +18,6 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import Schedule
 from tests.kit.servers import SERIES, client_of, level, works_since
@@ -247,8 +246,8 @@ async def test_messages_are_published_to_every_server(nc: Client) -> None:
         async with js.publisher(max_pending=7, auto_msg_id=auto_msg_id) as pub:
             futures = [await pub.publish(f"s.{number}", b"x") for number in range(50)]
         assert [(await future).seq - futures[0].result().seq for future in futures] == list(range(50))
-    async with js.best_publisher("S") as best:
-        await best.publish("s.b")
+    async with js.publisher() as pub:
+        await pub.publish("s.b")
     assert (await stream.info()).state.messages == 103
 
     async def atomic() -> None:
@@ -281,9 +280,8 @@ async def test_messages_are_published_to_every_server(nc: Client) -> None:
     else:
         await js.create_stream(name="F", subjects=["f.>"], storage="memory", allow_batched=True)
         await fast("f.a")
-        async with js.best_publisher("F") as best:
-            await best.publish("f.b")
-            assert isinstance(best, FastPublisher)
+        async with js.fast_publisher() as one:
+            await one.publish("f.b")
         assert (await (await js.stream("F")).info()).state.messages == 1501
     held = (await stream.info()).state.messages
     assert held == (103 if level(nc) < (2, 12) else 105)

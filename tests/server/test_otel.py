@@ -29,7 +29,6 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server
@@ -271,8 +270,7 @@ async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], allow_batched=True)
         consumer = await stream.create_consumer(durable_name="d")
-        async with js.best_publisher("S") as publisher:
-            assert isinstance(publisher, FastPublisher)
+        async with js.fast_publisher() as publisher:
             for _ in range(300):
                 await publisher.publish("s.1", b"one")
             await publisher.flush()

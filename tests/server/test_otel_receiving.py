@@ -135,7 +135,7 @@ async def test_consumer_messages_make_receive_spans(nats_server: Server, recorde
         for number in range(20):
             await js.publish("s.a", b"%d" % number)
         pull = await stream.create_consumer(durable_name="pull")
-        push = await stream.push_consumer(durable_name="push", ack_policy="none")
+        push = await stream.create_push_consumer(durable_name="push", ack_policy="none")
         ordered = stream.ordered_consumer()
         recorder.spans()
         for reader, name in ((pull, "pull"), (push, "push"), (ordered, "")):

@@ -287,21 +287,6 @@ def test_fast_ingest_takes_thousands_and_commits(js: sync.JetStream) -> None:
         publisher.publish("u.a")
 
 
-def test_the_best_publisher_is_what_the_stream_allows(js: sync.JetStream) -> None:
-    for name, batched, kind in (("S", True, sync.FastPublisher), ("T", False, sync.Publisher)):
-        stream = js.create_stream(name=name, subjects=[f"{name}.>"], storage="memory", allow_batched=batched)
-        with js.best_publisher(name) as publisher:
-            assert type(publisher) is kind
-            for number in range(1000):
-                publisher.publish(f"{name}.a", b"%d" % number)
-        assert stream.info().state.messages == 1000
-        with pytest.raises(ZeroDivisionError), js.best_publisher(name):
-            raise ZeroDivisionError
-    js.create_stream(name="N", subjects=["n"], storage="memory", no_ack=True)
-    with pytest.raises(ConfigError), js.best_publisher("N"):
-        pass
-
-
 def test_atomic_batch_is_all_or_nothing(js: sync.JetStream) -> None:
     stream = js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_atomic=True)
     with js.atomic_batch() as batch:
@@ -390,7 +375,7 @@ def test_ordered_and_push_consumers_are_read(js: sync.JetStream) -> None:
             with pytest.raises(RequestTimeout):
                 messages.next(timeout=0.01)
         assert (ordered.last_seq, ordered.stream_name) == (100, "S")
-    pushed = stream.push_consumer(durable_name="p", ack_policy="explicit")
+    pushed = stream.create_push_consumer(durable_name="p", ack_policy="explicit")
     with pushed.messages() as messages:
         for number in range(100):
             message = messages.next(timeout=5)

@@ -61,8 +61,6 @@ def publishers(nc: sync.Client) -> None:
     with js.fast_publisher(gap="ok") as fast:
         assert_type(fast.publish("a"), int)
         assert_type(fast.commit("a"), PubAck)
-    with js.best_publisher("S") as best:
-        assert_type(best, sync.FastPublisher | sync.Publisher)
     with js.atomic_batch() as batch:
         assert_type(batch, sync.AtomicBatch)
         assert_type(batch.ack, PubAck)

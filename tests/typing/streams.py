@@ -17,8 +17,6 @@ from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 
@@ -107,7 +105,5 @@ async def publishing(js: JetStream) -> None:
     async with js.fast_publisher() as fast:
         assert_type(await fast.publish("a"), int)
         assert_type(await fast.commit("a"), PubAck)
-    async with js.best_publisher("S") as best:
-        assert_type(best, FastPublisher | Publisher)
     js.fast_publisher(gap="maybe")  # type: ignore[arg-type]
     await js.publish("a", msg_idd="1")  # type: ignore[call-arg]

@@ -541,18 +541,18 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
             got = list(buffer.ready)
             buffer.ready.clear()
         except BaseException as exc:
-            self.end()
+            self.stop()
             if instrumentation is not None:
                 instrumentation.received((), asked_at, self._source.reader_info(), batch=True, error=exc)
             raise
-        self.end()
+        self.stop()
         if instrumentation is not None:
             instrumentation.received(got, asked_at, self._source.reader_info(), batch=True)
         return got
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
         self._begun = True
-        return reported(FetchIterator(self._buffer.ready, self.next_message, self.end), self._source)
+        return reported(FetchIterator(self._buffer.ready, self.next_message, self.stop), self._source)
 
     async def next_message(self) -> JsMessage | None:
         """Return the next message; None after the last one. Raises the error that ended the pull."""
@@ -573,7 +573,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         self._begun = True
         self._put_back(messages)
 
-    def end(self) -> None:
+    def stop(self) -> None:
         """End the pull; unread messages go to the next reader."""
         buffer = self._buffer
         self._started = True

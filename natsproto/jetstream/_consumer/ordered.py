@@ -221,7 +221,7 @@ class OrderedConsumer:
         )
         return ConsumeContext(self._state.connection, self._description, messages, handler, handler_options)
 
-    async def close(self) -> None:
+    async def stop(self) -> None:
         """Delete the server's consumer, if there is one. Reading again creates another, which continues after the last
         message.
         """
@@ -235,7 +235,7 @@ class OrderedConsumer:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.close()
+        await self.stop()
 
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"

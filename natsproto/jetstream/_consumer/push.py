@@ -332,7 +332,8 @@ class PushSource:
 
 
 class PushConsumer(Consumer):
-    """A push consumer: the server sends its messages to ``deliver_subject``. Created by the stream's ``push_consumer``.
+    """A push consumer: the server sends its messages to ``deliver_subject``. Created by the stream's
+    ``create_push_consumer`` and ``push_consumer``.
 
     Read it with ``messages`` or ``consume``; members of a deliver group share the messages. A flow control request is
     answered when all earlier messages were read, so a slow reader slows the server down; without flow control the

@@ -76,7 +76,7 @@ class WatchBase(AsyncForHint, Generic[H]):
         self._buffered.clear()
         if self._messages is not None:
             await self._messages.stop()
-            await self._ordered.close()
+            await self._ordered.stop()
 
     async def __aenter__(self) -> Self:
         if self._messages is None:

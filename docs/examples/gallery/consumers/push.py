@@ -13,7 +13,7 @@ async def main() -> None:
         for number in range(4):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
-        push = await stream.push_consumer(
+        push = await stream.create_push_consumer(
             durable_name="pushed", deliver_subject=nc.new_inbox(), deliver_group="workers", ack_policy="explicit"
         )
         async with push.messages(stop_after=4) as messages:
