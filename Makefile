@@ -27,7 +27,7 @@ NEEDS_pipeline := --editable '.[server,spark]'
 NEEDS_spark-zip := 'build>=1.2'
 # Spark too: without its types mypy would take everything that natsproto.spark hands to it and gets from it for Any.
 NEEDS_check := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group dev
-NEEDS_bench := --editable '.[uvloop,server]' --group bench
+NEEDS_bench := --editable '.[uvloop,server,ws]' --group bench
 NEEDS_docs := --group docs
 NEEDS_soak := --editable '.[server]'
 NEEDS_hunt := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
@@ -36,7 +36,7 @@ NEEDS_fuzz := --editable '.[nkeys,proxy,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs soak soak-cluster fuzz hunt clean same-python
+.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs fresh soak soak-cluster fuzz hunt clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -83,6 +83,9 @@ bench: $(VENV)/.ready-bench ## measure natsproto and nats-py side by side (ARGS=
 docs: $(VENV)/.ready-docs ## build the site with the guides and the API reference into site/
 	@$(BIN)/python docs/site.py | NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file -
 	@echo "The documentation is in site/index.html"
+
+fresh: ## run, check, docs and a quick bench, each on a fresh clone of HEAD with an environment of its own
+	@$(if $(filter file,$(origin PYTHON)),,PYTHON='$(PYTHON)') .ci/fresh
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
 	@$(BIN)/python -m tests.soak $(ARGS)

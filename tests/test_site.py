@@ -6,6 +6,7 @@ the tests are skipped; NATSPROTO_BROWSER=required makes that a failure.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import http.server
 import importlib.util
@@ -16,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
@@ -66,6 +68,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--config-file", "-", "--site-dir", str(folder)]
     done = subprocess.run(command, cwd=ROOT, input=config.stdout, capture_output=True, text=True, timeout=150)
     assert done.returncode == 0, done.stderr
+    assert "Formatting signatures requires" not in done.stderr
     return folder
 
 
@@ -125,6 +128,36 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     names -= {module.__name__ for module in modules}  # a page, without a heading of this kind
     assert len(names) > 300
     assert {name for name in names if not name.endswith("__")} - headings == set()
+
+
+def test_nothing_but_pages_and_programs_is_published(site: Path) -> None:
+    kinds = {path.suffix for path in site.rglob("*") if path.is_file()}
+    assert kinds <= {
+        ".html",
+        ".css",
+        ".js",
+        ".json",
+        ".map",
+        ".png",
+        ".svg",
+        ".xml",
+        ".gz",
+        ".inv",
+        ".py",
+        ".txt",
+        ".yaml",
+        ".yml",
+    }
+
+
+def test_options_of_the_reference_exist() -> None:
+    """Where pydantic is installed, mkdocstrings ignores an option that it does not know; elsewhere it fails."""
+    handler = pytest.importorskip("mkdocstrings_handlers.python")
+    plugins = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mkdocs"]["plugins"]
+    [options] = [
+        plugin["mkdocstrings"]["handlers"]["python"]["options"] for plugin in plugins if "mkdocstrings" in plugin
+    ]
+    assert options.keys() <= {field.name for field in dataclasses.fields(handler.PythonInputOptions)}
 
 
 def test_nothing_is_asked_of_another_server(site: Path) -> None:
