@@ -58,7 +58,7 @@ class Natsproto(Client):
                     break
 
     async def create_bucket(self, nc: natsproto.Client, bucket: str) -> None:
-        await nc.jetstream().create_key_value(bucket=bucket, storage="memory")
+        await nc.jetstream().create_key_value(bucket, storage="memory")
 
     async def watch(self, nc: natsproto.Client, bucket: str) -> int:
         got = 0
@@ -69,7 +69,7 @@ class Natsproto(Client):
         return got
 
     async def object_store(self, nc: natsproto.Client, bucket: str) -> ObjectStore:
-        return await nc.jetstream().create_object_store(bucket=bucket, storage="memory")
+        return await nc.jetstream().create_object_store(bucket, storage="memory")
 
     async def object_get(self, store: ObjectStore, name: str) -> bytes:
         return await store.get_bytes(name)

@@ -210,9 +210,9 @@ async def measure() -> dict[str, Length]:
     """The length of each operation against a server."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="S", subjects=["s.>"], storage="memory")
-        await js.create_key_value(bucket="B", storage="memory")
-        await js.create_stream(name="F", subjects=["f.>"], storage="memory", allow_batched=True)
+        await js.create_stream("S", subjects=["s.>"], storage="memory")
+        await js.create_key_value("B", storage="memory")
+        await js.create_stream("F", subjects=["f.>"], storage="memory", allow_batched=True)
         publisher = await Publisher.connect(server.port)
         try:
             return {name: await operation(js, publisher) for name, operation in OPERATIONS.items()}

@@ -113,13 +113,13 @@ async def scene(url: str, rows: int) -> None:
     chance = random.Random(21)
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="BENCH", subjects=["bench.>"], storage="memory", allow_direct=True)
-        await js.create_stream(name="SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs=1000)
+        await js.create_stream("BENCH", subjects=["bench.>"], storage="memory", allow_direct=True)
+        await js.create_stream("SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs=1000)
         async with js.publisher(max_pending=2000) as publisher:
             for number in range(rows):
                 subject, data, headers = order(chance, number)
                 await publisher.publish(f"bench.{subject}", data, headers=headers)
-        bucket = await js.create_key_value(bucket="KEYS", storage="memory")
+        bucket = await js.create_key_value("KEYS", storage="memory")
         for number in range(KEYS):
             await bucket.put(f"k{number}", b"v" * 50)
 

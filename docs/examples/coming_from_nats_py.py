@@ -64,7 +64,7 @@ async def messaging(url: str) -> None:
 
 async def streams(js: JetStream) -> Stream:
     """Streams and publishing."""
-    stream = await js.create_stream(name="ORDERS", subjects=["orders.>"], allow_msg_ttl=True)
+    stream = await js.create_stream("ORDERS", subjects=["orders.>"], allow_msg_ttl=True)
     await js.update_stream("ORDERS", max_msgs=1_000_000)
     await js.publish("orders.eu", b"1", msg_id="o-1")
     await js.publish("orders.eu", b"2", expected_stream="ORDERS", timeout=5)
@@ -116,9 +116,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
     async with stream.ordered_consumer(filter_subjects=["orders.eu"]) as ordered:
         everything = await ordered.fetch(4)
     print(f"handled {handled}; in order: {[message.data for message in everything]}")
-    push = await stream.create_push_consumer(
-        durable_name="pushed", deliver_subject=nc.new_inbox(), deliver_policy="last"
-    )
+    push = await stream.create_push_consumer("pushed", deliver_subject=nc.new_inbox(), deliver_policy="last")
     async with push.consume(handler, stop_after=1) as work:
         await work.wait()
     await stream.delete_consumer("billing")
@@ -126,7 +124,7 @@ async def consumers(nc: natsproto.Client, js: JetStream, stream: Stream) -> None
 
 async def buckets(js: JetStream) -> None:
     """Key/value."""
-    kv = await js.create_key_value(bucket="cfg", history=5, num_replicas=1, limit_marker_ttl=60)
+    kv = await js.create_key_value("cfg", history=5, num_replicas=1, limit_marker_ttl=60)
     kv = await js.key_value("cfg")
     revision = await kv.put("eu.tax", b"19")
     entry = await kv.get("eu.tax")
@@ -156,7 +154,7 @@ async def buckets(js: JetStream) -> None:
 
 async def objects(js: JetStream) -> None:
     """Objects."""
-    store = await js.create_object_store(bucket="files")
+    store = await js.create_object_store("files")
     store = await js.object_store("files")
     with tempfile.TemporaryDirectory() as place:
         path = Path(place) / "copy"

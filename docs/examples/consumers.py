@@ -12,7 +12,7 @@ async def main() -> None:
     """Orders of a flower shop are billed, packed and counted."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"], storage="memory")
         for number, flower in enumerate(("tulips", "roses", "a cactus", "lilies", "ivy", "ferns")):
             city = ("berlin", "lisbon")[number % 2]
             await js.publish(f"orders.{city}", flower.encode())

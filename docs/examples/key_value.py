@@ -22,7 +22,7 @@ async def main() -> None:
     """Values, compare and set, watches, and leader election."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="shop", history=5, allow_atomic=True, limit_marker_ttl=60)
+        kv = await js.create_key_value("shop", history=5, allow_atomic=True, limit_marker_ttl=60)
 
         revision = await kv.put("eu.tax", b"19")
         await kv.update("eu.tax", b"20", revision)

@@ -42,7 +42,7 @@ async def token_of(process: asyncio.subprocess.Process) -> int:
 async def main() -> None:
     """Start three, kill the leader twice, and see the next one report."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
-        locks = await nc.jetstream().create_key_value(bucket="locks", limit_marker_ttl=60)
+        locks = await nc.jetstream().create_key_value("locks", limit_marker_ttl=60)
         nodes = {name: await start(server.url, name) for name in NAMES}
         tokens: list[int] = []
         async with locks.watch("report") as reports:

@@ -64,7 +64,7 @@ async def main() -> None:
                 print(f"refused: {error.description}")
 
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.>"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"])
         consumer = await stream.create_consumer("packing")
         await js.publish("orders.1", b"3 tulips")
         await consumer.consume(with_middleware(pack, timing), stop_after=1)

@@ -36,7 +36,7 @@ async def camera() -> AsyncIterator[bytes]:
 async def main() -> None:
     """From files and streams into the store, and back."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
-        store = await nc.jetstream().create_object_store(bucket="pictures", description="of flowers")
+        store = await nc.jetstream().create_object_store("pictures", description="of flowers")
 
         with tempfile.TemporaryDirectory() as folder:
             roses = Path(folder) / "roses.jpg"

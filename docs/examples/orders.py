@@ -73,7 +73,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         for name in ("orders", "shipped", "dead"):
-            await js.create_stream(name=name.upper(), subjects=[f"{name}.>"], storage="file", duplicate_window=600)
+            await js.create_stream(name.upper(), subjects=[f"{name}.>"], storage="file", duplicate_window=600)
         worker = asyncio.create_task(work(server.url))
         publisher = asyncio.create_task(publish(js, nc))
 

@@ -16,16 +16,14 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         await js.create_stream(
-            name="SHOP",
+            "SHOP",
             subjects=["orders.>", "later.>"],
             storage="memory",
             allow_atomic=True,
             allow_batched=True,
             allow_msg_schedules=True,
         )
-        await js.create_stream(
-            name="HITS", subjects=["hits.>"], storage="memory", allow_msg_counter=True, allow_direct=True
-        )
+        await js.create_stream("HITS", subjects=["hits.>"], storage="memory", allow_msg_counter=True, allow_direct=True)
         await one_message(js)
         await a_window(js)
         await fast_ingest(js)

@@ -111,7 +111,7 @@ async def a_stream_remembers(nc: natsproto.Client) -> None:
     """A stream stores messages; a durable consumer keeps its position and the acknowledgements."""
     say("\n6. JetStream")
     js = nc.jetstream()
-    ledger = await js.create_stream(name="LEDGER", subjects=["sold.>"], storage="memory")
+    ledger = await js.create_stream("LEDGER", subjects=["sold.>"], storage="memory")
     async with js.publisher() as till:  # many at once; leaving the block waits until the stream has them all
         for number in range(1, 501):
             await till.publish("sold.tulips", b"%d" % number)
@@ -132,7 +132,7 @@ async def a_stream_remembers(nc: natsproto.Client) -> None:
 async def a_bucket_knows(nc: natsproto.Client) -> None:
     """A key/value bucket has the newest values, compare and set, and watches."""
     say("\n7. Key/value")
-    stock = await nc.jetstream().create_key_value(bucket="stock", storage="memory")
+    stock = await nc.jetstream().create_key_value("stock", storage="memory")
     revision = await stock.put("roses", b"40")
     async with stock.watch() as changes:
         before = await changes.next(timeout=2)
@@ -144,7 +144,7 @@ async def a_bucket_knows(nc: natsproto.Client) -> None:
 async def a_store_keeps(nc: natsproto.Client) -> None:
     """An object store has content of any size; a digest proves that the content is intact."""
     say("\n8. Object store")
-    pictures = await nc.jetstream().create_object_store(bucket="pictures", storage="memory")
+    pictures = await nc.jetstream().create_object_store("pictures", storage="memory")
     picture = await pictures.put("roses in spring", b"pixels" * 500_000)
     async with pictures.get("roses in spring") as shown:  # the last chunk comes after the check
         pixels = sum([len(chunk) async for chunk in shown])

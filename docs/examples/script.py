@@ -26,7 +26,7 @@ def main() -> None:
         thread.join()
 
         js = nc.jetstream()
-        stream = js.create_stream(name="ORDERS", subjects=["orders.>"])
+        stream = js.create_stream("ORDERS", subjects=["orders.>"])
         with js.publisher() as publisher:  # leaving waits until the stream has all of them
             for number in range(5):
                 publisher.publish("orders.eu", b"%d" % number, msg_id=f"o-{number}")
@@ -35,7 +35,7 @@ def main() -> None:
             message.ack()
             print(f"{message.subject} {message.data.decode()} was number {message.seq}")
 
-        settings = js.create_key_value(bucket="settings", history=5, limit_marker_ttl=60)
+        settings = js.create_key_value("settings", history=5, limit_marker_ttl=60)
         with settings.lock("painter") as lock:  # of all scripts that do this, one at a time is here
             lock.put("colour", b"red")
         with settings.watch("colour") as colours:
@@ -45,7 +45,7 @@ def main() -> None:
                 if entry.value == b"blue":
                     break
 
-        files = js.create_object_store(bucket="files")
+        files = js.create_object_store("files")
         files.put("report.csv", (f"{number};{number**2}\n".encode() for number in range(1000)))
         report = files.get_bytes("report.csv").decode()
         print(f"{len(report)} bytes, the last line is {report.splitlines()[-1]}")

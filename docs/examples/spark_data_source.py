@@ -28,7 +28,7 @@ async def prepare(url: str) -> None:
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
         for name in ("ORDERS_EU", "ORDERS_US", "LINES"):
-            await js.create_stream(name=name, subjects=[f"{name.lower().replace('_', '.')}.>"], allow_direct=True)
+            await js.create_stream(name, subjects=[f"{name.lower().replace('_', '.')}.>"], allow_direct=True)
         async with js.publisher() as publisher:
             for number in range(300):
                 customer = {"name": f"c{number % 7}", "country": ("GB", "US")[number % 2]}

@@ -25,9 +25,9 @@ async def prepare(url: str) -> None:
     """Two streams and a bucket."""
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True)
-        await js.create_stream(name="BILLS", subjects=["bills.>"], allow_direct=True)
-        customers = await js.create_key_value(bucket="customers")
+        await js.create_stream("ORDERS", subjects=["orders.>"], allow_direct=True)
+        await js.create_stream("BILLS", subjects=["bills.>"], allow_direct=True)
+        customers = await js.create_key_value("customers")
         for name, country in COUNTRIES.items():
             await customers.put(name, country.encode())
         async with js.publisher() as publisher:

@@ -14,7 +14,7 @@ async def main() -> None:
     """Orders of a flower shop: stored, read and backed up."""
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js: JetStream = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.>"], allow_direct=True)
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"], allow_direct=True)
         for city, order in (("berlin", b"12 tulips"), ("lisbon", b"3 roses"), ("berlin", b"1 cactus")):
             await nc.request(f"orders.{city}", order, headers={"City": city})  # returns when it is stored
 
@@ -26,7 +26,7 @@ async def main() -> None:
         info = await stream.update(max_age=3600)
         print(f"{info.state.messages} messages, kept for {info.config.max_age:.0f} s")
         try:
-            await js.create_stream(name="ORDERS", subjects=["other"])
+            await js.create_stream("ORDERS", subjects=["other"])
         except StreamNameInUse as error:
             print(f"refused: {error.description}")
 

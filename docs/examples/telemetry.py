@@ -29,7 +29,7 @@ async def main() -> None:
 
     async with run_server(jetstream=True) as server, telemetry.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.>"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"])
         consumer = await stream.create_consumer("packing")
         for number in range(3):
             await js.publish(f"orders.{number}.new", b"tulips")

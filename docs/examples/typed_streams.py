@@ -28,8 +28,8 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         orders = js.typed(Order)
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.>"])
-        await js.create_stream(name="DEAD", subjects=["dead.>"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.>"])
+        await js.create_stream("DEAD", subjects=["dead.>"])
         consumer = await stream.create_consumer("packing")
 
         await orders.publish("orders.eu", Order("rose", 5))

@@ -66,14 +66,15 @@ class BucketManager(StreamManager):
 
     async def create_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        config: str | KeyValueConfig | None = None,
         /,
         *,
         key_codec: KeyCodec | None = None,
         timeout: Duration | None = None,
         **fields: Unpack[KeyValueArgs],
     ) -> KeyValue:
-        """Create a key/value bucket (ADR-8) from a KeyValueConfig, from its fields, or from both (the fields win).
+        """Create a key/value bucket (ADR-8) from its name, a KeyValueConfig, its fields, or these together (the fields
+        win).
 
         ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing, also if
         another client has created it; StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
@@ -108,7 +109,7 @@ class BucketManager(StreamManager):
 
     async def create_or_update_key_value(
         self,
-        config: KeyValueConfig | None = None,
+        config: str | KeyValueConfig | None = None,
         /,
         *,
         key_codec: KeyCodec | None = None,
@@ -192,13 +193,14 @@ class BucketManager(StreamManager):
 
     async def create_object_store(
         self,
-        config: ObjectStoreConfig | None = None,
+        config: str | ObjectStoreConfig | None = None,
         /,
         *,
         timeout: Duration | None = None,
         **fields: Unpack[ObjectStoreArgs],
     ) -> ObjectStore:
-        """Create an object store (ADR-20) from an ObjectStoreConfig, from its fields, or from both (the fields win).
+        """Create an object store (ADR-20) from its name, an ObjectStoreConfig, its fields, or these together (the
+        fields win).
 
         Creating an existing store again does nothing, also if another client has created it; StreamNameInUse when its
         configuration differs. Otherwise as ``create_stream``.
@@ -228,7 +230,7 @@ class BucketManager(StreamManager):
 
     async def create_or_update_object_store(
         self,
-        config: ObjectStoreConfig | None = None,
+        config: str | ObjectStoreConfig | None = None,
         /,
         *,
         timeout: Duration | None = None,

@@ -52,19 +52,20 @@ class StreamManager:
 
     async def create_stream(
         self,
-        config: StreamConfig | None = None,
+        config: str | StreamConfig | None = None,
         /,
         *,
         pedantic: bool = False,
         timeout: Duration | None = None,
         **fields: Unpack[StreamArgs],
     ) -> Stream:
-        """Create a stream from a StreamConfig, from its fields, or from both (the fields win).
+        """Create a stream from its name, a StreamConfig, its fields, or these together (the fields win).
 
-        Creating an existing stream again does nothing; StreamNameInUse when its configuration differs. ConfigError
-        (InvalidSubject for names) before anything is sent; InvalidStreamConfig, SubjectsOverlap, LimitReached;
-        UnsupportedByServer when an older server does not know a field; and the errors of every call, see Stream.
-        ``pedantic`` (server 2.11) makes the server reject values that it would otherwise adjust.
+        Without ``subjects`` it stores messages whose subject is its name. Creating an existing stream again does
+        nothing; StreamNameInUse when its configuration differs. ConfigError (InvalidSubject for names) before anything
+        is sent; InvalidStreamConfig, SubjectsOverlap, LimitReached; UnsupportedByServer when an older server does not
+        know a field; and the errors of every call, see Stream. ``pedantic`` (server 2.11) makes the server reject
+        values that it would otherwise adjust.
         """
         wanted = amended(StreamConfig, config, fields, "name")
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
@@ -95,7 +96,7 @@ class StreamManager:
 
     async def create_or_update_stream(
         self,
-        config: StreamConfig | None = None,
+        config: str | StreamConfig | None = None,
         /,
         *,
         pedantic: bool = False,

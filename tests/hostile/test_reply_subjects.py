@@ -164,7 +164,7 @@ async def test_flow_control_publishes_to_no_api(target: str) -> None:
     async with watched() as (users, published):
         js = users.client.jetstream()
         stream = await js.create_stream(name="S", subjects=["s"])
-        consumer = await stream.push_consumer(
+        consumer = await stream.create_push_consumer(
             durable_name="c", deliver_subject="deliver.c", flow_control=True, idle_heartbeat=1
         )
         async with consumer.messages() as messages:
@@ -189,7 +189,7 @@ async def test_push_consumer_is_read_by_subscribe() -> None:
         received = flow_control = 0
         async with users.service.subscribe("deliver.c") as inbox:
             await users.service.flush()
-            await stream.push_consumer(
+            await stream.create_push_consumer(
                 durable_name="c",
                 deliver_subject="deliver.c",
                 flow_control=True,

@@ -195,3 +195,15 @@ async def test_bad_update_is_refused_before_it_is_sent(nats_server: Server) -> N
             with pytest.raises(TypeError, match="did you mean 'description'"):
                 await nameless("x", descriptoin="x")  # type: ignore[call-arg]
     assert sent == []
+
+
+async def test_first_argument_of_create_is_the_name(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("ORDERS", storage="memory")
+    assert stream.cached_info.config.subjects == ("ORDERS",)
+    assert (await jetstream.create_or_update_stream("ORDERS", subjects=["o"], storage="memory")).name == "ORDERS"
+    assert (await jetstream.create_key_value("cfg", storage="memory")).bucket == "cfg"
+    assert (await jetstream.create_object_store("files", storage="memory")).bucket == "files"
+    assert (await jetstream.create_key_value(KeyValueConfig(bucket="cfg", storage="memory"))).bucket == "cfg"
+    for call in (jetstream.create_stream("a", name="b"), jetstream.create_key_value("a", bucket="b")):
+        with pytest.raises(ConfigError, match="differs from 'a': give one of them"):
+            await call

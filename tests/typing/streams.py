@@ -24,7 +24,7 @@ from natsproto.jetstream._timestamp import Timestamp
 async def managing(nc: Client) -> None:
     js = nc.jetstream(domain="hub", timeout=timedelta(seconds=2))
     assert_type(js, JetStream)
-    stream = await js.create_stream(name="S", subjects=["s.>"], storage="file", max_age=timedelta(hours=1))
+    stream = await js.create_stream("S", subjects=["s.>"], storage="file", max_age=timedelta(hours=1))
     assert_type(stream, Stream)
     assert_type(await js.update_stream(StreamConfig(name="S"), max_msgs=5, timeout=1.5), Stream)
     assert_type(await js.create_or_update_stream(name="S", retention=RetentionPolicy.LIMITS), Stream)

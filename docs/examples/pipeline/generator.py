@@ -29,10 +29,10 @@ def order(number: int) -> dict[str, object]:
 
 async def set_up(js: JetStream) -> None:
     """Create the streams and buckets of the pipeline, with the prices of its products."""
-    await js.create_or_update_stream(name="ORDERS", subjects=["orders.>"], duplicate_window=600)
-    await js.create_or_update_stream(name="RESULTS", subjects=["results.>"], duplicate_window=600)
-    prices = await js.create_or_update_key_value(bucket="products")
-    await js.create_or_update_key_value(bucket="totals")
+    await js.create_or_update_stream("ORDERS", subjects=["orders.>"], duplicate_window=600)
+    await js.create_or_update_stream("RESULTS", subjects=["results.>"], duplicate_window=600)
+    prices = await js.create_or_update_key_value("products")
+    await js.create_or_update_key_value("totals")
     for name, category, price in PRODUCTS:
         await prices.put(name, json.dumps({"category": category, "price": price}).encode())
 

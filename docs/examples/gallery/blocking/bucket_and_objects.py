@@ -5,14 +5,14 @@ from natsproto.testing import run_server
 
 with run_server(jetstream=True) as server, sync.connect(server.url) as client:
     js = client.jetstream()
-    settings = js.create_key_value(bucket="settings")
+    settings = js.create_key_value("settings")
     settings.put("colour", b"red")
     with settings.watch("colour") as watcher:
         print(watcher.next(timeout=5).value)
         settings.put("colour", b"blue")
         print(watcher.next(timeout=5).value)
 
-    files = js.create_object_store(bucket="files")
+    files = js.create_object_store("files")
     files.put("squares", (b"%d\n" % number**2 for number in range(10)))
     print(files.get_bytes("squares").splitlines()[-1])
 

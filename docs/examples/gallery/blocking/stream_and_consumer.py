@@ -5,7 +5,7 @@ from natsproto.testing import run_server
 
 with run_server(jetstream=True) as server, sync.connect(server.url, name="script") as client:
     js = client.jetstream()
-    stream = js.create_stream(name="ORDERS", subjects=["orders.*"])
+    stream = js.create_stream("ORDERS", subjects=["orders.*"])
     with js.publisher() as publisher:
         for number in range(5):
             publisher.publish("orders.eu", b"%d" % number)

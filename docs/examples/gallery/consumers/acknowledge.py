@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="JOBS", subjects=["jobs"])
+        stream = await js.create_stream("JOBS", subjects=["jobs"])
         for job in (b"easy", b"busy", b"broken", b"long"):
             await js.publish("jobs", job)
         consumer = await stream.create_consumer("workers", ack_wait=30)

@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.*"])
         for number in range(2):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 

@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        await js.create_stream("ORDERS", subjects=["orders.*"])
         group = await ElasticGroup.create(js, "ORDERS", "packing", max_members=4, filters={"orders.*": [1]})
         await group.add_members("anna", "bert")
         packed: list[str] = []

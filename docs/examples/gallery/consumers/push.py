@@ -9,12 +9,12 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.*"])
         for number in range(4):
             await js.publish(f"orders.{('eu', 'us')[number % 2]}", b"%d" % number)
 
         push = await stream.create_push_consumer(
-            durable_name="pushed", deliver_subject=nc.new_inbox(), deliver_group="workers", ack_policy="explicit"
+            "pushed", deliver_subject=nc.new_inbox(), deliver_group="workers", ack_policy="explicit"
         )
         async with push.messages(stop_after=4) as messages:
             async for message in messages:

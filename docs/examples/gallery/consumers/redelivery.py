@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="JOBS", subjects=["jobs"])
+        stream = await js.create_stream("JOBS", subjects=["jobs"])
         await js.publish("jobs", b"poison")
         consumer = await stream.create_consumer("workers", max_deliver=3, backoff=[0.01, 0.02])
         for _ in range(3):

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     with run_server(jetstream=True) as server:
         settings.configure(ROOT_URLCONF=__name__, NATS_SERVERS=server.url, ALLOWED_HOSTS=["testserver"])
         django.setup()
-        nats().jetstream().create_stream(name="ORDERS", subjects=["orders.*"])
+        nats().jetstream().create_stream("ORDERS", subjects=["orders.*"])
         print(Client().post("/orders/eu", b"12 tulips", content_type="text/plain").content.decode())
         nats().close()
 

@@ -16,8 +16,8 @@ async def bill(js: JetStream, order: JsMessage) -> bool:
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        orders = await js.create_stream(name="ORDERS", subjects=["orders.*"])
-        bills = await js.create_stream(name="BILLS", subjects=["bills.*"], duplicate_window=3600)
+        orders = await js.create_stream("ORDERS", subjects=["orders.*"])
+        bills = await js.create_stream("BILLS", subjects=["bills.*"], duplicate_window=3600)
         for _ in range(2):  # 1. in: a publisher that does not know whether its message was stored sends it again
             await js.publish("orders.eu", b"12 tulips", msg_id="order-1")
 

@@ -21,7 +21,7 @@ def create_app(servers: str) -> FastAPI:
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, object]]:
         async with natsproto.connect(servers, name="shop", retry_connect_for=30) as nc:
             js = nc.jetstream()
-            await js.create_stream(name="ORDERS", subjects=["orders.*"])
+            await js.create_stream("ORDERS", subjects=["orders.*"])
             yield {"js": js}  # becomes request.state
 
     app = FastAPI(lifespan=lifespan)

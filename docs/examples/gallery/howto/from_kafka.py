@@ -11,7 +11,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         # NewTopic("orders"): the key of a record becomes the last token of the subject.
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"], max_age=7 * 24 * 3600)
+        stream = await js.create_stream("ORDERS", subjects=["orders.*"], max_age=7 * 24 * 3600)
         # AIOKafkaProducer(enable_idempotence=True).send("orders", key=..., value=...)
         async with js.publisher() as producer:
             for number in range(6):

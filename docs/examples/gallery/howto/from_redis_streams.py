@@ -10,7 +10,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         # XADD jobs MAXLEN 1000 * task a: the limit belongs to the stream.
-        stream = await js.create_stream(name="JOBS", subjects=["jobs"], max_msgs=1000)
+        stream = await js.create_stream("JOBS", subjects=["jobs"], max_msgs=1000)
         for task in (b"a", b"b", b"c"):
             await js.publish("jobs", task)
 

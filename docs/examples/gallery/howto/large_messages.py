@@ -16,8 +16,8 @@ async def main() -> None:
         except PayloadTooLarge as error:
             print(f"{error.size} bytes are more than {error.limit}")
 
-        files = await js.create_object_store(bucket="scans", ttl=24 * 3600)
-        stream = await js.create_stream(name="SCANS", subjects=["scans.*"], max_age=24 * 3600)
+        files = await js.create_object_store("scans", ttl=24 * 3600)
+        stream = await js.create_stream("SCANS", subjects=["scans.*"], max_age=24 * 3600)
         await files.put("scan-1", scan)  # complete before anybody hears of it
         await js.publish("scans.new", b"scan-1")
 

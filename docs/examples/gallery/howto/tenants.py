@@ -25,7 +25,7 @@ async def main() -> None:
             await request.respond(b"noon")
 
         for tenant in (ann, bob):  # the same names, and nothing in common
-            await tenant.jetstream().create_key_value(bucket="settings")
+            await tenant.jetstream().create_key_value("settings")
         await (await ann.jetstream().key_value("settings")).put("colour", b"red")
         keys = [key async for key in (await bob.jetstream().key_value("settings")).keys()]
         print("bob sees", keys)

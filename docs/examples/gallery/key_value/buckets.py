@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_key_value(bucket="settings", ttl=3600, description="what users chose")
+        await js.create_key_value("settings", ttl=3600, description="what users chose")
         await js.update_key_value(bucket="settings", ttl=7200)
         print([name async for name in js.key_value_names()])
         kv = await js.key_value("settings")

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="prices")
+        kv = await js.create_key_value("prices")
         await kv.put("tulips", b"2")
         async with kv.cache() as prices:
             print(dict(prices))

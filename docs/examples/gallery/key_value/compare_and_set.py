@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="stock")
+        kv = await js.create_key_value("stock")
         revision = await kv.create("tulips", b"12")
         try:
             await kv.create("tulips", b"1")

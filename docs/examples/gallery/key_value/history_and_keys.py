@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="settings", history=5)
+        kv = await js.create_key_value("settings", history=5)
         for colour in (b"red", b"green", b"blue"):
             await kv.put("eu.colour", colour)
         await kv.put("us.colour", b"white")

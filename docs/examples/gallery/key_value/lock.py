@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="locks", limit_marker_ttl=60)
+        kv = await js.create_key_value("locks", limit_marker_ttl=60)
         inside = 0
 
         async def paint(name: str) -> None:

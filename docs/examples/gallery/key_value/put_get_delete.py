@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="settings", history=5)
+        kv = await js.create_key_value("settings", history=5)
         await kv.put("eu.colour", b"red")
         entry = await kv.get("eu.colour")
         print(entry.key, entry.value, entry.revision)

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="accounts", allow_atomic=True)
+        kv = await js.create_key_value("accounts", allow_atomic=True)
         await kv.put("ann", b"100")
         await kv.put("bob", b"20")
         both = await kv.get_many(["ann", "bob"])

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="sessions", limit_marker_ttl=60)
+        kv = await js.create_key_value("sessions", limit_marker_ttl=60)
         async with kv.watch("ann") as watcher:
             await watcher.ready()
             await kv.create("ann", b"here", ttl=1)  # seconds

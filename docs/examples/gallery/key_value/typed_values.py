@@ -16,7 +16,7 @@ class Price:
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        prices = (await js.create_key_value(bucket="prices")).typed(Price)
+        prices = (await js.create_key_value("prices")).typed(Price)
         await prices.put("tulips", Price(250, "EUR"))
         entry = await prices.get("tulips")
         print(entry.value.cents, entry.value.currency)

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        kv = await js.create_key_value(bucket="settings")
+        kv = await js.create_key_value("settings")
         await kv.put("eu.colour", b"red")
         async with kv.watch("eu.>") as watcher:
             print({entry.key: entry.value async for entry in watcher.initial()})

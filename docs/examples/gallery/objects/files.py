@@ -11,7 +11,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        store = await js.create_object_store(bucket="files")
+        store = await js.create_object_store("files")
         with tempfile.TemporaryDirectory() as folder:
             report, copy = Path(folder) / "report.txt", Path(folder) / "copy.txt"
             report.write_text("all is well")

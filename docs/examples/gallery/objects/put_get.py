@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        store = await js.create_object_store(bucket="files")
+        store = await js.create_object_store("files")
         info = await store.put("weights", bytes(3_000_000), description="three megabytes")
         print(info.size, info.chunks)
         size = 0

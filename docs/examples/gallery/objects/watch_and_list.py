@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        store = await js.create_object_store(bucket="files")
+        store = await js.create_object_store("files")
         async with store.watch(updates_only=True) as watcher:
             await store.put("draft", b"one")
             await store.update_meta("draft", rename="final")

@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        await js.create_stream("ORDERS", subjects=["orders.*"])
         ack = await js.publish("orders.eu", b"tulips", headers={"Customer": "ann"}, timeout=5)
         print(ack.stream, ack.seq, ack.duplicate)
         try:

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="BANK", subjects=["bank.*"], allow_atomic=True)
+        stream = await js.create_stream("BANK", subjects=["bank.*"], allow_atomic=True)
         async with js.atomic_batch() as batch:
             await batch.publish("bank.ann", b"-10")
             await batch.publish("bank.bob", b"+10")

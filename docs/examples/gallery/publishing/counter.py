@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="HITS", subjects=["hits.*"], allow_msg_counter=True, allow_direct=True)
+        await js.create_stream("HITS", subjects=["hits.*"], allow_msg_counter=True, allow_direct=True)
         for _ in range(3):
             total = await js.counter_add("hits.home")
         print(total, await js.counter_add("hits.home", 10))

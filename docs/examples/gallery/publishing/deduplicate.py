@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ORDERS", subjects=["orders.*"], duplicate_window=120)
+        await js.create_stream("ORDERS", subjects=["orders.*"], duplicate_window=120)
         for _ in range(3):
             ack = await js.publish("orders.eu", b"tulips", msg_id="order-1")
             print(ack.seq, ack.duplicate)

@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ACCOUNTS", subjects=["accounts.*"])
+        await js.create_stream("ACCOUNTS", subjects=["accounts.*"])
         first = await js.publish("accounts.ann", b"100", expected_last_subject_seq=0)
         await js.publish("accounts.ann", b"90", expected_last_subject_seq=first.seq)
         try:

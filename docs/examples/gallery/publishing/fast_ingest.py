@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="METRICS", subjects=["metrics.>"], allow_batched=True)
+        stream = await js.create_stream("METRICS", subjects=["metrics.>"], allow_batched=True)
         async with js.fast_publisher() as publisher:
             for number in range(5000):
                 await publisher.publish("metrics.cpu", b"%d" % number)

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="SESSIONS", subjects=["sessions.*"], allow_msg_ttl=True)
+        stream = await js.create_stream("SESSIONS", subjects=["sessions.*"], allow_msg_ttl=True)
         await js.publish("sessions.ann", b"here", ttl=3600)  # seconds, at least one
         print((await stream.get_message(1)).headers["Nats-TTL"])
 

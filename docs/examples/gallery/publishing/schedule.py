@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="MAIL", subjects=["mail.*", "later.*"], allow_msg_schedules=True)
+        stream = await js.create_stream("MAIL", subjects=["mail.*", "later.*"], allow_msg_schedules=True)
         await js.publish("later.ann", b"reminder", schedule=Schedule.after(1), schedule_target="mail.ann")
         consumer = await stream.create_consumer("postman", filter_subject="mail.*")
         print((await consumer.next(timeout=30)).data)

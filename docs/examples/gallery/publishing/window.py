@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="ORDERS", subjects=["orders.*"])
+        stream = await js.create_stream("ORDERS", subjects=["orders.*"])
         async with js.publisher(max_pending=256) as publisher:
             for number in range(1000):
                 await publisher.publish("orders.eu", b"%d" % number)

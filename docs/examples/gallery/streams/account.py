@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="ORDERS", subjects=["orders"])
+        await js.create_stream("ORDERS", subjects=["orders"])
         account = await js.account_info()
         print(account.streams, "stream,", account.consumers, "consumers")
 

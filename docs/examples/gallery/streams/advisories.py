@@ -10,7 +10,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="JOBS", subjects=["jobs"])
+        stream = await js.create_stream("JOBS", subjects=["jobs"])
         consumer = await stream.create_consumer("workers", max_deliver=2)
         async with js.advisories() as advisories, consumer.consume(reject):
             await js.publish("jobs", b"poison")

@@ -11,7 +11,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(
-            name="ORDERS",
+            "ORDERS",
             subjects=["orders.>"],
             storage="file",
             retention="limits",
@@ -22,7 +22,7 @@ async def main() -> None:
         )
         print(stream.cached_info.config.subjects, stream.cached_info.config.max_age)
         try:
-            await js.create_stream(name="ORDERS", subjects=["other"])
+            await js.create_stream("ORDERS", subjects=["other"])
         except StreamNameInUse as error:
             print("refused:", type(error).__name__)
 

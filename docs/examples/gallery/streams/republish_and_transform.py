@@ -11,7 +11,7 @@ async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
         await js.create_stream(
-            name="ORDERS",
+            "ORDERS",
             subjects=["orders.*.*"],
             subject_transform=SubjectTransform(src="orders.*.*", dest="orders.{{wildcard(2)}}.{{wildcard(1)}}"),
             republish=Republish(src="orders.>", dest="stored.>"),

@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        await js.create_stream(name="FOO", subjects=["foo"], max_bytes=1024)
+        await js.create_stream("FOO", subjects=["foo"], max_bytes=1024)
         stream = await js.stream("FOO")
         await stream.update(max_bytes=2048)
         print([(info.config.name, info.config.max_bytes) async for info in js.streams()])

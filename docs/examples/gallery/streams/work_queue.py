@@ -9,7 +9,7 @@ from natsproto.testing import run_server
 async def main() -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
         js = nc.jetstream()
-        stream = await js.create_stream(name="JOBS", subjects=["jobs"], retention="workqueue")
+        stream = await js.create_stream("JOBS", subjects=["jobs"], retention="workqueue")
         for number in range(3):
             await js.publish("jobs", b"%d" % number)
         consumer = await stream.create_consumer("workers")

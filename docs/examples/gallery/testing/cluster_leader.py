@@ -9,7 +9,7 @@ from natsproto.testing import run_cluster
 async def main() -> None:
     async with run_cluster(3) as cluster, natsproto.connect(cluster.urls) as nc:
         js = nc.jetstream(timeout=30)
-        stream = await js.create_stream(name="ORDERS", subjects=["orders"], num_replicas=3)
+        stream = await js.create_stream("ORDERS", subjects=["orders"], num_replicas=3)
         await js.publish("orders", b"before", msg_id="1")
         placed = (await stream.info()).cluster
         leader = placed.leader if placed is not None else ""
