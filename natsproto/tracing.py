@@ -1,14 +1,15 @@
 """Message tracing (ADR-41): the path of a message through the servers.
 
 Owns the decoding of the servers' trace events and the check that all servers have reported: each one reports the number
-of servers that it has forwarded the message to. OpenTelemetry tracing is ``natsproto.otel``.
+of servers that it has forwarded the message to. Every subscriber of the message learns where the reports go, and may
+send anything there, so their number and size are limited. OpenTelemetry tracing is ``natsproto.otel``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gzip
 import json
+import re
 import zlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -33,6 +34,15 @@ _TYPES = {
     "js": "jetstream",
     "eg": "egress",
 }
+MAX_REPORTS = 1000
+"""Reports and servers of a trace; the rest is not read."""
+MAX_REPORT_BYTES = 1 << 20
+"""The largest report that is read, decompressed."""
+MAX_TRACE_BYTES = 8 << 20
+"""All reports of a trace together, decompressed."""
+_GZIP_WINDOW = 16 + zlib.MAX_WBITS
+_is_hop = re.compile(r"(?:[0-9]{1,5}(?:\.[0-9]{1,5}){0,31})?").fullmatch
+
 _NO_TIME = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -133,60 +143,101 @@ async def trace(
     traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
-    found: list[TracedServer] = []
-    async with connection.subscribe(inbox) as reports:
+    found = _Reports()
+    async with connection.subscribe(inbox, pending_msgs_limit=MAX_REPORTS) as reports:
         await connection.publish(subject, payload, headers=traced_headers)
-        while not _is_complete(found):
+        while not found.is_complete and not found.is_full:
             try:
                 message = await reports.next(max(0.0, deadline - loop.time()))
             except RequestTimeout:
                 break
             except SubscriptionClosed:
                 raise connection._outbox.closed_error(f"trace of {subject!r}") from None
-            server = _read(message)
-            if server is not None:
-                found.append(server)
-    if not found:
+            found.add(message)
+            await asyncio.sleep(0)  # decoding a large report takes 30 ms
+    servers = found.servers
+    if not servers:
         raise RequestTimeout(f"trace of {subject!r} (servers trace from 2.11 on)", timeout)
-    found.sort(key=lambda server: _sort_key(server.hop))
-    return MessageTrace(subject=subject, complete=_is_complete(found), servers=tuple(found))
+    servers.sort(key=lambda server: _sort_key(server.hop))
+    return MessageTrace(subject=subject, complete=found.is_complete, servers=tuple(servers))
 
 
-def _is_complete(servers: list[TracedServer]) -> bool:
-    """Return True when every server that the message was forwarded to has reported."""
-    reported = {server.hop for server in servers}
-    expected = {""}
-    for server in servers:
-        expected |= {f"{server.hop}.{n}" if server.hop else str(n) for n in range(1, server.hops + 1)}
-    return expected <= reported
+class _Reports:
+    """The reports of a trace so far, and the servers that have not reported."""
+
+    def __init__(self) -> None:
+        self.servers: list[TracedServer] = []
+        self._count = 0
+        self._room = MAX_TRACE_BYTES
+        self._reported: set[str] = set()
+        self._missing = {""}  # hops that were reported by the server before them
+        self._has_too_many = False
+
+    @property
+    def is_complete(self) -> bool:
+        """True when every server that the message was forwarded to has reported."""
+        return not self._missing and not self._has_too_many
+
+    @property
+    def is_full(self) -> bool:
+        """True when no more reports are read."""
+        return self._count >= MAX_REPORTS or self._room <= 0
+
+    def add(self, message: Message) -> None:
+        """Add a report, unless it is invalid or too large."""
+        self._count += 1
+        data = message.data
+        limit = min(MAX_REPORT_BYTES, self._room)
+        if message.has_headers and message.headers.get("Content-Encoding") == "gzip":
+            data = _decompressed(data, limit + 1)
+        self._room -= len(data)
+        server = _read(data) if len(data) <= limit else None
+        if server is None:
+            return
+        self.servers.append(server)
+        hop = server.hop
+        self._reported.add(hop)
+        self._missing.discard(hop)
+        if server.hops > MAX_REPORTS - len(self._missing):
+            self._has_too_many = True
+            return
+        following = {f"{hop}.{n}" if hop else str(n) for n in range(1, server.hops + 1)}
+        self._missing |= following - self._reported
 
 
 def _sort_key(hop: str) -> tuple[int, ...]:
-    return tuple(int(number) if number.isdecimal() else 0 for number in hop.split(".")) if hop else ()
+    return tuple(map(int, hop.split("."))) if hop else ()
 
 
-def _read(message: Message) -> TracedServer | None:
+def _decompressed(data: bytes, limit: int) -> bytes:
+    """Return up to ``limit`` decompressed bytes; empty when it is no gzip."""
+    try:
+        return zlib.decompressobj(_GZIP_WINDOW).decompress(data, limit)
+    except zlib.error:
+        return b""
+
+
+def _read(data: bytes) -> TracedServer | None:
     """Decode the report of one server. None when it is invalid."""
     try:
-        data = message.data
-        if message.headers.get("Content-Encoding") == "gzip":
-            data = gzip.decompress(data)
         fields = json.loads(data.decode())
         server, request = fields["server"], fields.get("request") or {}
         header = request.get("header") or {}
         events = tuple(_event(event) for event in fields.get("events") or ())
-        hop = (header.get(HOP_HEADER) or [""])[0]
+        hop = str((header.get(HOP_HEADER) or [""])[0])
+        if not _is_hop(hop):
+            return None
         return TracedServer(
-            hop=str(hop),
+            hop=hop,
             name=str(server.get("name", "")),
             id=str(server.get("id", "")),
             cluster=str(server.get("cluster", "")),
             domain=str(server.get("domain", "")),
             version=str(server.get("ver", "")),
-            hops=min(int(fields.get("hops") or 0), 10_000),
+            hops=max(0, int(fields.get("hops") or 0)),
             events=events,
         )
-    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OSError, EOFError, zlib.error, RecursionError):
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, OverflowError, RecursionError):
         return None
 
 
