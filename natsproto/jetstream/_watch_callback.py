@@ -94,7 +94,7 @@ class WatchCallback(AwaitHint, Generic[E]):
                 finally:
                     called.cancel()
                 if task.done():
-                    task.result()
+                    _raise_error(task)
                     raise SubscriptionClosed(self._watcher.what, "stopped")
 
     async def wait(self, until: asyncio.Event | None = None) -> None:
@@ -106,7 +106,7 @@ class WatchCallback(AwaitHint, Generic[E]):
         with self._end_waiters.waiting():
             await self._end_waiters.wait((task,), until)
             if task.done():
-                task.result()
+                _raise_error(task)
 
     async def stop(self) -> None:
         """Stop calling the callback and wait for a running call. Entries that were not passed to it are dropped.
@@ -141,7 +141,7 @@ class WatchCallback(AwaitHint, Generic[E]):
             task.cancel()
         await self.stop()
         if exc is None and task is not None and task.done():
-            task.result()
+            _raise_error(task)
 
     def __await__(self) -> Generator[object, None, None]:
         self._begun = True
@@ -179,3 +179,9 @@ class WatchCallback(AwaitHint, Generic[E]):
             where = f"callback of {self._watcher.what}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
             self._connection._emit(HandlerFailed(handler=where, error=exc))
+
+
+def _raise_error(task: asyncio.Task[None]) -> None:
+    """Raise the error that ended the watch. The closing of the client cancels a running callback, not who waits."""
+    if not task.cancelled():
+        task.result()

@@ -111,6 +111,24 @@ async def test_watch_end_that_ready_raised_is_not_logged(
     assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
+async def test_close_cancels_the_callback_not_who_waits(jetstream: JetStream, nats_client: Client) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    await kv.put("a", b"x")
+    called = asyncio.Event()
+
+    async def hang(entry: KeyValueEntry[bytes]) -> None:
+        called.set()
+        await asyncio.Event().wait()
+
+    async def run() -> None:
+        await kv.watch(cb=hang)
+
+    task = asyncio.create_task(run())
+    await called.wait()
+    await nats_client.close()
+    await asyncio.wait_for(task, 10)
+
+
 async def test_watch_callback_may_stop_its_watch(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     for number in range(5):

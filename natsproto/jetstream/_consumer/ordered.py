@@ -22,6 +22,7 @@ from natsproto.errors import (
     NatsError,
     RequestTimeout,
     StreamNotFound,
+    SubscriptionClosed,
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration
@@ -107,8 +108,11 @@ class OrderedConsumer:
     async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer; its ``num_pending`` is the number of messages to read at that time.
 
-        Raises the error that ends reading. A reader must be active. Cancelling ends the wait.
+        Raises the error that ends reading; SubscriptionClosed when its reader stops before, LocalProtocolError when it
+        has no reader. Cancelling ends the wait.
         """
+        if self._state.has_no_reader:
+            raise LocalProtocolError(f"{self._description} has no reader that could create a consumer: read it first")
         return await self._state.wait_created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
@@ -159,7 +163,7 @@ class OrderedConsumer:
 
     async def next(self, timeout: Duration = 5.0) -> JsMessage:
         """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
-        client is closed or drained meanwhile.
+        client is closed or drained meanwhile, SubscriptionClosed when this is stopped.
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
@@ -222,8 +226,11 @@ class OrderedConsumer:
         return ConsumeContext(self._state.connection, self._description, messages, handler, handler_options)
 
     async def stop(self) -> None:
-        """Delete the server's consumer, if there is one. Reading again creates another, which continues after the last
-        message.
+        """End its reader and delete the server's consumer, if there is one.
+
+        ``messages`` and ``consume`` end after the messages that have arrived. ``fetch`` returns those; ``fetch`` and
+        ``next`` raise SubscriptionClosed when there are none. Reading again creates another consumer, which continues
+        after the last message.
         """
         if (reader := self._state.reader) is not None:
             await reader.finish()
@@ -305,13 +312,15 @@ class OrderedSource:
             self._source.refill()
 
     async def finish(self) -> None:
-        """Stop pulling and receive the messages in flight."""
+        """Stop pulling, receive the messages in flight, and end the buffer."""
         self._cancel()
         try:
             if self._source is not None:
                 await self._source.finish()
         finally:
             self.close()
+            if not self.buffer.ended:
+                self.buffer.end(SubscriptionClosed(self._state.description, "stopped") if self._is_fetch else None)
 
     def close(self) -> None:
         """End at once. The consumer is kept after a complete fetch and deleted otherwise."""

@@ -22,6 +22,7 @@ from natsproto.errors import (
     PermissionDenied,
     RequestTimeout,
     StreamNotFound,
+    SubscriptionClosed,
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import ConsumerConfig, check_consumer_name
@@ -105,6 +106,11 @@ class OrderedState:
 
     # ---------------------------------------------------------------- readers
 
+    @property
+    def has_no_reader(self) -> bool:
+        """True if nothing creates a consumer: there was no reader yet."""
+        return self.reader is None and self.info is None and self._create_error is None
+
     def attach(self, reader: MessageSource) -> PullInbox | None:
         """Set the active reader; return the inbox of the kept consumer, if there is one. ConnectionClosed;
         LocalProtocolError when there is another reader.
@@ -127,6 +133,8 @@ class OrderedState:
         """Remove the active reader; with an inbox its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
+            if self.info is None and self._create_error is None:
+                self.fail_creation(SubscriptionClosed(self.description, "its reader stopped"))
             if inbox is not None:
                 self._inbox = inbox
                 self._idle = asyncio.get_running_loop().call_later(KEEP_CONSUMER_S, self.drop_kept_consumer)

@@ -264,7 +264,8 @@ class KeyValue(Generic[V]):
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
         """Yield every key that has a value and matches one of the filters, each once; without filters all keys.
 
-        The server filters and sends no values. BucketNotFound. Cancelling, or leaving the loop, ends it.
+        The server filters and sends no values. In an outage it waits for the end. BucketNotFound. Cancelling, or
+        leaving the loop, ends it.
         """
         seen: set[str] = set()
         watcher = watch(self._bucket, filters, ignore_deletes=True, meta_only=True)
@@ -337,7 +338,8 @@ class KeyValue(Generic[V]):
         """Purge deleted keys: their history and markers; return the number of removed entries.
 
         Markers younger than ``older_than`` seconds (default 30 minutes, so that disconnected watches can still get the
-        deletion) are kept, but not the history before them. Entries written meanwhile are kept.
+        deletion) are kept, but not the history before them. Entries written meanwhile are kept. ``timeout`` in seconds
+        is that of each purge; the deleted keys are looked for with a watch, which waits for the end of an outage.
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
