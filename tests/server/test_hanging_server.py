@@ -96,8 +96,8 @@ async def publishing(ground: Ground) -> dict[str, Step]:
 async def streams(ground: Ground) -> dict[str, Step]:
     stream = ground.stream
     await ground.js.publish("s.a", b"x")
-    consumer = await stream.create_consumer(durable_name="c")
-    pushing = await stream.push_consumer(durable_name="p", deliver_subject="d")
+    consumer = await stream.create_consumer("c")
+    pushing = await stream.create_push_consumer("p", deliver_subject="d")
     message = await consumer.next()
     ordered = stream.ordered_consumer()
     messages = await ground.enter(consumer.messages())
@@ -115,7 +115,7 @@ async def streams(ground: Ground) -> dict[str, Step]:
 
     return {
         "stream.info": stream.info,
-        "create_consumer": lambda: stream.create_consumer(durable_name="another"),
+        "create_consumer": lambda: stream.create_consumer("another"),
         "consumer.info": consumer.info,
         "ack_sync": lambda: message.ack_sync(ground.timeout),
         "ordered.wait_created": wait_created,

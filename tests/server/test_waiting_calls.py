@@ -64,7 +64,7 @@ async def wait_closed(ground: Ground) -> Waiting:
 
 @waits("next", "fetch", "fetch async for", "fetch_available")
 async def pull(ground: Ground, how: str) -> Waiting:
-    consumer = await ground.stream.create_consumer(durable_name="c")
+    consumer = await ground.stream.create_consumer("c")
     calls: dict[str, Step] = {
         "next": lambda: consumer.next(LONG),
         "fetch": lambda: consumer.fetch(10, timeout=LONG),
@@ -76,19 +76,19 @@ async def pull(ground: Ground, how: str) -> Waiting:
 
 @waits("next", "async for", "batches", "wait")
 async def messages(ground: Ground, how: str) -> Waiting:
-    consumer = await ground.stream.create_consumer(durable_name="c")
+    consumer = await ground.stream.create_consumer("c")
     return await _messages(ground, consumer, how, ground.delete_consumer())
 
 
 @waits("next", "async for")
 async def messages_of_deleted_stream(ground: Ground, how: str) -> Waiting:
-    consumer = await ground.stream.create_consumer(durable_name="c")
+    consumer = await ground.stream.create_consumer("c")
     return await _messages(ground, consumer, how, ground.delete_stream())
 
 
 @waits("next", "async for")
 async def push(ground: Ground, how: str) -> Waiting:
-    consumer = await ground.stream.push_consumer(durable_name="c", deliver_subject="d", idle_heartbeat=0.1)
+    consumer = await ground.stream.create_push_consumer("c", deliver_subject="d", idle_heartbeat=0.1)
     return await _messages(ground, consumer, how, ground.delete_consumer())
 
 
@@ -105,12 +105,12 @@ async def _messages(ground: Ground, consumer: Any, how: str, delete: Step) -> Wa
 
 @waits("wait", "await")
 async def consume(ground: Ground, how: str) -> Waiting:
-    return await _consume(ground, await ground.stream.create_consumer(durable_name="c"), how)
+    return await _consume(ground, await ground.stream.create_consumer("c"), how)
 
 
 @waits("wait")
 async def push_consume(ground: Ground, how: str) -> Waiting:
-    consumer = await ground.stream.push_consumer(durable_name="c", deliver_subject="d", idle_heartbeat=0.1)
+    consumer = await ground.stream.create_push_consumer("c", deliver_subject="d", idle_heartbeat=0.1)
     return await _consume(ground, consumer, how)
 
 

@@ -59,10 +59,10 @@ class Ground:
 
     async def prepare(self) -> None:
         js = self.other.jetstream()
-        await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True, allow_batched=True)
+        await js.create_stream("S", subjects=["s.>"], allow_atomic=True, allow_batched=True)
         self.stream = await self.js.stream("S")
-        await js.create_key_value(bucket="B", limit_marker_ttl=60)
-        await js.create_object_store(bucket="O")
+        await js.create_key_value("B", limit_marker_ttl=60)
+        await js.create_object_store("O")
         self.kv = await self.js.key_value("B")
         self.objects = await self.js.object_store("O")
         await self.other.subscribe("silent", cb=lambda _: None)
