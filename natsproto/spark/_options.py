@@ -177,9 +177,14 @@ class SourceOptions(Value):
     pushdown: bool = False
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> SourceOptions:
-        """From the options of a DataFrameReader or DataStreamReader; ConfigError for invalid ones."""
+    def read(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
+        """From the options of a DataFrameReader or DataStreamReader; ConfigError for invalid ones.
+
+        ``streaming`` says which of the two it is; without it the options of both are allowed.
+        """
         given = _OptionReader(options)
+        if streaming is not None:
+            given.refuse(_BATCH_ONLY if streaming else _STREAMING_ONLY)
         settings = cls(
             nats=_nats(given),
             streams=given.required("stream", _streams),
@@ -208,6 +213,20 @@ class SourceOptions(Value):
         return settings
 
 
+_READ_A_RANGE = "a query of readStream has no end: read a range with spark.read, or use trigger(availableNow=True)"
+_BATCH_ONLY = {
+    "endingOffsets": _READ_A_RANGE,
+    "endingTimestamp": _READ_A_RANGE,
+    "pushdown": "Spark pushes no filters into readStream: use the option subjects",
+}
+_LIMITS_A_BATCH = (
+    "is for the micro-batches of readStream: bound what spark.read reads by startingOffsets and endingOffsets"
+)
+_STREAMING_ONLY = dict.fromkeys(
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), _LIMITS_A_BATCH
+)
+
+
 class SinkOptions(Value):
     """Options of ``df.write`` and ``df.writeStream``. ``recovery_window`` and ``timeout`` are in seconds."""
 
@@ -225,9 +244,11 @@ class SinkOptions(Value):
     stable_order: bool = False
 
     @classmethod
-    def read(cls, options: Mapping[str, str]) -> SinkOptions:
-        """From the options of a DataFrameWriter or DataStreamWriter; ConfigError for invalid ones."""
+    def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
+        """From the options of a DataFrameWriter or (``streaming``) DataStreamWriter; ConfigError for invalid ones."""
         given = _OptionReader(options)
+        if streaming:
+            given.refuse({"writeId": "names a batch write: a query has its id in its checkpoint"})
         exactly_once = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
         settings = cls(
             nats=_nats(given),
@@ -280,6 +301,12 @@ class _OptionReader:
         if not value:
             raise ConfigError(f"option {name}", value or "", "is needed")
         return read(value)
+
+    def refuse(self, rules: Mapping[str, str]) -> None:
+        """ConfigError for an option among ``rules``, which say what to do instead."""
+        for name, rule in rules.items():
+            if (value := self.text(name)) is not None:
+                raise ConfigError(f"option {name}", value, rule)
 
     def check_all_known(self) -> None:
         for name in sorted(self._values.keys() - self._known.keys()):

@@ -17,20 +17,30 @@ from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
 
 from natsproto._client import Client
 from natsproto.errors import (
+    ApiError,
     ConfigError,
-    ConnectionClosed,
+    ConnectFailed,
+    ConnectionLost,
+    ConsumerGone,
+    ConsumerNotFound,
+    HeartbeatMissed,
+    JetStreamNotEnabled,
     LimitReached,
     MessageNotFound,
     NatsError,
+    NoResponders,
     PermissionDenied,
+    PullRefused,
     RequestTimeout,
     StreamNotFound,
+    TooManyRequests,
 )
 from natsproto.jetstream._codec import UINT64
 from natsproto.jetstream._config import RetentionPolicy, check_stream_name
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._retry_request import growing_pauses
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches, subscribe_subject
 from natsproto.spark._client import is_retry, iterate_on_loop, run_on_loop
@@ -48,6 +58,8 @@ INACTIVE_THRESHOLD_S = 30.0
 """Seconds after which the server removes the consumer of a killed worker."""
 NO_REPLY_TIMEOUT_S = 60.0
 """Seconds without any reply after which reading ends with RequestTimeout."""
+RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.05, 0.1
+"""Seconds between attempts to pull, and the part of the elapsed time that is added."""
 _SEQ = attrgetter("seq")
 _DATA = attrgetter("data")
 
@@ -185,13 +197,13 @@ def read_range(
 
     ``method`` "consumer" pulls from an ordered consumer in memory, "direct" gets batches of messages from any
     replica (ADR-31), which is slower but needs no consumer and leaves a work queue alone. "auto" takes the consumer
-    except on work queues and where none may be created.
+    except on work queues; if the server refuses the consumer, it logs the reason and gets batches.
 
     If messages were removed after planning (by a limit or a purge), or the stream was recreated, DataLost is raised;
     with ``fail_on_data_loss=False`` a warning is logged and the rest is read. An ``earliest`` range allows removals
     until its first message is read, except in a retried task. A message replaced by a newer one of its subject, as in a
     bucket, is not data loss. ConfigError for wrong arguments, at once. While reading StreamNotFound, PermissionDenied,
-    and RequestTimeout when there is no server for a minute.
+    the ApiError of a consumer that the server refuses, and RequestTimeout when there is no server for a minute.
     """
     if not isinstance(seq_range, SeqRange):
         raise TypeError(f"seq_range must be a SeqRange, not {type(seq_range).__name__}")
@@ -249,19 +261,21 @@ class RangeReader:
     # ---------------------------------------------------------------- through a consumer
 
     async def _read_consumer(self, source: Stream) -> AsyncGenerator[MessageList]:
+        allowed = source.cached_info.config.consumer_limits.inactive_threshold or INACTIVE_THRESHOLD_S
         consumer = source.ordered_consumer(
             start_seq=self._range.start,
             filter_subjects=without_covered(self._subjects),
             headers_only=self._headers_only,
-            inactive_threshold=INACTIVE_THRESHOLD_S,
+            inactive_threshold=min(INACTIVE_THRESHOLD_S, allowed),
         )
         async with consumer:
             pages = self._pull_pages(consumer)
             try:
                 first = await anext(pages, None)
-            except (PermissionDenied, LimitReached):
-                if self._method == "consumer":
+            except (ApiError, PermissionDenied, PullRefused) as exc:
+                if self._method == "consumer" or isinstance(exc, StreamNotFound):
                     raise
+                log.warning("stream %s is read by direct get, as no consumer can be used: %s", self._range.stream, exc)
             else:
                 async for messages in self._message_lists(_chained(first, pages), _position):
                     yield messages
@@ -282,17 +296,20 @@ class RangeReader:
         """The next messages; none if there are no more. RequestTimeout after a minute without any reply."""
         loop = asyncio.get_running_loop()
         size, give_up = self._pace.next(), loop.time() + NO_REPLY_TIMEOUT_S
+        pauses = growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH)
         while True:
             try:
                 if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
                     return came
                 if (await consumer.info()).num_pending == 0:
                     return []
-            except (PermissionDenied, LimitReached, StreamNotFound, ConnectionClosed):
-                raise
             except NatsError as exc:
+                if not may_pass(exc):
+                    raise
                 if loop.time() >= give_up:
-                    raise RequestTimeout(f"messages of stream {self._range.stream!r}", NO_REPLY_TIMEOUT_S) from exc
+                    what = f"messages of stream {self._range.stream!r} (last error: {exc})"
+                    raise RequestTimeout(what, NO_REPLY_TIMEOUT_S) from exc
+                await asyncio.sleep(next(pauses))
 
     # ---------------------------------------------------------------- by sequence
 
@@ -387,6 +404,16 @@ async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGener
     finally:
         for source in sources:
             await source.aclose()
+
+
+def may_pass(error: NatsError) -> bool:
+    """True if the same request may succeed later: a server, a leader or the consumer is gone, or one is overloaded."""
+    if isinstance(error, ApiError):
+        is_refusal = error.code < 500 or isinstance(error, (JetStreamNotEnabled, LimitReached))
+        return not is_refusal or isinstance(error, (ConsumerNotFound, TooManyRequests))
+    return isinstance(
+        error, (ConnectFailed, ConnectionLost, ConsumerGone, HeartbeatMissed, NoResponders, RequestTimeout)
+    )
 
 
 def _position(message: JsMessage) -> int:

@@ -475,41 +475,42 @@ class NatsDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a stream."""
-        return ROW_SCHEMA if self._source.headers else ROW_SCHEMA_WITHOUT_HEADERS
+        return ROW_SCHEMA if self._source().headers else ROW_SCHEMA_WITHOUT_HEADERS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
-        settings = self._checked(schema)
+        settings = self._checked(schema, streaming=False)
         return PushdownReader(settings) if settings.pushdown else BatchReader(settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""
-        return StreamingReader(self._checked(schema))
+        return StreamingReader(self._checked(schema, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """For ``df.write``."""
-        settings, _ = self._sink(schema, overwrite)
+        settings, _ = self._sink(schema, overwrite, streaming=False)
         return BatchWriter(settings)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """For ``df.writeStream``."""
-        settings, columns = self._sink(schema, overwrite)
+        settings, columns = self._sink(schema, overwrite, streaming=True)
         return StreamingWriter(settings, columns)
 
-    @property
-    def _source(self) -> SourceOptions:
-        return SourceOptions.read(cast("Mapping[str, str]", self.options))
+    def _source(self, *, streaming: bool | None = None) -> SourceOptions:
+        return SourceOptions.read(cast("Mapping[str, str]", self.options), streaming=streaming)
 
-    def _checked(self, schema: StructType) -> SourceOptions:
-        settings = self._source
+    def _checked(self, schema: StructType, *, streaming: bool) -> SourceOptions:
+        settings = self._source(streaming=streaming)
         expected = [name for name in _COLUMNS if settings.headers or name != "headers"]
         if schema.names != expected:
             raise ConfigError("schema", ", ".join(schema.names), f"a stream has the columns {', '.join(expected)}")
         return settings
 
-    def _sink(self, schema: StructType, overwrite: bool) -> tuple[SinkOptions, list[tuple[str, str]]]:
+    def _sink(
+        self, schema: StructType, overwrite: bool, *, streaming: bool
+    ) -> tuple[SinkOptions, list[tuple[str, str]]]:
         check_append(overwrite)
-        settings = SinkOptions.read(cast("Mapping[str, str]", self.options))
+        settings = SinkOptions.read(cast("Mapping[str, str]", self.options), streaming=streaming)
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
         check_columns(columns, subject=settings.subject)
         check_ids([name for name, _ in columns], settings)

@@ -192,6 +192,7 @@ def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
     ("options", "words"),
     [
         ({"maxOffsetPerTrigger": "5"}, "did you mean maxOffsetsPerTrigger"),
+        ({"maxOffsetsPerTrigger": "5"}, "startingOffsets and endingOffsets"),
         ({"password": "hunter2"}, "password"),
         ({"stream": "NONE"}, "NONE"),
     ],
@@ -405,6 +406,11 @@ def wait_for_trimming(pipe: Pipe) -> None:
 
     while pipe.do(first) < 2:
         time.sleep(0.02)
+
+
+def test_backfill_by_a_query_is_refused(pipe: Pipe) -> None:
+    with pytest.raises(PySparkException, match=r"option endingOffsets '5': .*spark\.read"):
+        pipe.stream({"endingOffsets": "5"})
 
 
 def test_complete_mode_is_refused(pipe: Pipe) -> None:

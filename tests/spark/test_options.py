@@ -81,6 +81,32 @@ def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: s
 
 
 @pytest.mark.parametrize(
+    ("name", "value", "streaming", "words"),
+    [
+        ("endingOffsets", "5", True, "spark.read"),
+        ("endingoffsets", "latest", True, "spark.read"),
+        ("endingTimestamp", "2026-01-31T12:00:00Z", True, "trigger"),
+        ("pushdown", "true", True, "option subjects"),
+        ("maxOffsetsPerTrigger", "5", False, "endingOffsets"),
+        ("maxBytesPerTrigger", "5", False, "endingOffsets"),
+        ("minOffsetsPerTrigger", "5", False, "endingOffsets"),
+        ("maxTriggerDelay", "5", False, "endingOffsets"),
+    ],
+)
+def test_option_of_the_other_kind_of_query(name: str, value: str, streaming: bool, words: str) -> None:
+    given = {**BASE, name: value}
+    with pytest.raises(ConfigError, match=rf"(?i)option {name} '{value}': .*{words}"):
+        SourceOptions.read(given, streaming=streaming)
+    assert SourceOptions.read(given, streaming=not streaming) == SourceOptions.read(given)
+
+
+def test_write_id_is_for_batches() -> None:
+    assert sink(writeId="w").write_id == "w"
+    with pytest.raises(ConfigError, match=r"option writeId 'w': .*checkpoint"):
+        SinkOptions.read({**BASE, "writeId": "w"}, streaming=True)
+
+
+@pytest.mark.parametrize(
     ("options", "words"),
     [
         ({"exactlyOnce": "always"}, "must be one of msgid, atomic, none"),

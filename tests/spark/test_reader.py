@@ -2,22 +2,40 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from typing import Any, cast
 
 import pytest
 
 from natsproto._client import Client
-from natsproto.errors import ConfigError, InvalidSubject, PermissionDenied
-from natsproto.jetstream._config import RetentionPolicy
+from natsproto.errors import (
+    ConfigError,
+    InvalidConsumerConfig,
+    InvalidSubject,
+    JetStreamNotEnabled,
+    JetStreamUnavailable,
+    LimitReached,
+    NatsError,
+    NoResponders,
+    PermissionDenied,
+    PullRefused,
+    RequestTimeout,
+    StreamNotFound,
+)
+from natsproto.jetstream._config import RetentionPolicy, StreamConsumerLimits
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
 from natsproto.spark import _reader as reader
 from natsproto.spark._client import close_workers, run_on_loop, shared_client
 from natsproto.spark._options import Method
 from natsproto.testing import Server, run_server
+from tests.kit.clock import virtual_clock
 from tests.spark.streams import METHODS, StreamFixture
 
 # ---------------------------------------------------------------- what is read
@@ -344,11 +362,77 @@ def test_auto_needs_no_consumer_where_none_may_be_made(restricted: Server) -> No
         list(read_range(reader, seq_range, method="consumer"))
 
 
-def test_auto_needs_no_consumer_where_there_are_enough(nats: SparkNats) -> None:
+def test_auto_needs_no_consumer_where_there_are_enough(nats: SparkNats, caplog: pytest.LogCaptureFixture) -> None:
     source = StreamFixture(nats, max_consumers=1)
     keep_for_later(nats, source.name)
     source.publish(30)
     assert source.seqs(5, 25) == list(range(5, 26))
+    [record] = caplog.records
+    assert record.message.startswith(f"stream {source.name} is read by direct get, as no consumer can be used: ")
+    assert "maximum consumers limit reached" in record.message
+
+
+def test_consumer_keeps_to_the_limits_of_the_stream(nats: SparkNats) -> None:
+    source = StreamFixture(nats, consumer_limits=StreamConsumerLimits(inactive_threshold=5))
+    source.publish(30)
+    assert source.seqs(5, 25, "consumer") == list(range(5, 26))
+
+
+def test_refused_consumer_ends_reading_at_once(nats: SparkNats) -> None:
+    source = StreamFixture(nats, retention=RetentionPolicy.WORK_QUEUE)
+    source.publish(30)
+    begun = time.monotonic()
+    with pytest.raises(InvalidConsumerConfig, match="explicit ack"):
+        source.seqs(5, 25, "consumer")
+    assert time.monotonic() - begun < reader.NO_REPLY_TIMEOUT_S / 2
+
+
+class FailingConsumer:
+    """Fails so many times, then gives a page."""
+
+    def __init__(self, error: NatsError, failures: int) -> None:
+        self.error, self.failures, self.calls = error, failures, 0
+
+    async def fetch(self, *args: object, **options: object) -> list[str]:
+        self.calls += 1
+        if self.calls <= self.failures:
+            raise self.error
+        return ["page"]
+
+
+def pull(consumer: FailingConsumer) -> Any:
+    seq_range = SeqRange(stream="S", start=1, end=10, created="")
+    reading = reader.RangeReader(cast("Client", None), seq_range, (), "auto", 10, 1000, True)
+    return reading._pull(cast("OrderedConsumer", consumer), 1000)
+
+
+@virtual_clock
+async def test_error_that_may_pass_is_waited_for() -> None:
+    consumer = FailingConsumer(JetStreamUnavailable(503, 10008, "temporarily unavailable"), 10)
+    assert await pull(consumer) == ["page"]
+    assert asyncio.get_running_loop().time() >= 10 * reader.RETRY_WAIT_S
+    consumer = FailingConsumer(NoResponders("$JS.API.INFO"), 10**6)
+    with pytest.raises(RequestTimeout, match=r"'S' \(last error: .*\$JS.API.INFO.*60 s"):
+        await pull(consumer)
+    assert consumer.calls < 100
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidConsumerConfig(400, 10153, "consumer inactive threshold exceeds system limit"),
+        LimitReached(500, 10023, "insufficient resources"),
+        JetStreamNotEnabled(503, 10039, "JetStream not enabled for account"),
+        PullRefused(409, "Exceeded MaxRequestMaxBytes"),
+        StreamNotFound(404, 10059, "stream not found"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+async def test_error_that_stays_ends_reading(error: NatsError) -> None:
+    consumer = FailingConsumer(error, 2)
+    with pytest.raises(type(error)):
+        await pull(consumer)
+    assert consumer.calls == 1
 
 
 # ---------------------------------------------------------------- planning
