@@ -214,7 +214,7 @@ class SourceOptions(Value):
 
 
 _READ_A_RANGE = "a query of readStream has no end: read a range with spark.read, or use trigger(availableNow=True)"
-_BATCH_ONLY = {
+_BATCH_ONLY: dict[str, str] = {
     "endingOffsets": _READ_A_RANGE,
     "endingTimestamp": _READ_A_RANGE,
     "pushdown": "Spark pushes no filters into readStream: use the option subjects",
@@ -222,7 +222,7 @@ _BATCH_ONLY = {
 _LIMITS_A_BATCH = (
     "is for the micro-batches of readStream: bound what spark.read reads by startingOffsets and endingOffsets"
 )
-_STREAMING_ONLY = dict.fromkeys(
+_STREAMING_ONLY: dict[str, str] = dict.fromkeys(
     ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), _LIMITS_A_BATCH
 )
 
