@@ -74,6 +74,7 @@ LAYER_INTERFACE = {
         *[
             "_emit",
             "_instrumentation",
+            "_further_reply",
             "_new_id",
             "_random_bits",
             "_outbox",

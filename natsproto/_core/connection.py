@@ -310,9 +310,7 @@ class Connection:
         interval: float,
     ) -> Awaitable[Message]:
         """``request``, sent again every ``interval`` seconds (0: never) until any copy gets a reply, for idempotent
-        requests. ``timeout`` in checked seconds.
-
-        Await the result at once.
+        requests. ``timeout`` in checked seconds. Await the result at once.
         """
         encoded_subject = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
@@ -320,6 +318,10 @@ class Connection:
                 partial(self._send_request, subject, encoded_subject, payload, timeout, headers, interval)
             )
         return self._send_request(subject, encoded_subject, payload, timeout, headers, interval)
+
+    async def _further_reply(self, first: Message, timeout: float) -> Message | None:
+        """Wait up to ``timeout`` seconds for another reply to the request that got ``first``; else return None."""
+        return await self._registry.request_mux().further_reply(first, timeout)
 
     @property
     def _request_timeout(self) -> float:

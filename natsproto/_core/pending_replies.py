@@ -12,6 +12,7 @@ for each would cost more than the request (asyncio.timeout() 4.5 µs, wait_for 1
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Callable
 from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
@@ -27,6 +28,9 @@ from natsproto.protocol.frames import Message
 P = TypeVar("P")
 
 _CLEANUP_THRESHOLD = 256  # entries above which cancelled ones are removed
+
+MAX_FURTHER_REPLIES, MAX_FURTHER_REPLY_BYTES = 64, 4096
+"""Replies to settled requests that are kept for ``further_reply``, and the largest payload of one."""
 
 
 class PendingReplies(Generic[P]):
@@ -139,7 +143,8 @@ class RequestMux:
     """The requests of a client.
 
     ``put`` takes the control line and the payload of a message to send. ``on_message`` receives the messages of the
-    subscription on ``subject``. Late replies, and those of cancelled requests, are dropped.
+    subscription on ``subject``. Late replies are dropped, except that ``further_reply`` waits for one or finds one that
+    has just come.
     """
 
     def __init__(
@@ -158,6 +163,8 @@ class RequestMux:
         self._loop = loop
         self._control_lines, self._put = control_lines, put
         self._cleanup_at = _CLEANUP_THRESHOLD
+        self._further: deque[Message] = deque(maxlen=MAX_FURTHER_REPLIES)
+        self._awaiting_further: dict[str, asyncio.Future[Message]] = {}  # by the reply subject
 
     def __len__(self) -> int:
         """The number of requests that are waited for."""
@@ -215,8 +222,37 @@ class RequestMux:
                 future.set_exception(NoResponders(subject))
             else:
                 future.set_result(message)
-        except (KeyError, asyncio.InvalidStateError):
-            pass  # given up; checking first would slow down every other reply
+        except KeyError:  # checking first would slow down every other reply
+            self._on_further_reply(message)
+        except asyncio.InvalidStateError:
+            pass  # given up
+
+    def _on_further_reply(self, message: Message) -> None:
+        future = self._awaiting_further.pop(message.subject, None)
+        if future is not None:
+            if not future.done():
+                future.set_result(message)
+        elif len(message.data) <= MAX_FURTHER_REPLY_BYTES:
+            self._further.append(message)
+
+    async def further_reply(self, first: Message, timeout: float) -> Message | None:
+        """Wait up to ``timeout`` seconds for another reply to the request that got ``first``: two servers reply where
+        both believe that they lead a stream. None when there is none. Cancelling ends the wait.
+        """
+        subject = first.subject
+        for message in self._further:
+            if message.subject == subject:
+                self._further.remove(message)
+                return message
+        future: asyncio.Future[Message] = self._loop.create_future()
+        self._awaiting_further[subject] = future
+        try:
+            async with asyncio.timeout(timeout):
+                return await future
+        except TimeoutError:
+            return None
+        finally:
+            self._awaiting_further.pop(subject, None)
 
     def fail(self, make_error: Callable[[str], NatsError], subject: str | None = None) -> int:
         """Fail all pending requests, or those to (or with a reply on) one subject; return their number."""
