@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
 from natsproto._nats_py_names import JETSTREAM, explain_missing
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, NatsError, WrongLastSequence
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
 from natsproto.jetstream._info import AccountInfo, PubAck
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
@@ -26,8 +27,10 @@ from natsproto.jetstream._publish.headers import required_feature
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
+from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
+from natsproto.jetstream._stream import Stream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
@@ -120,7 +123,27 @@ class JetStream(BucketManager):
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             check_server=check_server,
+            search=partial(self._search_own_write, payload),
         )
+
+    async def _search_own_write(
+        self,
+        payload: Payload,
+        subject: str,
+        expected: Expectation,
+        refusal: WrongLastSequence,
+        timeout: float,
+        *,
+        settled: bool,
+    ) -> PubAck | None:
+        """Search for a message without an id after a refusal that is not certain; see OwnWriteSearch."""
+
+        async def find_stream(subject: str) -> Stream:
+            return self._stream(await self.stream_name_by_subject(subject, timeout=timeout), None)
+
+        # Nothing identifies it, but a message with another payload is another's.
+        search = OwnWriteSearch(find_stream, lambda message: None if message.data == payload else False)
+        return await search(subject, expected, refusal, timeout, settled=settled)
 
     def publisher(
         self,
@@ -150,6 +173,7 @@ class JetStream(BucketManager):
             timeout=self._timeout(timeout),
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
+            search_for=lambda payload: partial(self._search_own_write, payload),
         )
         return self._windowed(self._connection, limits, auto_msg_id=auto_msg_id)
 
@@ -175,7 +199,16 @@ class JetStream(BucketManager):
             max_messages=max_messages,
             retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
+            search=self._search_batch,
         )
+
+    async def _search_batch(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
+        """Search for an atomic batch; see ``find_batch``."""
+        try:
+            stream = self._stream(await self.stream_name_by_subject(subject, timeout=timeout), None)
+        except NatsError:
+            return None, False
+        return await find_batch(stream, subject, batch_id, timeout)
 
     def fast_publisher(
         self,

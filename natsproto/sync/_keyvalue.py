@@ -209,6 +209,7 @@ class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     put: Final = blocking(bucket.KeyValue[bytes].put)
     create: Final = blocking(bucket.KeyValue[bytes].create)
     update: Final = blocking(bucket.KeyValue[bytes].update)
+    modify: Final = blocking(bucket.KeyValue[bytes].modify)
     delete: Final = blocking(bucket.KeyValue[bytes].delete)
     purge: Final = blocking(bucket.KeyValue[bytes].purge)
     keys: Final = as_list(bucket.KeyValue[bytes].keys)

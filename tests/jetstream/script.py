@@ -65,6 +65,19 @@ class StreamScript:
         error = {"code": code, "err_code": err_code, "description": description}
         self.say(op, {"error": error, "stream": "S", "seq": 0})
 
+    async def search_finds_nothing(self) -> None:
+        """Answer the client's search for a batch: the stream's only server does not have it."""
+        asked = [await self.heard()]
+        self.say(asked[0], {"total": 1, "offset": 0, "limit": 1024, "streams": ["S"]})
+        asked.append(await self.heard())
+        state = {"messages": 0, "bytes": 0, "first_seq": 1, "last_seq": 0, "consumer_count": 0}
+        created = "2026-01-01T00:00:00Z"
+        self.say(asked[1], {"config": {"name": "S", "subjects": ["a"]}, "created": created, "state": state})
+        asked.append(await self.heard())
+        self.refuse(asked[2], 10037, "no message found", 404)
+        endpoints = [op.args[0].removeprefix("$JS.API.STREAM.") for op in asked]
+        assert endpoints == ["NAMES", "INFO.S", "MSG.GET.S"], endpoints
+
     def nobody(self, op: Op) -> None:
         """No stream listens."""
         self.say(op, b"", b"NATS/1.0 503\r\n\r\n")

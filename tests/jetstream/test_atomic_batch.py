@@ -248,6 +248,7 @@ async def test_incomplete_batch_is_sent_again_with_a_new_id() -> None:
         await stream.heard()
         committing = asyncio.create_task(batch.commit())
         stream.refuse(await stream.heard(), 10176, "batch publish is incomplete and was abandoned")
+        await stream.search_finds_nothing()
         again = [await stream.heard()]
         stream.say(again[0], b"")
         again += await stream.heard_all(2)
@@ -391,6 +392,7 @@ async def test_a_batch_that_is_lost_every_time_ends() -> None:
         committing = asyncio.create_task(batch.commit())
         for _ in range(4):
             stream.refuse(await stream.heard(), 10176, "incomplete")
+            await stream.search_finds_nothing()
         with pytest.raises(ApiError) as caught:
             await committing
         assert caught.value.err_code == 10176

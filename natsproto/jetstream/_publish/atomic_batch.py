@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import NamedTuple, Unpack
+from typing import NamedTuple, Protocol, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
@@ -28,9 +28,10 @@ from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
+from natsproto.jetstream._publish.refusals import FURTHER_REPLY_WAITS_S, doubt_of, expectation_of
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.protocol.frames import Payload, as_bytes
+from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.server_errors import SubscriptionDenied
 
@@ -46,6 +47,16 @@ _RESTARTABLE_CODES = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode
 """Errors after which the batch can be sent again: messages were lost, the leader changed, or more than 10 s passed; or
 the server is older than 2.14 and has no commit without a message.
 """
+
+
+class BatchSearch(Protocol):
+    """Searches a stream for a batch after a refusal that is not certain."""
+
+    async def __call__(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
+        """Search for the last message of the batch, which has this subject. Return where it is stored, or None and
+        whether it is certain that it is not.
+        """
+        ...
 
 
 class _Message(NamedTuple):
@@ -65,11 +76,19 @@ class AtomicBatch:
     """
 
     def __init__(
-        self, connection: Connection, *, timeout: float, max_messages: int, retry_attempts: int, retry_wait: float
+        self,
+        connection: Connection,
+        *,
+        timeout: float,
+        max_messages: int,
+        retry_attempts: int,
+        retry_wait: float,
+        search: BatchSearch,
     ) -> None:
         self._connection = connection
         self._timeout, self._max = timeout, max_messages
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
+        self._search = search
         self._messages: list[_Message] = []
         self._id = ""
         self._sent = 0  # the number of them that this server-side batch has
@@ -273,10 +292,41 @@ class AtomicBatch:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
         except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
             raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
-        ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+        try:
+            ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+        except ApiError as exc:
+            if not self._is_doubtful(exc):
+                raise
+            return await self._acknowledged_after_all(reply, exc)
         if not ack.batch:
             raise _stored_alone_error(ack)
         return ack
+
+    def _is_doubtful(self, error: ApiError) -> bool:
+        """True if the batch may be stored although a server refused its commit (see ``refusals``)."""
+        expected = max(expectation_of(message.subject, message.pairs).seq for message in self._messages)
+        incomplete = error.err_code == ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH
+        return incomplete or doubt_of(error, expected, sent_before=False) is not None
+
+    async def _acknowledged_after_all(self, refused: Message, error: ApiError) -> PubAck:
+        """Return the acknowledgement of another server, or of a search for the batch. Raises the refusal when it is
+        certain after all, and PublishUncertain when nothing decides.
+        """
+        last = self._messages[-1]
+        for wait in FURTHER_REPLY_WAITS_S:
+            further = await self._connection._further_reply(refused, min(wait, self._timeout))
+            if further is not None and not further.is_no_responders:
+                try:
+                    return pub_ack(further.data)
+                except NatsError:
+                    pass  # a refusal, too
+            ack, is_absent = await self._search(last.subject, self._id, self._timeout)
+            if ack is not None:
+                return ack.replace(batch=self._id, count=len(self._messages))
+            if is_absent:
+                raise error
+        reason = f"commit of a batch of {len(self._messages)}: a server refused it, which another one may have stored"
+        raise PublishUncertain(last.subject, f"{reason} ({error.description})") from error
 
     def _abandon(self) -> None:
         """Make the server discard the batch now instead of after ten seconds: a gap in the sequence ends it."""

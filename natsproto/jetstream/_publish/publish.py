@@ -4,15 +4,41 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 from natsproto._core.connection import Connection
-from natsproto.errors import ConnectionClosed, ConnectionLost, NatsError, PublishUncertain, UnsupportedByServer
+from natsproto.errors import (
+    ConnectionClosed,
+    ConnectionLost,
+    NatsError,
+    PublishUncertain,
+    UnsupportedByServer,
+    WrongLastSequence,
+)
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
+from natsproto.jetstream._publish.refusals import (
+    FURTHER_REPLY_WAITS_S,
+    Doubt,
+    Expectation,
+    expectation_of,
+)
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, PublishState
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.protocol.frames import Payload
+from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
+
+
+class Search(Protocol):
+    """Searches a stream for a message after a refusal that is not certain."""
+
+    async def __call__(
+        self, subject: str, expected: Expectation, refusal: WrongLastSequence, timeout: float, *, settled: bool
+    ) -> PubAck | None:
+        """Return where the message is stored; None when that is unknown. Raises ``refusal`` when it is certainly not
+        stored.
+        """
+        ...
 
 
 async def publish(
@@ -26,9 +52,11 @@ async def publish(
     retry_attempts: int | None,
     retry_wait: float,
     check_server: Callable[[], Awaitable[object]] | None = None,
+    search: Search | None = None,
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer for a server that must not get the message; it is called again for every new server.
+    ``search`` looks for a message that has an expectation and no id.
     """
     pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
@@ -37,6 +65,7 @@ async def publish(
     state: PublishState | None = None
     sent_at = loop.time()
     left = timeout
+    reply: Message | None = None
     while True:
         try:
             reply = await connection._request_resending(
@@ -59,9 +88,47 @@ async def publish(
             except UnsupportedByServer as refusal:
                 raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
         try:
-            pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time())
+            if isinstance(error, WrongLastSequence) and reply is not None:
+                expected = expectation_of(subject, pairs or ())
+                ack = await _acknowledged_after_all(connection, reply, expected, state, error, search)
+                if ack is not None:
+                    return ack
+                pause = state.pause_after_doubt(error, expected, loop.time())
+            else:
+                pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time())
         finally:
             del error  # it refers to this frame
         await asyncio.sleep(pause)
         sent_at = loop.time()
         left = max(state.deadline - sent_at, TIMER_SLACK_S)
+
+
+async def _acknowledged_after_all(
+    connection: Connection,
+    refused: Message,
+    expected: Expectation,
+    state: PublishState,
+    error: WrongLastSequence,
+    search: Search | None,
+) -> PubAck | None:
+    """Return the acknowledgement of a message in spite of its refusal: that of another server, or of a search. None
+    when neither decides. Raises the refusal when it is certain, at once or after all.
+    """
+    doubt = state.doubt(error, expected)
+    now = asyncio.get_running_loop().time
+    waits = {Doubt.STALE: FURTHER_REPLY_WAITS_S, Doubt.IN_PROCESS: (state.next_pause,), Doubt.OWN_COPY: (0.0,)}[doubt]
+    for wait in waits:
+        further = await connection._further_reply(refused, min(wait, state.deadline - now()))
+        if further is not None and not further.is_no_responders:
+            try:
+                return pub_ack(further.data)
+            except NatsError:
+                pass  # a refusal, too
+        if state.has_id:
+            return None  # it is sent again: a stream that has it knows the id
+        left = max(TIMER_SLACK_S, state.deadline - now())
+        if search is not None:
+            ack = await search(state.subject, expected, error, left, settled=wait == FURTHER_REPLY_WAITS_S[-1])
+            if ack is not None:
+                return ack
+    return None

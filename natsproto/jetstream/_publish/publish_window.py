@@ -11,6 +11,7 @@ so a late or duplicate acknowledgement is never taken for that of another messag
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -30,14 +31,31 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
+    WrongLastSequence,
 )
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PLAIN_ACK, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import AutoMsgIds, has_msg_id
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, TRANSIENT_CODES, RetryCounter, uncertain_error
+from natsproto.jetstream._publish.publish import Search
+from natsproto.jetstream._publish.refusals import (
+    FURTHER_REPLY_WAITS_S,
+    Doubt,
+    Expectation,
+    doubt_of,
+    doubtful_error,
+    expectation_of,
+)
+from natsproto.jetstream._publish.retry_policy import (
+    MAX_STALE_REPEATS,
+    RESEND_AFTER_S,
+    TRANSIENT_CODES,
+    RetryCounter,
+    uncertain_error,
+)
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
+from natsproto.protocol.headers import Headers
 
 _MAX_REPLY = b"9" * 46
 """The longest text after the inbox: a token of 24 digits, and two lengths of ten with their spaces."""
@@ -52,6 +70,8 @@ class PublisherOptions(NamedTuple):
     timeout: float
     retry_attempts: int | None
     retry_wait: float
+    search_for: Callable[[bytes], Search] | None = None
+    """Returns the search for a message with this payload."""
 
 
 class Failures:
@@ -99,6 +119,8 @@ class RetryState:
     """The last error."""
     refused_since_check: bool = False
     """It was rejected since the last check for missing replies."""
+    stale: int = 0
+    """How often it was refused by a server that did not know the expected sequence."""
     maybe_stored: bool = False
     """It was sent before without a reply, and must be sent again."""
     required: RequiredFeature | None = None
@@ -134,6 +156,7 @@ class PublishWindow:
         self._failures = Failures()
         self._sending = False  # new messages go out at once: nothing waits, and there is a connection
         self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
+        self._doubts: dict[str, asyncio.Task[None]] = {}  # of refusals that are not certain
         self._changed = Notifier()
 
     def open(self) -> None:
@@ -308,6 +331,8 @@ class PublishWindow:
         except NatsError as exc:
             if isinstance(exc, ApiError) and exc.err_code in TRANSIENT_CODES:
                 self._on_refused(token, future, exc)
+            elif isinstance(exc, WrongLastSequence):
+                self._on_wrong_sequence(token, future, exc)
             else:
                 self._fail(token, future, exc)
         else:
@@ -344,6 +369,52 @@ class PublishWindow:
         self._failures.add(number_of(token), future, len(future._payload))
         self.full = self.full or self._has_too_many_failures
         self._settle(token, future, error)
+
+    def _on_wrong_sequence(self, token: str, future: AckFuture, error: WrongLastSequence) -> None:
+        """The message was refused for its expectation; see ``refusals`` for the refusals that are not certain."""
+        retry = self._retry_states.get(token)
+        is_unknown_copy = retry is not None and retry.maybe_stored and not has_msg_id(future._head)
+        block = future._head.partition(b"\r\n")[2]
+        expected = expectation_of(future.subject, Headers.parse(block).pairs())
+        doubt = doubt_of(error, expected.seq, sent_before=is_unknown_copy)
+        if doubt is None:
+            self._fail(token, future, error)
+        elif token not in self._doubts:
+            doubts = self._resolve_doubt(token, future, doubt, expected, error)
+            self._doubts[token] = task = asyncio.get_running_loop().create_task(doubts, name="natsproto refusal")
+            task.add_done_callback(lambda _: self._doubts.pop(token, None))
+
+    async def _resolve_doubt(
+        self, token: str, future: AckFuture, doubt: Doubt, expected: Expectation, error: WrongLastSequence
+    ) -> None:
+        """Wait for a second reply, which settles the message; then send it again if it cannot be stored twice, or
+        fail it.
+        """
+        try:
+            has_id = has_msg_id(future._head)
+            for wait in FURTHER_REPLY_WAITS_S if doubt is Doubt.STALE and not has_id else FURTHER_REPLY_WAITS_S[:1]:
+                await asyncio.sleep(wait)
+                if token in self._pending and not has_id and self._limits.search_for is not None:
+                    search, settled = self._limits.search_for(future._payload), wait == FURTHER_REPLY_WAITS_S[-1]
+                    await search(future.subject, expected, error, self._limits.timeout, settled=settled)
+            if token not in self._pending:
+                return
+            retry = self._retry_state(token, future)
+            retry.maybe_stored = True
+            retry.stale += doubt is Doubt.STALE
+            if (has_id and retry.stale <= MAX_STALE_REPEATS) or (
+                doubt is Doubt.IN_PROCESS and expected.subject in (future.subject, "")
+            ):
+                self._waiting[token] = None
+                self._send_waiting()
+            else:
+                self._fail(token, future, doubtful_error(future.subject, doubt, error))
+        except WrongLastSequence as exc:  # the search proves that it is not stored
+            if token in self._pending:
+                self._fail(token, future, exc)
+        except Exception as exc:
+            self.on_unexpected_error(exc)
+        self._wake_waiters()
 
     def _on_refused(self, token: str, future: AckFuture, error: NatsError) -> None:
         """The message was not stored this time, and a retry may succeed."""
@@ -483,6 +554,8 @@ class PublishWindow:
         self.replies.close()
         if self._pause is not None:
             self._pause.cancel()
+        for task in self._doubts.values():
+            task.cancel()
         for token, future in list(self._pending.items()):
             retry = self._retry_states.get(token)
             if token not in self._waiting or (retry is not None and retry.maybe_stored):

@@ -2,7 +2,8 @@
 
 Three rules decide everything, for one message, for windows and for batches:
 
-* A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22).
+* A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22), unless
+  the refusal is not certain (see ``refusals``).
 * A message without a reply may be stored. It is sent again only if it has a message id.
 * The caller gets one outcome for each message, within its timeout.
 """
@@ -19,8 +20,10 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
+    WrongLastSequence,
 )
 from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._publish.refusals import Doubt, Expectation, doubt_of, doubtful_error
 from natsproto.protocol.server_errors import SubscriptionDenied
 
 RETRY_ATTEMPTS = 2
@@ -32,6 +35,9 @@ RESEND_AFTER_S = 1.0
 
 MAX_RETRY_PAUSE_S = 1.0
 """The most seconds between two attempts on a busy server."""
+
+MAX_STALE_REPEATS = 2
+"""How often a message with an id is sent again after a stale refusal: a stream that has it knows the id."""
 
 TRANSIENT_CODES = frozenset(
     {
@@ -85,8 +91,20 @@ class RetryCounter:
             return None if self.no_stream > self._attempts >= 0 else self._wait
         if not isinstance(error, ApiError) or error.err_code not in TRANSIENT_CODES:
             return None
+        return self.busy_pause()
+
+    def busy_pause(self) -> float:
+        """Return the seconds until the next attempt on a busy server: short at first."""
         self._transient += 1
-        return float(min(MAX_RETRY_PAUSE_S, self._wait / 8 * 2 ** min(self._transient - 1, 10)))
+        return self._pause(self._transient - 1)
+
+    @property
+    def next_pause(self) -> float:
+        """Seconds that a busy server would get before the next attempt."""
+        return self._pause(self._transient)
+
+    def _pause(self, failures: int) -> float:
+        return min(MAX_RETRY_PAUSE_S, self._wait / 8 * 2.0 ** min(failures, 10))
 
 
 class PublishState:
@@ -95,7 +113,16 @@ class PublishState:
     ``attempts`` None is the default. ``now`` and ``deadline`` are seconds of the same clock.
     """
 
-    __slots__ = ("_maybe_stored", "_retry_counter", "_retry_wait", "_timeout", "deadline", "has_id", "subject")
+    __slots__ = (
+        "_maybe_stored",
+        "_retry_counter",
+        "_retry_wait",
+        "_stale",
+        "_timeout",
+        "deadline",
+        "has_id",
+        "subject",
+    )
 
     def __init__(
         self, subject: str, *, has_id: bool, timeout: float, attempts: int | None, retry_wait: float, now: float
@@ -105,6 +132,36 @@ class PublishState:
         self._timeout, self._retry_wait = timeout, retry_wait
         self._retry_counter = RetryCounter(attempts, retry_wait, has_id=has_id)
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
+        self._stale = 0  # stale refusals so far
+
+    @property
+    def next_pause(self) -> float:
+        """Seconds that a busy server gets before the next attempt."""
+        return self._retry_counter.next_pause
+
+    def doubt(self, error: WrongLastSequence, expected: Expectation) -> Doubt:
+        """Return why this refusal is not certain; raises it when it is."""
+        doubt = doubt_of(error, expected.seq, sent_before=self._maybe_stored is not None and not self.has_id)
+        if doubt is None:
+            raise error
+        return doubt
+
+    def pause_after_doubt(self, error: WrongLastSequence, expected: Expectation, now: float) -> float:
+        """Return the seconds until it is sent again after a refusal that is not certain. Raises PublishUncertain when
+        it is not sent again.
+        """
+        doubt = self.doubt(error, expected)
+        self._maybe_stored = uncertain = doubtful_error(self.subject, doubt, error)
+        pause = self._retry_counter.busy_pause()
+        if doubt is Doubt.IN_PROCESS:
+            pause = 0.0  # it has waited for a second reply
+            again = self.has_id or expected.subject in (self.subject, "")  # else it could be stored twice
+        else:
+            self._stale += 1
+            again = self.has_id and self._stale <= MAX_STALE_REPEATS
+        if again and self.deadline - now > pause:
+            return pause
+        raise uncertain
 
     def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
         """Return the seconds until it is sent again, after this reply to an attempt. Raises the error for the caller
@@ -124,7 +181,7 @@ class PublishState:
             pause = self._retry_counter.pause_after(error)
             if isinstance(error, NoResponders):
                 failure = self._retry_counter.no_stream_error(self.subject, self._timeout)
-            elif pause is None:
+            elif pause is None and (self.has_id or self._maybe_stored is None):
                 raise error  # a permanent rejection: no copy is stored
         if pause is not None and self.deadline - now > pause:
             return pause

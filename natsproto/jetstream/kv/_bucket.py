@@ -42,10 +42,12 @@ from natsproto.jetstream.kv._entry import (
     KeyValueEntry,
     Operation,
     Ttl,
+    has_write_id,
     headerless_entry,
 )
 from natsproto.jetstream.kv._keys import BucketSubjects, KeyCodec, T, V
 from natsproto.jetstream.kv._lock import Lock
+from natsproto.jetstream.kv._modify import modify
 from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher, watch
 from natsproto.protocol.frames import Payload
 
@@ -159,11 +161,14 @@ class KeyValue(Generic[V]):
         payload = bucket.subjects.encode_value(value)
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         expected, unchanged = 0, 0
+        write_id = bucket.new_write_id()
         while True:
             try:
-                return await bucket.write(key, payload, None, args, expected, timeout)
+                return await bucket.write(key, payload, None, args, expected, timeout, write_id=write_id)
             except WrongRevision as exc:
                 found = await bucket.find(key, timeout=timeout)
+                if found is not None and has_write_id(found, write_id):
+                    return found.revision
                 if found is not None and not found.is_deleted:
                     raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
                 # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
@@ -204,6 +209,28 @@ class KeyValue(Generic[V]):
         """
         args: MessageArgs = {"rollup": "sub"} if ttl is None else await self._bucket.ttl_args(ttl, timeout)
         return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.PURGE}, args, revision, timeout)
+
+    async def modify(
+        self,
+        key: str,
+        fn: Callable[[V | None], V | Literal[Operation.DELETE]],
+        *,
+        ttl: Ttl | None = None,
+        timeout: Duration | None = None,
+    ) -> KeyValueEntry[V]:
+        """Replace the value of a key by ``fn(value)``, and return the new entry. No change of another client is lost.
+
+        ``fn`` is a plain function. It gets the value, or None if there is none, and returns the new value, or
+        ``Operation.DELETE`` to delete the key. It is called again whenever another client was faster, so it must have
+        no effects of its own. ``ttl`` as in ``put``. ``timeout`` is for everything. The ``created`` time of the
+        returned entry is by this client's clock.
+
+        PublishUncertain when the connection was lost or the outcome cannot be found out: the change was made once or
+        not at all. RequestTimeout when other clients were faster every time, and nothing was written. TypeError when
+        ``fn`` is a coroutine function; errors of ``fn`` are raised, with nothing written. Otherwise as ``update``.
+        After cancelling, the change may still be made.
+        """
+        return await modify(self._bucket, key, fn, ttl, timeout)
 
     # ---------------------------------------------------------------- many keys
 
@@ -329,6 +356,7 @@ class KeyValue(Generic[V]):
             max_messages=MAX_BATCH_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,
+            search=bucket.search_batch,
         )
         return KeyValueBatch(bucket, batch, timeout)
 

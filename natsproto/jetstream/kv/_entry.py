@@ -8,6 +8,8 @@ stream into errors of keys.
 from __future__ import annotations
 
 from enum import StrEnum
+from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Generic, Literal, cast
 
 from natsproto.errors import (
@@ -15,6 +17,7 @@ from natsproto.errors import (
     InvalidPayload,
     KeyDeleted,
     MessageNotFound,
+    MessageTooLarge,
     NatsError,
     StreamNotFound,
     WrongLastSequence,
@@ -23,20 +26,27 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
+from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.publish import Search, publish
+from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._keys import BucketSubjects, V, check_key_name
+from natsproto.protocol.headers import Headers
 
 if TYPE_CHECKING:
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._timestamp import Timestamp
-    from natsproto.protocol.headers import Headers
 
 Ttl = Duration | Literal["never"]
 
 OPERATION_HEADER = "KV-Operation"
+WRITE_ID_HEADER = "Natsproto-Write"
+"""Header that identifies a write with an expected revision. Not Nats-Msg-Id, which would change what the stream takes
+for a duplicate. Entries do not show it.
+"""
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
 
@@ -141,8 +151,11 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def headers(self) -> Headers:
-        """The headers of the stored message."""
-        return self._message.headers
+        """The headers of the stored message, without that which natsproto adds to recognise its own writes."""
+        headers = self._message.headers
+        if WRITE_ID_HEADER not in headers:
+            return headers
+        return Headers((name, value) for name, value in headers.pairs() if name != WRITE_ID_HEADER)
 
     @property
     def size(self) -> int:
@@ -198,6 +211,11 @@ def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> K
     return entry
 
 
+def has_write_id(entry: KeyValueEntry[V], write_id: str) -> bool:
+    """True if the entry is that of the write with this id."""
+    return entry._message.headers.last(WRITE_ID_HEADER) == write_id
+
+
 class BucketStream(Generic[V]):
     """The stream of a bucket for one handle: reads and writes the messages of keys."""
 
@@ -209,6 +227,11 @@ class BucketStream(Generic[V]):
         self.api, self.stream, self.subjects = api, stream, subjects
         self.bucket: str = subjects.bucket
         self._gets: dict[str, LastGet] = {}  # by the encoded key
+        self._write_ids = map(f"{api.connection._new_id()[:8]}{{:x}}".format, count(1))
+
+    def new_write_id(self) -> str:
+        """Return the id of a write: short, as it counts for the bucket's ``max_value_size``."""
+        return next(self._write_ids)
 
     # ---------------------------------------------------------------- reading
 
@@ -269,27 +292,97 @@ class BucketStream(Generic[V]):
         args: MessageArgs,
         revision: int | None,
         timeout: Duration | None,
+        *,
+        write_id: str = "",
     ) -> int:
         """Store a message under a key and return its revision. Raises the errors of ``publish``.
 
-        With ``revision`` only if that is the key's last one (0: it has none): WrongRevision.
+        With ``revision`` only if that is the key's last one (0: it has none): WrongRevision. ``write_id`` is that of
+        a caller who looks for the write before it believes a refusal of revision 0.
         """
-        if revision is not None:
-            args = {**args, "expected_last_subject_seq": revision}
+        subject = self.subjects.write_prefix + self.subjects.encode_key(key)
+        if revision is None:
+            return (await self._publish(subject, payload, headers, args, timeout)).seq
+        args = {**args, "expected_last_subject_seq": revision}
         try:
-            ack = await publish(
-                self.api.connection,
-                self.subjects.write_prefix + self.subjects.encode_key(key),
-                payload,
-                headers,
-                args,
-                timeout=self.api.seconds(timeout),
-                retry_attempts=None,
-                retry_wait=RETRY_WAIT_S,
-            )
+            return await self.write_if(subject, payload, headers, args, timeout, write_id)
         except WrongLastSequence as exc:
-            if revision is None:
-                raise
             actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
             raise WrongRevision(self.bucket, key, revision, actual) from exc
-        return ack.seq
+
+    async def write_if(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        args: MessageArgs,
+        timeout: Duration | None,
+        write_id: str = "",
+    ) -> int:
+        """Store a message that expects the last sequence of a subject, and return its revision: WrongLastSequence.
+
+        It has an id, by which it is recognised after a refusal that is not certain (see ``refusals``).
+        """
+        own_id = write_id or self.new_write_id()
+        search = partial(self._search, own_id)
+        identified = {WRITE_ID_HEADER: own_id} if headers is None else {**headers, WRITE_ID_HEADER: own_id}
+        try:
+            return (await self._publish(subject, payload, identified, args, timeout, search)).seq
+        except MessageTooLarge:  # the bucket has a max_value_size: it may fit without the id
+            return (await self._publish(subject, payload, headers, args, timeout)).seq
+        except WrongLastSequence as exc:
+            if not write_id and args.get("expected_last_subject_seq") == 0:  # values vanish: it may have been stored
+                found = await search(subject, Expectation(0, subject), exc, self.api.seconds(timeout))
+                if found is not None:
+                    return found.seq
+            raise
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        args: MessageArgs,
+        timeout: Duration | None,
+        search: Search | None = None,
+    ) -> PubAck:
+        return await publish(
+            self.api.connection,
+            subject,
+            payload,
+            headers,
+            args,
+            timeout=self.api.seconds(timeout),
+            retry_attempts=None,
+            retry_wait=RETRY_WAIT_S,
+            search=search,
+        )
+
+    def stored_subject(self, subject: str) -> str:
+        """Return the subject under which the stream has a message that was written to this one."""
+        return self.subjects.read_prefix + subject[len(self.subjects.write_prefix) :]
+
+    async def search_batch(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
+        """Search for an atomic batch; see ``find_batch``."""
+        return await find_batch(self.stream, self.stored_subject(subject), batch_id, timeout)
+
+    async def _search(
+        self,
+        write_id: str,
+        subject: str,
+        expected: Expectation,
+        refusal: WrongLastSequence,
+        timeout: float,
+        *,
+        settled: bool = False,
+    ) -> PubAck | None:
+        """Search for the write with this id."""
+
+        async def find_stream(_: str) -> Stream:
+            return self.stream
+
+        stored_subject = self.stored_subject(subject)
+        if expected.subject == subject:
+            expected = Expectation(expected.seq, stored_subject)
+        search = OwnWriteSearch(find_stream, lambda message: message.headers.last(WRITE_ID_HEADER) == write_id)
+        return await search(stored_subject, expected, refusal, timeout, settled=settled)

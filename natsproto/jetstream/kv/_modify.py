@@ -1,0 +1,68 @@
+"""Changing a value in place: read, compute, compare and write, until no other client was faster."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import random
+from collections.abc import Callable
+from datetime import UTC
+from typing import Literal
+
+from natsproto.errors import RequestTimeout, WrongRevision
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation, Ttl
+from natsproto.jetstream.kv._keys import V
+from natsproto.protocol.headers import Headers
+
+MIN_PAUSE_S, MAX_PAUSE_S = 0.002, 0.25
+"""Seconds before the second attempt, and the most before another; each is drawn between zero and twice its length."""
+
+
+async def modify(
+    bucket: BucketStream[V],
+    key: str,
+    change: Callable[[V | None], V | Literal[Operation.DELETE]],
+    ttl: Ttl | None,
+    timeout: Duration | None,
+) -> KeyValueEntry[V]:
+    """Modify the value of a key; see KeyValue.modify."""
+    if inspect.iscoroutinefunction(change):
+        raise TypeError("fn must be a plain function: it may be called several times, between a read and a write")
+    args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
+    loop, wait = asyncio.get_running_loop(), bucket.api.seconds(timeout)
+    deadline, pause = loop.time() + wait, MIN_PAUSE_S
+    lost: WrongRevision | None = None
+    while lost is None or loop.time() + pause < deadline:
+        left = max(deadline - loop.time(), MIN_PAUSE_S)
+        found = await bucket.find(key, direct=lost is None and bucket.stream.reads_directly, timeout=left)
+        value = change(None if found is None or found.is_deleted else found.value)
+        if inspect.isawaitable(value) or inspect.isgenerator(value):
+            if inspect.iscoroutine(value):
+                value.close()
+            raise TypeError(f"fn returned a {type(value).__name__}: it must return the new value, or Operation.DELETE")
+        deleted = value is Operation.DELETE
+        payload = b"" if deleted else bucket.subjects.encode_value(value)  # type: ignore[arg-type]
+        headers = {OPERATION_HEADER: Operation.DELETE.value} if deleted else None
+        expected = 0 if found is None else found.revision
+        try:
+            revision = await bucket.write(key, payload, headers, {} if deleted else args, expected, left)
+        except WrongRevision as exc:
+            lost = exc
+            await asyncio.sleep(random.uniform(0, 2 * pause))  # noqa: S311  # no secret
+            pause = min(2 * pause, MAX_PAUSE_S)
+        else:
+            subject = bucket.subjects.read_prefix + bucket.subjects.encode_key(key)
+            stored = RawMessage(
+                bucket.stream.name,
+                subject,
+                revision,
+                Timestamp.now(UTC),
+                payload,
+                Headers(headers) if headers else None,
+            )
+            return KeyValueEntry(bucket.subjects, stored)
+    raise RequestTimeout(f"modify key {key!r} in bucket {bucket.bucket!r}, which other clients changed", wait) from lost
