@@ -72,6 +72,59 @@ def test_errors_around_a_refused_message(acked: int) -> None:
     assert "message 4 was rejected" in str(batch.messages.fatal_error)
 
 
+def with_ids(*, sent: int) -> Batch:
+    """A batch whose messages have ids; ``sent`` of three went out, without any reply."""
+    batch = Batch(0)
+    for number in range(1, 4):
+        batch.messages.add(f"s{number}", b"%d" % number, msg_id_block(f"id{number}"))
+        if number <= sent:
+            batch.send()
+    return batch
+
+
+@pytest.mark.parametrize("way", ["disconnect", "silence", "timeout"])
+def test_copies_without_a_stream_are_in_doubt(way: str) -> None:
+    """First copies went out, and the stream is gone for the second ones: the first may be stored."""
+    batch = with_ids(sent=1)
+    state = batch.state
+    if way == "disconnect":
+        batch.reply({"type": "ack", "seq": 1, "msgs": 4})
+        state.on_sent(command) if (command := state.next_command()) else None
+        state.on_disconnect([], "cut")
+        state.on_reconnect()
+        batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID), sequence=2)
+    else:
+        state.on_tick(can_send=True)
+    in_doubt = 2 if way == "disconnect" else 1
+    batch.send()
+    for _ in range(1 if way == "timeout" else 40):
+        state.on_no_responders(state.batch)
+        if batch.messages.fatal_error is None and way != "timeout":
+            batch.send()
+    while batch.messages.fatal_error is None:
+        state.on_tick(can_send=False)
+    errors = batch.errors()
+    assert isinstance(errors[in_doubt], PublishUncertain)
+    assert sorted(errors) == list(range(in_doubt, 4))
+    assert not any(isinstance(errors[number], PublishUncertain) for number in errors if number > in_doubt)
+
+
+@pytest.mark.parametrize(("code", "description"), [(10071, "wrong last sequence: 3"), (10164, "wrong last sequence")])
+@pytest.mark.parametrize("gap_ok", [False, True])
+def test_refusal_of_a_stale_server_is_in_doubt(code: int, description: str, gap_ok: bool) -> None:
+    batch = Batch(1, gap_ok=gap_ok)
+    batch.reply({"stream": "S", "batch": "B-1", "count": 1, "seq": 9})
+    batch.messages.add("s2", b"2", b"NATS/1.0\r\nNats-Expected-Last-Subject-Sequence: 9\r\n\r\n")
+    batch.send()
+    batch.reply({"type": "err", "seq": 1, **refusal(code, description)})
+    batch.reply({"stream": "S", "batch": "B-2", "count": 0, "seq": 9})
+    assert isinstance(batch.errors()[2], PublishUncertain)
+
+
+def refusal(code: int, description: str) -> dict[str, object]:
+    return {"error": {"code": 400, "err_code": code, "description": description}}
+
+
 def test_refusal_of_a_first_message_is_its_own() -> None:
     batch = Batch(3, acked=0)
     batch.reply(error(10077), sequence=1)

@@ -30,13 +30,16 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
     UnsupportedByServer,
+    WrongLastSequence,
 )
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._codec import parse
 from natsproto.jetstream._info import PubAck, decode_pub_ack
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
 from natsproto.jetstream._publish.headers import has_msg_id
+from natsproto.jetstream._publish.refusals import doubt_of, doubtful_error, expectation_of
 from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter, uncertain_error
+from natsproto.protocol.headers import Headers
 
 _FATAL_CODES = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}
@@ -143,7 +146,8 @@ class FastBatchState:
 
     __slots__ = (
         *("_acked", "_commits", "_limits", "_name", "_number", "_retry_counter", "_rejection", "_repeat"),
-        *("_silent_ticks", "_is_commit_wanted", "_reported", "messages", "phase", "sent", "append_until", "ack_flow"),
+        *("_silent_ticks", "_is_commit_wanted", "_maybe_stored", "_reported"),
+        *("messages", "phase", "sent", "append_until", "ack_flow"),
     )
 
     def __init__(self, name: bytes, limits: FastOptions, messages: BatchMessages) -> None:
@@ -158,6 +162,7 @@ class FastBatchState:
         """Messages per acknowledgement, set by the stream; 0 until it has accepted a message."""
         self._number = 1
         self._acked = 0  # the sequence before the first pending message
+        self._maybe_stored = 0  # the last message of which an earlier batch may have stored a copy, by number
         self._commits = 0  # how often a commit or an end was sent
         self._is_commit_wanted = False
         self._repeat = False  # a missing reply is to be requested
@@ -279,7 +284,7 @@ class FastBatchState:
         if is_first and not has_msg_id(self.messages.pending[0][2]):
             return
         if self.phase is BatchPhase.STARTING:
-            self._transition(BatchEvent.ENDED)  # started again; late replies to the old batch are ignored
+            self._forget_batch()  # started again; late replies to the old batch are ignored
         else:
             self._repeat = self.phase is not BatchPhase.IDLE
 
@@ -442,6 +447,11 @@ class FastBatchState:
         elif not all(has_msg_id(block) for _, _, block in self.messages.pending[: self._in_flight]):
             self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
             return
+        self._forget_batch()
+
+    def _forget_batch(self) -> None:
+        """End the batch without knowing what the stream has of it; its messages go into the next one."""
+        self._maybe_stored = max(self._maybe_stored, self.messages.settled + self._in_flight)
         self._transition(BatchEvent.ENDED)
 
     def _transition(self, event: BatchOperation | BatchEvent) -> None:
@@ -478,19 +488,36 @@ class FastBatchState:
         self._reported |= lost
 
     def _fail(self, sequence: int, error: NatsError) -> None:
-        self.messages.fail(sequence - self._acked - 1, error)
+        place = sequence - self._acked - 1
+        self.messages.fail(place, self._refusal_of(place, error))
         if self.has_too_many_failures:
             self.append_until = 0
+
+    def _refusal_of(self, place: int, error: NatsError) -> NatsError:
+        """Return the error of a rejected message: PublishUncertain if the refusal is not certain (see ``refusals``), as
+        far as this publisher knows the sequences of the stream.
+        """
+        if isinstance(error, WrongLastSequence) and 0 <= place < len(self.messages.pending):
+            subject, _, block = self.messages.pending[place]
+            expected = expectation_of(subject, Headers.parse(block or b"").pairs())
+            known = 0 if self.messages.ack is None else self.messages.ack.seq
+            doubt = doubt_of(error, min(expected.seq, known), sent_before=False)
+            if doubt is not None:
+                return doubtful_error(subject, doubt, error)
+        return error
 
     def _stop(self, sequence: int, error: NatsError) -> None:
         """End the publisher: a message was rejected and gaps are not allowed, so later ones are not stored either."""
         refused = max(0, sequence - self._acked - 1)
         number = self.messages.settled + refused + 1
         behind = JetStreamError(f"not stored, because message {number} (sent earlier) was rejected")
+        in_doubt = max(refused, self._maybe_stored - self.messages.settled)
         errors: list[NatsError] = [
-            PublishUncertain(subject, str(error)) if place < refused else error if place == refused else behind
+            PublishUncertain(subject, str(error)) if place < in_doubt else behind
             for place, (subject, _, _) in enumerate(self.messages.pending)
         ]
+        if refused < len(errors) and (refused >= in_doubt or not isinstance(error, NoStream)):
+            errors[refused] = self._refusal_of(refused, error)  # also of a copy: a stream that has it knows the id
         self._finish(errors, LocalProtocolError(f"the publisher has ended: message {number} was rejected: {error}"))
 
     def on_permission_error(self, error: PermissionDenied) -> None:
@@ -502,7 +529,9 @@ class FastBatchState:
         """End the publisher, unless it has ended: sent messages without an acknowledgement may be stored."""
         if self.messages.fatal_error is not None:
             return
-        in_doubt = 0 if self.phase is BatchPhase.IDLE else self._in_flight
+        in_doubt = max(
+            self._maybe_stored - self.messages.settled, 0 if self.phase is BatchPhase.IDLE else self._in_flight
+        )
         errors = [
             self._error_of(subject, reason, fatal_error) if place < in_doubt else fatal_error
             for place, (subject, _, _) in enumerate(self.messages.pending)
