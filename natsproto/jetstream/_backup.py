@@ -15,7 +15,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._core.subscription import Subscription
@@ -78,9 +78,9 @@ async def save(
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
     partial = target.with_name(f"{target.name}.{api.connection._new_id()}.partial")
-    partial.mkdir()
+    partial.mkdir(mode=0o700)
     try:
-        with _open(partial / DATA_FILE, "xb") as file:
+        with _create(partial / DATA_FILE) as file:
             async with _TransferInbox(api, f"backup of stream {stream!r}", timeout) as transfer:
                 body: dict[str, object] = {"deliver_subject": transfer.inbox, "chunk_size": chunk_size}
                 body["window_size"] = window_size
@@ -91,7 +91,7 @@ async def save(
                 started = await _begin(api, stream, body, transfer.operation, timeout)
                 done = await _receive(transfer, file, started, progress)
             await asyncio.to_thread(_finish, file)
-        with _open(partial / META_FILE, "xb") as file:
+        with _create(partial / META_FILE) as file:
             saved = {"config": encode(started.config), "state": encode(started.state)}
             await asyncio.to_thread(file.write, json.dumps(saved, indent=2).encode())
             await asyncio.to_thread(_finish, file)
@@ -175,10 +175,10 @@ async def restore(
 ) -> StreamInfo:
     """Restore a stream from a folder; see JetStream.restore_stream."""
     folder = Path(path)
-    with _open(folder / META_FILE, "rb") as file:
+    with _open(folder / META_FILE) as file:
         saved = _read_meta(await asyncio.to_thread(file.read, _MAX_META_BYTES), os.fspath(path))
     other = folder / ARCHIVE_FILE
-    with _open(other if other.exists() else folder / DATA_FILE, "rb") as file:
+    with _open(other if other.exists() else folder / DATA_FILE) as file:
         total = os.fstat(file.fileno()).st_size
         config = change(saved.config)
         config.check()
@@ -242,9 +242,14 @@ def _read_meta(text: bytes, path: str) -> SnapshotStarted:
     return saved
 
 
-def _open(path: Path, mode: str) -> BinaryIO:
+def _create(path: Path) -> BinaryIO:
+    """A new file, for its owner only: it holds all messages. Not in a thread, as for _open."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0), 0o600), "wb")
+
+
+def _open(path: Path) -> BinaryIO:
     """The open file. Not in a thread, and neither is closing it: cancelling must find it here."""
-    return cast(BinaryIO, path.open(mode))
+    return path.open("rb")
 
 
 def _finish(file: BinaryIO) -> None:

@@ -114,7 +114,7 @@ async def test_a_cancelled_delete_deletes_or_does_not(jetstream: JetStream) -> N
 async def test_a_description_that_is_none_is_a_typed_error(jetstream: JetStream, nats_client: Client) -> None:
     store = await made(jetstream)
     await nats_client.request(meta_subject("files", "o"), b"not JSON")
-    for asked in (store.info("o"), names(store), store.get_bytes("o"), store.put("o", b"1")):
+    for asked in (store.info("o"), store.get_bytes("o"), store.put("o", b"1"), store.delete("o")):
         with pytest.raises(InvalidReply):
             await asked
     assert await chunks(store) == {}
@@ -262,18 +262,18 @@ async def test_a_link_leads_to_its_object_in_any_store(jetstream: JetStream) -> 
     assert (link.description, link.metadata, link.headers) == ("d", {"m": "1"}, {"H": ("1",)})
     await here.add_link("far", await there.info("p"))
     assert await here.get_bytes("near") == content(300_000)
-    assert await here.get_bytes("far") == content(200_000, 2)
+    assert await here.get_bytes("far", follow_links=True) == content(200_000, 2)
     assert (await here.info("far")).link == ObjectLink(bucket="there", name="p")
-    async with here.get("far") as obj:
+    async with here.get("far", follow_links=True) as obj:
         assert (obj.info.bucket, obj.info.name) == ("there", "p")
-    assert await read(here.get(await here.info("far"), offset=199_999)) == content(200_000, 2)[-1:]
+    assert await read(here.get(await here.info("far"), offset=199_999, follow_links=True)) == content(200_000, 2)[-1:]
     await there.put("p", b"new")
-    assert await here.get_bytes("far") == b"new"
+    assert await here.get_bytes("far", follow_links=True) == b"new"
     await here.delete("far")
     assert await there.get_bytes("p") == b"new"
     await there.put("q", b"q")
     await here.add_link("near", await there.info("q"))  # a link may be replaced
-    assert await here.get_bytes("near") == b"q"
+    assert await here.get_bytes("near", follow_links=True) == b"q"
     assert (await here.put("near", b"own")).link is None
     assert await here.get_bytes("near") == b"own"
     await only(here, ["o", "near"])
@@ -330,7 +330,7 @@ async def test_links_that_lead_nowhere_say_so(jetstream: JetStream, nats_client:
     said = {"name": "w", "bucket": "files", "nuid": "n", "options": {"link": {"bucket": "a b.>", "name": "o"}}}
     await nats_client.request(meta_subject("files", "w"), json.dumps(said).encode())
     with pytest.raises(InvalidSubject):
-        await store.get_bytes("w")
+        await store.get_bytes("w", follow_links=True)
 
 
 async def test_links_can_be_renamed_and_described(jetstream: JetStream) -> None:

@@ -1,6 +1,6 @@
 """The object store (ADR-20): ``JetStream.create_object_store`` and ``JetStream.object_store`` give one."""
 
-from natsproto.jetstream.objectstore._index import ObjectWatcher
+from natsproto.jetstream.objectstore._index import ObjectStoreNotice, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import ObjectInfo, ObjectLink, ObjectOptions
 from natsproto.jetstream.objectstore._reader import ObjectReader
 from natsproto.jetstream.objectstore._store import ObjectStore, ObjectStoreStatus
@@ -11,6 +11,7 @@ __all__ = [
     "ObjectOptions",
     "ObjectReader",
     "ObjectStore",
+    "ObjectStoreNotice",
     "ObjectStoreStatus",
     "ObjectWatcher",
 ]

@@ -11,13 +11,15 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import aclosing
 from datetime import UTC
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from natsproto._core.events import Event
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
     ConnectionClosed,
     ConnectionLost,
+    InvalidReply,
     JetStreamNotEnabled,
     JetStreamUnavailable,
     MessageNotFound,
@@ -67,6 +69,21 @@ TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, R
 _FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
+class ObjectStoreNotice(Event):
+    """An entry of an object store that cannot be read and was skipped, or an object without a digest to verify.
+
+    ``subject`` is that of the entry.
+    """
+
+    bucket: str
+    subject: str
+    error: NatsError
+
+    level = logging.WARNING
+    line = "object store %(bucket)s: %(error)s"
+    pause: ClassVar[float] = 1.0
+
+
 class IndexEntry(NamedTuple):
     """An object's info and the sequence of its message."""
 
@@ -106,7 +123,7 @@ class ObjectIndex:
             try:
                 left = min(REQUEST_TIMEOUT_S, max(0.01, deadline - loop.time()))
                 found = await self.stream.get_last_message(subject, direct=direct, timeout=left)
-                return IndexEntry(read_info(found.data, found.time), found.seq)
+                return IndexEntry(read_info(self.bucket, found.data, found.time), found.seq)
             except MessageNotFound:
                 return None
             except StreamNotFound as exc:
@@ -129,15 +146,27 @@ class ObjectIndex:
             raise ObjectNotFound(self.bucket, name)
         return found.info
 
-    async def infos(self, *, direct: bool = True, timeout: Duration | None) -> AsyncGenerator[ObjectInfo]:
-        """Yield all infos in the order of the stream, from any server if ``direct``. InvalidReply for an info that
-        cannot be read.
+    async def infos(
+        self, *, direct: bool = True, skip: bool = False, timeout: Duration | None
+    ) -> AsyncGenerator[ObjectInfo]:
+        """Yield all infos in the order of the stream, from any server if ``direct``.
+
+        For an info that cannot be read, InvalidReply, or with ``skip`` an event.
         """
         stored = self.stream.get_batch(subject=all_meta_subjects(self.bucket), direct=direct, timeout=timeout)
         async with aclosing(stored.batches()) as batches:
             async for batch in batches:
                 for message in batch:
-                    yield read_info(message.data, message.time)
+                    try:
+                        yield read_info(self.bucket, message.data, message.time)
+                    except InvalidReply as exc:
+                        if not skip:
+                            raise
+                        self.notice(message.subject, exc)
+
+    def notice(self, subject: str, error: NatsError) -> None:
+        """Emit an ObjectStoreNotice."""
+        self.api.connection._emit(ObjectStoreNotice(bucket=self.bucket, subject=subject, error=error))
 
     async def translate_error(self, error: NatsError) -> NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone."""
@@ -303,13 +332,16 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
 
     ``async for`` yields one at a time, ``next()`` returns one within a timeout. It continues after restarts, reconnects
     and changes of the leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, and
-    raises BucketNotFound when the store was deleted, and PermissionDenied. Cancelling a reader loses nothing. When
-    several tasks read one watch, each change goes to one of them and its end to all.
+    raises BucketNotFound when the store was deleted, and PermissionDenied. An entry that cannot be read is skipped,
+    with an ObjectStoreNotice event. Cancelling a reader loses nothing. When several tasks read one watch, each change
+    goes to one of them and its end to all.
     """
 
-    def __init__(self, ordered: OrderedConsumer, bucket: str, *, ignore_deletes: bool, updates_only: bool) -> None:
-        super().__init__(ordered, bucket, f"watch of object store {bucket!r}", updates_only=updates_only)
-        self._ignore_deletes = ignore_deletes
+    def __init__(
+        self, index: ObjectIndex, ordered: OrderedConsumer, *, ignore_deletes: bool, updates_only: bool
+    ) -> None:
+        super().__init__(ordered, index.bucket, f"watch of object store {index.bucket!r}", updates_only=updates_only)
+        self._index, self._ignore_deletes = index, ignore_deletes
 
     def __aiter__(self) -> AsyncIterator[ObjectInfo]:
         return self._each()
@@ -348,7 +380,11 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
             self._received += 1
             if not self._initial_done:
                 self._count_initial((message,))
-            info = read_info(message.data, message.metadata.timestamp)
+            try:
+                info = read_info(self._bucket, message.data, message.metadata.timestamp)
+            except InvalidReply as exc:
+                self._index.notice(message.subject, exc)
+                continue
             if not (info.deleted and self._ignore_deletes):
                 self._buffered.append(info)
         return self._received > before

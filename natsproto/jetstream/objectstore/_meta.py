@@ -6,12 +6,13 @@ and reads no object.
 
 from __future__ import annotations
 
+import re
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from typing import cast
 
-from natsproto.errors import ConfigError, ObjectStoreError
+from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
 from natsproto.jetstream._codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
 from natsproto.jetstream._config import OBJECT_SUBJECTS
 from natsproto.jetstream._record import Field
@@ -23,6 +24,8 @@ DEFAULT_CHUNK_BYTES = 128 * 1024
 MAX_NAME_BYTES = 2048
 """Bytes of a name: with more, its subject would not fit into a line of the protocol (4 KiB)."""
 _DIGEST_PREFIX = "SHA-256="
+_NUID = re.compile(r"[!-)+,\-0-9;<=?-\[\]-~]{1,255}")
+"""Printable ASCII without ``. * > / \\ :``."""
 
 
 def _headers() -> Mapping[str, tuple[str, ...]]:
@@ -109,9 +112,16 @@ class ObjectInfo(Record):
         return (self.options.max_chunk_size if self.options is not None else 0) or DEFAULT_CHUNK_BYTES
 
 
-def read_info(data: bytes, mtime: Timestamp) -> ObjectInfo:
-    """Return the info in a message stored at ``mtime``; InvalidReply if it is not one."""
-    return loads(ObjectInfo, data).replace(mtime=mtime)
+def read_info(bucket: str, data: bytes, mtime: Timestamp) -> ObjectInfo:
+    """Return the info in a message of this store, stored at ``mtime``. InvalidReply if it is not one.
+
+    Anyone who may write to the store may have written it, and its nuid becomes a part of a subject, which is purged,
+    and of the name of a file.
+    """
+    info = loads(ObjectInfo, data)
+    if not _NUID.fullmatch(info.nuid) and (info.nuid or info.chunks or info.size):
+        raise InvalidReply("ObjectInfo", "nuid", info.nuid, "must be one token without wildcards and parts of a path")
+    return info.replace(bucket=bucket, mtime=mtime)
 
 
 # ---------------------------------------------------------------- names

@@ -7,13 +7,15 @@ partial file: the target appears only when it is complete and its digest is righ
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
+import stat
 from collections.abc import AsyncIterator, Callable
 from hashlib import file_digest, sha256
-from io import BytesIO
+from io import BufferedRandom, BytesIO
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING
 
 from natsproto._async_hints import AsyncForHint
 from natsproto.errors import (
@@ -24,6 +26,7 @@ from natsproto.errors import (
     ObjectChanged,
     ObjectLinkError,
     ObjectNotFound,
+    ObjectStoreError,
     RequestTimeout,
     StreamNotFound,
     SubscriptionClosed,
@@ -41,6 +44,7 @@ from natsproto.jetstream.objectstore._meta import (
     chunk_subject,
     digest_bytes,
     digest_text,
+    meta_subject,
 )
 
 if TYPE_CHECKING:
@@ -60,12 +64,12 @@ ProgressCallback = Callable[[Progress], object] | None
 
 
 async def resolve(
-    index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None
+    index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None = None, *, follow_links: bool
 ) -> tuple[ObjectIndex, ObjectInfo]:
-    """Resolve a name, following links; return the store and the info of the object.
+    """Resolve a name, following links, into other stores only with ``follow_links``; return the store and the info.
 
-    ObjectNotFound and BucketNotFound, also for the target of a link; ObjectLinkError for a link to a store and for
-    circular links.
+    ObjectNotFound and BucketNotFound, also for the target of a link; ObjectLinkError for a link to a store, for
+    circular links, and for a link into another store that is not to be followed.
     """
     if isinstance(wanted, ObjectInfo):
         index, name, info = index.index_of(check_bucket_name(wanted.bucket)), wanted.name, wanted
@@ -75,6 +79,9 @@ async def resolve(
     while (link := info.link) is not None:
         if not link.name:
             raise ObjectLinkError(index.bucket, name, f"is a link to the store {link.bucket!r}, not to an object")
+        if link.bucket != index.bucket and not follow_links:
+            reason = f"is a link into the store {link.bucket!r}: pass follow_links=True if its writers may decide that"
+            raise ObjectLinkError(index.bucket, name, reason)
         passed.add((index.bucket, name))
         if (link.bucket, link.name) in passed:
             raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
@@ -103,13 +110,14 @@ class ObjectReader(AsyncForHint):
         *,
         offset: int = 0,
         length: int | None = None,
+        follow_links: bool = False,
         timeout: Duration | None = None,
     ) -> None:
         for what, number in (("offset", offset), ("length", 0 if length is None else length)):
             if type(number) is not int or number < 0:
                 raise ConfigError(what, number, "must be a number of bytes, 0 or more")
         self._origin = self._index = index  # where the name was looked up, and where the object is
-        self._wanted = wanted
+        self._wanted, self._follow_links = wanted, follow_links
         self._offset, self._length, self._timeout = offset, length, timeout
         self._info: ObjectInfo | None = None
         self._messages: Messages | None = None
@@ -140,7 +148,9 @@ class ObjectReader(AsyncForHint):
         self._entered = True
         again = MAX_RESTARTS
         while True:
-            self._index, self._info = await resolve(self._origin, self._wanted, self._timeout)
+            self._index, self._info = await resolve(
+                self._origin, self._wanted, self._timeout, follow_links=self._follow_links
+            )
             try:
                 await self._open(self._info)
                 return self
@@ -180,7 +190,9 @@ class ObjectReader(AsyncForHint):
         rest = info.size - self._offset
         self._bytes_left = rest if self._length is None else min(self._length, rest)
         self._whole = self._resumed_bytes + self._bytes_left == info.size
-        digest_bytes(info)
+        if not digest_bytes(info) and info.size:
+            error = ObjectStoreError(f"object {info.name!r} has no digest: its content cannot be verified")
+            self._index.notice(meta_subject(info.bucket, info.name), error)
         self._chunks_left = info.chunks
         if self._bytes_left == 0:
             if self._whole:
@@ -305,13 +317,18 @@ class ObjectReader(AsyncForHint):
 
 
 async def to_bytes(
-    index: ObjectIndex, name: str | ObjectInfo, timeout: Duration | None, progress: ProgressCallback
+    index: ObjectIndex,
+    name: str | ObjectInfo,
+    *,
+    follow_links: bool,
+    timeout: Duration | None,
+    progress: ProgressCallback,
 ) -> bytes:
     """Return the content; start again when the object is replaced meanwhile."""
     for attempt in range(MAX_RESTARTS + 1):
         buffer = BytesIO()  # grows in place, and gives its content away without a copy
         try:
-            async with ObjectReader(index, name, timeout=timeout) as reader:
+            async with ObjectReader(index, name, follow_links=follow_links, timeout=timeout) as reader:
                 chunks = 0
                 async for chunk in reader:
                     buffer.write(chunk)
@@ -331,6 +348,7 @@ async def to_file(
     path: str | os.PathLike[str],
     *,
     resume: bool,
+    follow_links: bool,
     timeout: Duration | None,
     progress: ProgressCallback,
 ) -> ObjectInfo:
@@ -339,13 +357,13 @@ async def to_file(
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: give the path of a file")
     for attempt in range(MAX_RESTARTS + 1):
-        store, info = await resolve(index, name, timeout)
+        store, info = await resolve(index, name, timeout, follow_links=follow_links)
         # What can be resumed is found by the version of the object that it is a part of.
         mark = info.nuid if resume else index.api.connection._new_id()
         partial = target.with_name(f"{target.name}.{mark}.partial")
         try:
-            with partial.open("ab" if resume else "xb") as file:
-                await _write(ObjectReader(store, info, timeout=timeout), info.size, file, partial, progress)
+            with _open_partial(partial, resume=resume) as file:
+                await _write(ObjectReader(store, info, timeout=timeout), info.size, file, progress)
                 await asyncio.to_thread(_sync, file)
             os.replace(partial, target)
             return info
@@ -357,13 +375,26 @@ async def to_file(
     raise AssertionError
 
 
-async def _write(reader: ObjectReader, total: int, file: BinaryIO, path: Path, progress: ProgressCallback) -> None:
+def _open_partial(path: Path, *, resume: bool) -> BufferedRandom:
+    """Create a file that is not there, or open it if ``resume``. OSError if it is a link: others may know its name."""
+    flags = os.O_RDWR | os.O_CREAT | (os.O_APPEND if resume else os.O_EXCL)
+    flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+    opened = os.open(path, flags, 0o666)
+    status = os.fstat(opened)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        os.close(opened)
+        raise FileExistsError(errno.EEXIST, "is not a file of its own: delete it", str(path))
+    return os.fdopen(opened, "r+b")
+
+
+async def _write(reader: ObjectReader, total: int, file: BufferedRandom, progress: ProgressCallback) -> None:
     """Write the content of an object of ``total`` bytes to a file, which may have the beginning of it."""
-    size = await asyncio.to_thread(os.path.getsize, path)
+    size = os.fstat(file.fileno()).st_size
     if size:
         size = min(size, total)
         await asyncio.to_thread(file.truncate, size)
-        reader.resume(size, await asyncio.to_thread(_digest_of, path))
+        reader.resume(size, await asyncio.to_thread(file_digest, file, "sha256"))
+        file.seek(0, os.SEEK_END)
     pieces: list[bytes] = []
     waiting = chunks = 0
     async with reader:
@@ -380,11 +411,6 @@ async def _write(reader: ObjectReader, total: int, file: BinaryIO, path: Path, p
     await asyncio.to_thread(file.writelines, pieces)
 
 
-def _digest_of(path: Path) -> Hash:
-    with path.open("rb") as file:
-        return file_digest(file, "sha256")
-
-
-def _sync(file: BinaryIO) -> None:
+def _sync(file: BufferedRandom) -> None:
     file.flush()
     os.fsync(file.fileno())

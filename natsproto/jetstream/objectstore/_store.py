@@ -192,30 +192,35 @@ class ObjectStore:
         *,
         offset: int = 0,
         length: int | None = None,
+        follow_links: bool = False,
         timeout: Duration | None = None,
     ) -> ObjectReader:
         """Return a reader of the content of an object, in chunks. Use it with ``async with``, then iterate it.
 
-        ``offset`` and ``length`` in bytes choose a range; only the digest of the whole object is checked. Links are
-        followed. For an ObjectInfo, another version of the object raises ObjectChanged.
+        ``offset`` and ``length`` in bytes choose a range; only the digest of the whole object is checked; an object
+        without one is an ObjectStoreNotice event. Links to objects of this store are followed, and those into other
+        stores only with ``follow_links``: whoever can write to this store decides where they lead. For an ObjectInfo,
+        another version of the object raises ObjectChanged.
 
-        ConfigError for an offset beyond the end. On entering: ObjectNotFound; ObjectLinkError for a link to a store and
-        for circular links. On entering or reading: DigestMismatch for missing or damaged chunks, ObjectChanged when the
-        object was replaced or deleted meanwhile.
+        ConfigError for an offset beyond the end. On entering: ObjectNotFound; ObjectLinkError for a link to a store,
+        for circular links and for links that are not followed; InvalidReply for an entry that cannot be read. On
+        entering or reading: DigestMismatch for missing or damaged chunks, ObjectChanged when the object was replaced or
+        deleted meanwhile.
         """
-        return ObjectReader(self._index, name, offset=offset, length=length, timeout=timeout)
+        return ObjectReader(self._index, name, offset=offset, length=length, follow_links=follow_links, timeout=timeout)
 
     async def get_bytes(
         self,
         name: str | ObjectInfo,
         *,
+        follow_links: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> bytes:
         """Return the whole content of an object. Raises the errors of ``get``; gets the new version of a replaced
         object.
         """
-        return await to_bytes(self._index, name, timeout, progress)
+        return await to_bytes(self._index, name, follow_links=follow_links, timeout=timeout, progress=progress)
 
     async def get_file(
         self,
@@ -223,6 +228,7 @@ class ObjectStore:
         path: str | os.PathLike[str],
         *,
         resume: bool = False,
+        follow_links: bool = False,
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
@@ -232,9 +238,12 @@ class ObjectStore:
         ``resume`` continues it, unless the object was replaced. Without ``resume`` no file is left after a failure or
         when cancelled. ``progress`` is called after every chunk.
 
-        Raises the errors of ``get``; gets the new version of an object that is replaced meanwhile. OSError of the file.
+        Raises the errors of ``get``; gets the new version of an object that is replaced meanwhile. OSError of the file,
+        also if a symbolic or hard link has the name of the received part.
         """
-        return await to_file(self._index, name, path, resume=resume, timeout=timeout, progress=progress)
+        return await to_file(
+            self._index, name, path, resume=resume, follow_links=follow_links, timeout=timeout, progress=progress
+        )
 
     # ---------------------------------------------------------------- listing and watching
 
@@ -246,9 +255,12 @@ class ObjectStore:
 
     @items
     async def list(self, *, deleted: bool = False, timeout: Duration | None = None) -> AsyncGenerator[ObjectInfo]:
-        """Yield the info of every object and link, the oldest first; deleted ones only with ``deleted``."""
+        """Yield the info of every object and link, the oldest first; deleted ones only with ``deleted``.
+
+        An entry that cannot be read is skipped, with an ObjectStoreNotice event.
+        """
         with bucket_errors(self.bucket):
-            async with aclosing(self._index.infos(timeout=timeout)) as infos:
+            async with aclosing(self._index.infos(skip=True, timeout=timeout)) as infos:
                 async for info in infos:
                     if deleted or not info.deleted:
                         yield info
@@ -281,7 +293,7 @@ class ObjectStore:
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         subject = all_meta_subjects(self.bucket)
         ordered = self._index.stream.ordered_consumer(filter_subject=subject, deliver_policy=policy)
-        watcher = ObjectWatcher(ordered, self.bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
+        watcher = ObjectWatcher(self._index, ordered, ignore_deletes=ignore_deletes, updates_only=updates_only)
         return watcher if cb is None else WatchCallback(watcher, cb, self._api.connection)
 
     # ---------------------------------------------------------------- changing

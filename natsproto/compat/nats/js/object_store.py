@@ -88,7 +88,7 @@ class ObjectStore:
     ) -> ObjectResult:
         if (show_deleted or not name) and (info := await self.get_info(name, show_deleted)).deleted:
             return self.ObjectResult(info)
-        async with self._store.get(name) as reader:
+        async with self._store.get(name, follow_links=True) as reader:
             result = self.ObjectResult(_info(reader.info))
             if writeinto is None:
                 result.data = b"".join([piece async for piece in reader])
