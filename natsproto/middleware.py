@@ -7,11 +7,11 @@ overhead.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.protocol.frames import Message
 
 M = TypeVar("M", bound=Message)
@@ -44,17 +44,16 @@ class Middleware(Protocol[M_contra]):
 
 
 def with_middleware(
-    handler: Callable[[M], Awaitable[object] | object], /, *middleware: Middleware[M]
+    handler: Callable[[M], HandlerResult], /, *middleware: Middleware[M]
 ) -> Callable[[M], Coroutine[Any, Any, None]]:
     """Return a handler with all of these middleware around it, the first one outermost.
 
     Several messages may be handled at the same time, so a middleware must keep the state of a message in local
     variables. TypeError for objects that are not callable.
     """
-    callables: tuple[object, ...] = (handler, *middleware)
-    for candidate in callables:
-        if not callable(candidate):
-            raise TypeError(f"a handler and its middleware must be callable, not {type(candidate).__name__}")
+    check_handler("handler", handler, "message")
+    for outer in middleware:
+        check_handler("middleware", outer, "message and the next call")
     wrapped = _as_async(handler)
     for outer in reversed(middleware):
         wrapped = _wrap(outer, wrapped)
@@ -63,12 +62,10 @@ def with_middleware(
 
 
 def _as_async(
-    handler: Callable[[M], Awaitable[object] | object],
+    handler: Callable[[M], HandlerResult],
 ) -> Callable[[M], Coroutine[Any, Any, None]]:
     async def handle(message: M) -> None:
-        result = handler(message)
-        if inspect.isawaitable(result):
-            await result
+        await finish(handler(message))
 
     return handle
 

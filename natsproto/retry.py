@@ -9,16 +9,16 @@ message is redelivered and its dead letter published again with the same message
 
 from __future__ import annotations
 
-import inspect
 import logging
 import random
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
+from natsproto._handlers import HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
 from natsproto.jetstream._codec import accept_delays, accept_seconds
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 log: Final = logging.getLogger("natsproto")
 
-Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
+Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 
 SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
@@ -155,9 +155,7 @@ class Retry:
         """
 
         async def call() -> None:
-            result = handler(message)
-            if inspect.isawaitable(result):
-                await result
+            await finish(handler(message))
 
         try:
             await self(message, call)

@@ -17,6 +17,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.handler import Handler
 from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._handlers import HandlerResult, check_handler, check_result
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
@@ -56,7 +57,7 @@ class TypedMessage(Message, Generic[T]):
         return made
 
 
-TypedHandler: TypeAlias = Callable[[TypedMessage[T]], Awaitable[object] | object]
+TypedHandler: TypeAlias = Callable[[TypedMessage[T]], HandlerResult]
 
 
 class Typed(Generic[T, R]):
@@ -184,6 +185,7 @@ class Typed(Generic[T, R]):
         The function's return value becomes the response, if one is expected. An endpoint responds to a payload of
         another type with error 400.
         """
+        check_handler("handler", function, "value")
         codec, kind = self.codec, self._kind
 
         async def handle(message: Message) -> None:
@@ -196,6 +198,7 @@ class Typed(Generic[T, R]):
             result = function(value)
             if inspect.isawaitable(result):
                 result = await result
+            check_result(result)
             if message.has_reply:
                 await message.respond(codec.encode(result))
 

@@ -15,7 +15,7 @@ import random
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from functools import partial
 from typing import TypeVar
 
@@ -315,7 +315,7 @@ async def soak(minutes: float, seed: int) -> Book:
             nc = natsproto.connect(cluster.urls, name=name, reconnect_wait=0.05, ping_interval=1, connect_timeout=2)
             return await clients.enter_async_context(nc)
 
-        def echo(message: Message) -> object:
+        def echo(message: Message) -> Awaitable[None]:
             return message.respond(message.data)
 
         writer, reader, third = [await client(name) for name in ("writer", "reader", "third")]

@@ -24,6 +24,7 @@ from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import positive_seconds, seconds
+from natsproto._handlers import check_handler
 from natsproto._options import Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
@@ -455,8 +456,8 @@ class Connection:
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.
         """
-        if cb is not None and not callable(cb):
-            raise TypeError(f"cb must be callable with one message, not {type(cb).__name__}")
+        if cb is not None:
+            check_handler("cb", cb, "message")
         if message_type is not Message and not _is_message_class(message_type):
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
 from natsproto.protocol.frames import Message
 
 log = logging.getLogger("natsproto")
@@ -28,7 +28,7 @@ MAX_MESSAGES_PER_TURN = 512
 CALLBACK_TIME_SLICE_S = 0.005
 """Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
 
-Handler: TypeAlias = Callable[[Message], Awaitable[object] | object]
+Handler: TypeAlias = Callable[[Message], HandlerResult]
 
 
 class HandlerCallbacks(Protocol):
@@ -50,7 +50,7 @@ class HandlerRunner(Generic[M]):
     def __init__(self, handler: Handler, inbox: deque[M], subject: str, registry: HandlerCallbacks) -> None:
         self.context = contextvars.copy_context()
         """The context of the subscriber, in which the callback runs."""
-        self.is_async = _is_async_callable(handler)
+        self.is_async = is_async_callable(handler)
         """True if every call must be awaited."""
         self.task: asyncio.Task[None] | None = None
         """Handles messages now; None while there are none."""
@@ -91,16 +91,17 @@ class HandlerRunner(Generic[M]):
         for _ in range(MAX_MESSAGES_PER_TURN):
             message = inbox.popleft()
             began = monotonic() if watched else 0.0
+            result: Awaitable[object] | None = None
             try:
-                result = handler(message)
+                if (value := handler(message)) is not None:
+                    result = awaitable_of(value)
             except (KeyboardInterrupt, SystemExit) as exc:
                 return _raise(exc)  # the end of the program: raise it in a task
             except BaseException as exc:
                 self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
-                result = None
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("callback of %r kept the event loop for %.3f seconds", self._subject, took)
-            if result is not None and inspect.isawaitable(result):
+            if result is not None:
                 return result
             if not inbox or (deadline and monotonic() > deadline):
                 break
@@ -119,7 +120,8 @@ class HandlerRunner(Generic[M]):
                 if self.is_async:
                     for _ in range(MAX_MESSAGES_PER_TURN):
                         try:
-                            await handler(inbox.popleft())  # type: ignore[misc]  # is_async says it is awaitable
+                            if (value := await handler(inbox.popleft())) is not None:  # type: ignore[misc]  # is_async
+                                check_result(value)
                         except BaseException as exc:
                             if not self._report_error(exc):
                                 raise
@@ -136,7 +138,7 @@ class HandlerRunner(Generic[M]):
     async def _await_result(self, result: Awaitable[object]) -> None:
         """Await the result of a ``def`` callback."""
         try:
-            await result
+            check_result(await result)
         except BaseException as exc:
             if not self._report_error(exc):
                 raise
@@ -159,13 +161,6 @@ class HandlerRunner(Generic[M]):
         while task.cancelling():
             task.uncancel()
         return True
-
-
-def _is_async_callable(handler: Handler) -> bool:
-    """True for an ``async def``, or an object with an async ``__call__``."""
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-        getattr(handler, "__call__", None)  # noqa: B004
-    )
 
 
 async def _raise(exc: BaseException) -> None:

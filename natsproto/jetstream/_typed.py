@@ -6,7 +6,6 @@ consumers through their callables and iterators, so it works with all kinds of t
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, Unpack
@@ -14,6 +13,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, NatsError
 from natsproto.jetstream._info import PubAck
@@ -112,7 +112,7 @@ class TypedJetStream(Generic[T]):
         return [one for one in found if one is not None]
 
     def handler(
-        self, function: Callable[[T, JsMessage], Awaitable[object] | object]
+        self, function: Callable[[T, JsMessage], HandlerResult]
     ) -> Callable[[JsMessage], Coroutine[Any, Any, None]]:
         """Return a handler for ``consume`` that calls ``function`` (def or async def) with the value and the message.
 
@@ -120,10 +120,10 @@ class TypedJetStream(Generic[T]):
         dead letter at once.
         """
 
+        check_handler("handler", function, "value and message")
+
         async def handle(message: JsMessage) -> None:
-            result = function(self.decode(message.data), message)
-            if inspect.isawaitable(result):
-                await result
+            await finish(function(self.decode(message.data), message))
 
         handle.__name__ = getattr(function, "__name__", handle.__name__)
         handle.__doc__ = function.__doc__

@@ -6,9 +6,8 @@ Owns that task. The watcher reads the entries.
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
@@ -16,6 +15,7 @@ from natsproto._async_hints import AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.readers import EndWaiters
+from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 
 E = TypeVar("E")
@@ -66,11 +66,8 @@ class WatchCallback(AwaitHint, Generic[E]):
 
     _unused_warning = "watch(cb=...) was never awaited or entered"
 
-    def __init__(
-        self, watcher: Watcher[E], callback: Callable[[E], Awaitable[object] | object], connection: Connection
-    ) -> None:
-        if not callable(callback):
-            raise TypeError(f"cb must be callable with one entry, not {type(callback).__name__}")
+    def __init__(self, watcher: Watcher[E], callback: Callable[[E], HandlerResult], connection: Connection) -> None:
+        check_handler("cb", callback, "entry")
         self._watcher, self._callback, self._connection = watcher, callback, connection
         self._called = asyncio.Event()
         self._busy = False
@@ -172,9 +169,7 @@ class WatchCallback(AwaitHint, Generic[E]):
 
     async def _call(self, entry: E) -> None:
         try:
-            result = self._callback(entry)
-            if inspect.isawaitable(result):
-                await result
+            await finish(self._callback(entry))
         except Exception as exc:
             where = f"callback of {self._watcher.what}"
             log.error("%s failed: %r", where, exc, exc_info=exc)

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
+from natsproto._handlers import HandlerResult
 from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -58,7 +59,7 @@ async def tracing(message: Message, call: Call) -> None:
     await _default().tracing(message, call)
 
 
-def process(handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
+def process(handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
     """Decorate a handler (def or async def) with the middleware ``tracing``."""
     return _default().process(handler)
 

@@ -11,6 +11,7 @@ from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 
 from natsproto._client import DEFAULT_RUNTIME, Connecting, options_for
+from natsproto._handlers import HandlerResult
 from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
 from natsproto.middleware import Call, with_middleware
@@ -84,6 +85,6 @@ class Telemetry:
         ).active() as operation:
             yield operation.span
 
-    def process(self, handler: Callable[[M], Awaitable[object] | object]) -> Callable[[M], Awaitable[None]]:
+    def process(self, handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
         """See the function of the same name in ``natsproto.otel``."""
         return with_middleware(handler, self.tracing)

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import inspect
 import json
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from types import MappingProxyType
 from typing import TypeAlias
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -56,7 +56,7 @@ class Request(Message):
         await self.respond(payload, headers=with_error(headers, code, description))
 
 
-Handler: TypeAlias = Callable[[Request], Awaitable[object] | object]
+Handler: TypeAlias = Callable[[Request], HandlerResult]
 StatsHandler: TypeAlias = Callable[["Endpoint"], object]
 
 
@@ -188,9 +188,7 @@ class Endpoint:
         self._requests += 1
         began = perf_counter_ns()  # not the loop's clock, whose steps are a millisecond on uvloop
         try:
-            result = self._handler(request)
-            if result is not None and inspect.isawaitable(result):
-                await result
+            await finish(self._handler(request))
         except ServiceError as exc:
             await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):

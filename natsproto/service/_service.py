@@ -19,6 +19,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
 from natsproto._durations import seconds
+from natsproto._handlers import check_handler
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -123,8 +124,7 @@ class Group:
         """
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
-        if not callable(handler):
-            raise TypeError(f"handler must be a callable that takes one request, not {type(handler).__name__}")
+        check_handler("handler", handler, "request")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
         return self._root()._add(

@@ -15,6 +15,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from natsproto import service
+from natsproto._handlers import check_handler, check_result
 from natsproto.errors import ConnectionClosed
 from natsproto.service import CONCURRENCY, INHERITED
 from natsproto.sync._portal import Portal
@@ -98,6 +99,7 @@ class HandlerThreads:
         """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
         if not callable(function) or inspect.iscoroutinefunction(function):
             raise TypeError("handler must be a plain function of one request; async def needs the async client")
+        check_handler("handler", function, "request")
 
         async def handle(request: service.Request) -> None:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -114,7 +116,7 @@ class HandlerThreads:
         self._idents.add(threading.get_ident())
         error: Exception | None = None
         try:
-            function(request)
+            check_result(function(request))
         except Exception as exc:
             error = exc
         except BaseException as exc:  # sys.exit() in a thread must not end the event loop

@@ -365,11 +365,9 @@ async def test_pedantic_server_refuses_what_it_would_adapt(jetstream: JetStream)
         await jetstream.create_stream(config, pedantic=True)
     stream = await jetstream.create_stream(config)
     assert stream.cached_info.config.duplicate_window == 60
-    await stream.create_consumer(name="c", inactive_threshold=30, backoff=[1, 2], ack_wait=5, max_deliver=3)
+    await stream.create_consumer("c", backoff=[1, 2], ack_wait=5, max_deliver=3)
     with pytest.raises(errors.BadRequest, match="pedantic"):
-        await stream.create_consumer(
-            name="d", inactive_threshold=30, backoff=[1, 2], ack_wait=5, max_deliver=3, pedantic=True
-        )
+        await stream.create_consumer("d", backoff=[1, 2], ack_wait=5, max_deliver=3, pedantic=True)
 
 
 async def test_account_info_counts_and_limits(jetstream: JetStream) -> None:
@@ -652,9 +650,7 @@ async def test_prefix_of_another_account() -> None:
         assert (await stream.get_message(1)).data == b"1"
         assert [message.data async for message in stream.get_batch()] == [b"1"]
         assert [message.data async for message in stream.get_last_messages(["s.>"])] == [b"1"]
-        consumer = await stream.create_consumer(
-            name="c", inactive_threshold=30, filter_subject="s.*", ack_policy="none"
-        )
+        consumer = await stream.create_consumer("c", filter_subject="s.*", ack_policy="none")
         assert [message.data for message in await consumer.fetch(1, timeout=20)] == [b"1"]
         await promptly(guest.jetstream(timeout=LONG).account_info(), errors.JetStreamNotEnabled, "JetStream")
 
@@ -743,18 +739,16 @@ async def test_permissions_of_filters_with_wildcards(
     await fill(owner._connection, "s.eu.1", "s.us.1", "s.eu.2")  # type: ignore[arg-type]
     stream = await guest.stream("S", bind=True)
     for filter_subject in ("s.eu.*", "s.eu.>"):
-        consumer = await stream.create_consumer(
-            name="c", inactive_threshold=30, filter_subject=filter_subject, ack_policy="none"
-        )
+        consumer = await stream.create_consumer("c", filter_subject=filter_subject, ack_policy="none")
         assert [message.data for message in await consumer.fetch(2, timeout=20)] == [b"1", b"3"]
         await (await owner.stream("S")).delete_consumer("c")
     for other in ("s.*.1", "s.>", ">"):
         await promptly(
-            stream.create_consumer(name="c", inactive_threshold=30, filter_subject=other),
+            stream.create_consumer("c", filter_subject=other),
             errors.PermissionDenied,
             r"CREATE\.S\.c\.",
         )
-    await promptly(stream.create_consumer(name="c", inactive_threshold=30), errors.PermissionDenied, r"CREATE\.S\.c'")
+    await promptly(stream.create_consumer("c"), errors.PermissionDenied, r"CREATE\.S\.c'")
 
 
 async def test_request_demands_the_api_level_of_its_config(jetstream: JetStream, nats_client: Client) -> None:
@@ -763,8 +757,8 @@ async def test_request_demands_the_api_level_of_its_config(jetstream: JetStream,
         await memory_stream(jetstream, "B", allow_msg_ttl=True)
         await memory_stream(jetstream, "C", allow_atomic=True, allow_msg_ttl=True)
         await memory_stream(jetstream, "D", allow_batched=True)
-        await stream.create_consumer(name="a", inactive_threshold=30)
-        await stream.create_consumer(name="b", inactive_threshold=30, priority_groups=["g"], priority_policy="overflow")
+        await stream.create_consumer("a")
+        await stream.create_consumer("b", priority_groups=["g"], priority_policy="overflow")
         asked = [(await requests.next(timeout=20)) for _ in range(6)]
     demanded = [request.headers.get("Nats-Required-Api-Level") for request in asked]
     assert demanded == [None, "1", "2", "4", None, "1"]

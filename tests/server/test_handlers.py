@@ -83,7 +83,7 @@ async def test_callback_error_is_reported(
         handler = kind(error)
         handled = 0
 
-        def counting(message: Message) -> Awaitable[object] | object:
+        def counting(message: Message) -> Awaitable[object] | None:
             nonlocal handled
             handled += 1
             return handler(message)
@@ -242,7 +242,7 @@ class AsyncCall:
 
 @pytest.mark.parametrize("kind", ["async def", "partial", "object", "lambda", "future"])
 @pytest.mark.parametrize(
-    ("work", "told"),
+    ("work", "reported"),
     [
         (_times_out, ["timed out"]),
         (_groups_tasks, ["a task", "grouped"]),

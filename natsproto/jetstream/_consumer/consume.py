@@ -10,7 +10,7 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Generator, Hashable, Sequence
 from types import TracebackType
 from typing import Literal, TypeAlias, cast
 
@@ -19,6 +19,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.readers import EndWaiters
 from natsproto._durations import positive_seconds
+from natsproto._handlers import HandlerResult, check_handler, check_result, finish, is_async_callable
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
@@ -40,7 +41,7 @@ MAX_MESSAGES_PER_TURN = 256
 MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
 
-Handler: TypeAlias = Callable[[JsMessage], Awaitable[object] | object]
+Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 OnSuccess: TypeAlias = Literal["ack", "ack_sync", "nothing"]
 OnError: TypeAlias = Literal["nak", "term", "nothing"]
 NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
@@ -93,8 +94,7 @@ class HandlerTasks:
     def __init__(
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
     ) -> None:
-        if not callable(handler):
-            raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
+        check_handler("handler", handler, "message")
         self.handled = self.failed = self.in_progress = 0
         self.is_stopping = False
         self.key_error: Exception | None = None
@@ -103,10 +103,7 @@ class HandlerTasks:
         """The calls that wait for the end."""
         self._connection, self._description = connection, what
         self._messages, self._handler, self._options = messages, handler, options
-        is_async = inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
-            getattr(handler, "__call__", None)  # noqa: B004  # a callable object with an async __call__
-        )
-        self._is_plain = is_async and options.keep_alive is False
+        self._is_plain = is_async_callable(handler) and options.keep_alive is False
         self._key_queues: list[deque[JsMessage]] = [deque() for _ in range(options.concurrency)] if options.key else []
         messages.buffer.add_queues(self._key_queues)
 
@@ -174,13 +171,14 @@ class HandlerTasks:
         options = self._options
         try:
             if self._is_plain:  # as nearly always; every coroutine less is 0.2 µs less
-                await self._handler(message)  # type: ignore[misc]  # awaitable, as found out before
+                if (result := await self._handler(message)) is not None:  # type: ignore[misc]  # it is async
+                    check_result(result)
             elif options.keep_alive is False:
-                await self._call(message)
+                await finish(self._handler(message))
             else:
                 interval = None if options.keep_alive is True else options.keep_alive
                 async with message.keep_alive(interval):
-                    await self._call(message)
+                    await finish(self._handler(message))
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:
@@ -199,11 +197,6 @@ class HandlerTasks:
                     await message.ack_sync()
             except NatsError as exc:
                 self._on_ack_failed(options.on_success, exc)
-
-    async def _call(self, message: JsMessage) -> None:
-        result = self._handler(message)
-        if result is not None and inspect.isawaitable(result):
-            await result
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1

@@ -7,7 +7,6 @@ computes the partitions of each member from the configuration, so members do not
 from __future__ import annotations
 
 import asyncio
-import inspect
 import random
 from collections.abc import Generator
 from types import TracebackType
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from natsproto._async_hints import AwaitHint
 from natsproto._core.readers import EndWaiters
+from natsproto._handlers import check_handler, finish
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -63,8 +63,7 @@ class MemberHandler:
     prefetch: int | None
 
     def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
-        if not callable(handler):
-            raise TypeError(f"handler must be callable with one message, not {type(handler).__name__}")
+        check_handler("handler", handler, "message")
         if prefetch is not None and prefetch < 1:
             raise ConfigError("prefetch", prefetch, "must be at least 1")
         self.handler, self.options, self.prefetch = handler, options, prefetch
@@ -92,9 +91,7 @@ class MemberHandler:
         if pin := message.headers.last("Nats-Pin-Id"):
             self.pin = pin
         message.subject = message.subject.partition(".")[2]  # the partition is no part of the user's subject
-        result = self.handler(message)
-        if inspect.isawaitable(result):
-            await result
+        await finish(self.handler(message))
 
 
 class Member(AwaitHint):

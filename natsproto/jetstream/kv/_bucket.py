@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing
 from datetime import UTC, datetime
 from types import TracebackType
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
+from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, explain_missing
 from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
@@ -187,7 +188,8 @@ class KeyValue(Generic[V]):
         WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. TypeError
         for None. Otherwise as ``put``.
         """
-        _check_given(revision)
+        if revision is None:
+            raise _no_revision()
         bucket = self._bucket
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         return await bucket.write(key, bucket.subjects.encode_value(value), None, args, revision, timeout)
@@ -249,7 +251,7 @@ class KeyValue(Generic[V]):
     def watch(
         self,
         *keys: str,
-        cb: Callable[[KeyValueEntry[V]], Awaitable[object] | object],
+        cb: Callable[[KeyValueEntry[V]], HandlerResult],
         include_history: bool = False,
         ignore_deletes: bool = False,
         updates_only: bool = False,
@@ -260,7 +262,7 @@ class KeyValue(Generic[V]):
     def watch(
         self,
         *keys: str,
-        cb: Callable[[KeyValueEntry[V]], Awaitable[object] | object] | None = None,
+        cb: Callable[[KeyValueEntry[V]], HandlerResult] | None = None,
         include_history: bool = False,
         ignore_deletes: bool = False,
         updates_only: bool = False,
@@ -481,10 +483,8 @@ class KeyValueStatus(Value):
         return self.config.metadata
 
 
-def _check_given(revision: int | None) -> None:
-    """Refuse None as the revision of an update, which would write without comparing."""
-    if revision is None:
-        raise TypeError("revision must be an int, not None (0: the key has no value yet); put writes without comparing")
+def _no_revision() -> TypeError:
+    return TypeError("revision must be an int, not None (0: the key has no value yet); put writes without comparing")
 
 
 # ---------------------------------------------------------------- atomic writes
@@ -528,7 +528,8 @@ class KeyValueBatch(Generic[V]):
 
     async def update(self, key: str, value: V, revision: int) -> None:
         """Write a value if ``revision`` is the key's last one at the commit. TypeError for None."""
-        _check_given(revision)
+        if revision is None:
+            raise _no_revision()
         await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:

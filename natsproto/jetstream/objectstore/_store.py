@@ -7,13 +7,14 @@ reads it, ``_index`` changes infos.
 from __future__ import annotations
 
 import os
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
+from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import OBJECT_STORE, explain_missing
 from natsproto._value import Value
 from natsproto.errors import (
@@ -272,7 +273,7 @@ class ObjectStore:
     def watch(
         self,
         *,
-        cb: Callable[[ObjectInfo], Awaitable[object] | object],
+        cb: Callable[[ObjectInfo], HandlerResult],
         ignore_deletes: bool = False,
         updates_only: bool = False,
     ) -> WatchCallback[ObjectInfo]: ...
@@ -280,7 +281,7 @@ class ObjectStore:
     def watch(
         self,
         *,
-        cb: Callable[[ObjectInfo], Awaitable[object] | object] | None = None,
+        cb: Callable[[ObjectInfo], HandlerResult] | None = None,
         ignore_deletes: bool = False,
         updates_only: bool = False,
     ) -> ObjectWatcher | WatchCallback[ObjectInfo]:

@@ -1,0 +1,65 @@
+"""Handlers: the callables that programs register for messages, requests and the entries of a watch.
+
+Owns what may be a handler, and what its result may be. One that does nothing when it is called, such as a generator
+function, must not pass for one that has handled its message.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
+from functools import partial
+from types import CodeType
+from typing import TypeAlias
+
+HandlerResult: TypeAlias = Awaitable[object] | None
+"""The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
+
+
+def check_handler(name: str, handler: object, argument: str) -> None:
+    """TypeError for an object that cannot be called with one argument, and for a generator function."""
+    if not callable(handler):
+        raise TypeError(f"{name} must be callable with one {argument}, not {type(handler).__name__}")
+    if _is_generator_function(handler) or _is_generator_function(type(handler).__call__):
+        raise TypeError(f"{name} is a generator function, which does nothing when it is called: remove its yield")
+
+
+def is_async_callable(handler: object) -> bool:
+    """True for an ``async def``, or an object with an async ``__call__``: every result must be awaited."""
+    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
+        getattr(type(handler), "__call__", None)  # noqa: B004
+    )
+
+
+def awaitable_of(result: object) -> Awaitable[object] | None:
+    """Return the result of a handler if it has to be awaited. TypeError as in ``check_result``."""
+    if inspect.isawaitable(result):
+        return result
+    check_result(result)
+    return None
+
+
+def check_result(result: object) -> None:
+    """TypeError for the final result of a handler that should have been awaited, iterated or called."""
+    if isinstance(result, Coroutine):
+        result.close()  # this error replaces the warning
+    elif not isinstance(result, (Generator, AsyncGenerator)) and not inspect.isroutine(result):
+        return
+    kind = type(result).__name__
+    raise TypeError(f"the handler returned an unused {kind}: await it, iterate it or call it in the handler")
+
+
+async def finish(result: object) -> None:
+    """Await the result of a handler if it has to be awaited. TypeError as in ``check_result``."""
+    if (awaitable := awaitable_of(result)) is not None:
+        check_result(await awaitable)
+
+
+def _is_generator_function(function: object) -> bool:
+    """True for a function with ``yield``, except one that ``types.coroutine`` has made awaitable."""
+    if inspect.isgeneratorfunction(function):
+        while isinstance(function, partial):
+            function = function.func
+        code: CodeType | None = getattr(function, "__code__", None)
+        return code is None or not code.co_flags & inspect.CO_ITERABLE_COROUTINE
+    return inspect.isasyncgenfunction(function)

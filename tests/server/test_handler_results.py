@@ -1,0 +1,234 @@
+"""A handler that would do nothing is refused, or fails: a generator function, a result that nobody awaits."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import AsyncGenerator, Callable, Generator
+from functools import partial
+from typing import Any
+from unittest.mock import AsyncMock, MagicMock, Mock
+
+import pytest
+
+import natsproto
+from natsproto import Client, Message, sync
+from natsproto._core.events import HandlerFailed
+from natsproto.jetstream import JetStream
+from natsproto.middleware import Call, with_middleware
+from natsproto.retry import Retry, RetryPolicy
+from natsproto.testing import Server
+from tests.faults.helpers import EventRecorder
+from tests.jetstream.reading import make
+
+Bad = Callable[..., Any]
+
+
+def generator(message: object, *more: object) -> Generator[object]:
+    yield message
+
+
+async def async_generator(message: object, *more: object) -> AsyncGenerator[object]:
+    yield message
+
+
+async def coroutine(message: object = None, *more: object) -> None:
+    await asyncio.sleep(0)
+
+
+class Object:
+    def __call__(self, message: object, *more: object) -> Generator[object]:
+        yield message
+
+    def method(self, message: object, *more: object) -> Generator[object]:
+        yield message
+
+
+async def forgets_to_await(message: object, *more: object) -> object:
+    return coroutine(message)
+
+
+async def forgets_to_iterate(message: object, *more: object) -> object:
+    return generator(message)
+
+
+async def forgets_to_call(message: object, *more: object) -> object:
+    return coroutine
+
+
+REFUSED: dict[str, Bad] = {
+    "generator": generator,
+    "async generator": async_generator,
+    "partial": partial(generator),
+    "object": Object(),
+    "method": Object().method,
+}
+FAILS: dict[str, Bad] = {
+    "generator": lambda *given: generator(*given),
+    "async_generator": lambda *given: async_generator(*given),
+    "function": lambda *given: coroutine,
+    "method": lambda *given: Object().method,
+    "builtin_function_or_method": lambda *given: print,
+    "coroutine, awaited": forgets_to_await,
+    "generator, awaited": forgets_to_iterate,
+    "function, awaited": forgets_to_call,
+    "coroutine, in an awaitable": lambda *given: forgets_to_await(*given),
+}
+
+
+def kind_of(name: str) -> str:
+    return f"the handler returned an unused {name.partition(',')[0]}: "
+
+
+@pytest.mark.parametrize("name", REFUSED)
+async def test_generator_function_is_refused(nats_client: Client, jetstream: JetStream, name: str) -> None:
+    bad = REFUSED[name]
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer("c")
+    kv = await jetstream.create_key_value(bucket="b")
+    store = await jetstream.create_object_store(bucket="o")
+    service = await nats_client.add_service(name="s", version="1.0.0")
+    typed = nats_client.typed(int)
+    registrations: list[Callable[[], object]] = [
+        lambda: nats_client.subscribe("a", cb=bad),
+        lambda: consumer.consume(bad),
+        lambda: stream.ordered_consumer().consume(bad),
+        lambda: kv.watch(cb=bad),
+        lambda: store.watch(cb=bad),
+        lambda: service.add_endpoint("e", bad),
+        lambda: service.endpoint("e")(bad),
+        lambda: with_middleware(bad),
+        lambda: with_middleware(print, bad),
+        lambda: typed.subscribe("a", cb=bad),
+        lambda: typed.handler(bad),
+        lambda: jetstream.typed(int).handler(bad),
+    ]
+    for register in registrations:
+        with pytest.raises(TypeError, match="is a generator function, which does nothing when it is called"):
+            register()
+
+
+@pytest.mark.parametrize("name", FAILS)
+async def test_unfinished_result_is_an_error_of_the_callback(nats_server: Server, name: str) -> None:
+    recorder = EventRecorder()
+    async with natsproto.connect(nats_server.url, on_event=recorder) as nc:
+        await nc.subscribe("a", cb=FAILS[name])
+        for _ in range(2):
+            await nc.publish("a")
+        await recorder.wait(HandlerFailed, 2)
+        for failure in recorder.of(HandlerFailed):
+            assert str(failure.error).startswith(kind_of(name))
+
+
+@pytest.mark.parametrize("keep_alive", [False, True])
+@pytest.mark.parametrize("name", FAILS)
+async def test_unfinished_result_naks_the_message(jetstream: JetStream, name: str, keep_alive: bool) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer("c", max_deliver=2)
+    errors: list[BaseException] = []
+    done = asyncio.Event()
+
+    def note(message: object, error: BaseException) -> None:
+        errors.append(error)
+        if len(errors) == 2:
+            done.set()
+
+    async with (
+        asyncio.timeout(10),
+        consumer.consume(FAILS[name], nak_delay=0, error_cb=note, keep_alive=keep_alive) as work,
+    ):
+        await done.wait()
+    assert (work.handled, work.failed) == (2, 2)
+    assert all(str(error).startswith(kind_of(name)) for error in errors)
+    assert (await consumer.info()).ack_floor.stream_seq == 0
+
+
+@pytest.mark.parametrize("name", FAILS)
+async def test_unfinished_result_is_a_failure_elsewhere(nats_server: Server, name: str) -> None:
+    bad, recorder = FAILS[name], EventRecorder()
+    async with natsproto.connect(nats_server.url, on_event=recorder) as nc:
+        js = nc.jetstream()
+        kv = await js.create_key_value(bucket="b")
+        async with kv.watch(cb=bad) as watch:
+            await kv.put("a", b"1")
+            await recorder.wait(HandlerFailed, 1)
+            await watch.stop()
+        service = await nc.add_service(name="s", version="1.0.0")
+        service.add_endpoint("e", bad)
+        reply = await nc.request("e")
+        assert reply.headers["Nats-Service-Error-Code"] == "500"
+        assert kind_of(name) in reply.headers["Nats-Service-Error"]
+        message = await (await (await make(js, 1)).create_consumer("c")).next()
+        for call in (
+            with_middleware(bad)(message),
+            nc.typed(bytes, codec=Plain()).handler(bad)(message),
+            js.typed(bytes, codec=Plain()).handler(bad)(message),
+        ):
+            with pytest.raises(TypeError, match=kind_of(name)):
+                await call
+        retry = Retry(js, RetryPolicy(dead_letter_subject="dead.letters"))
+        assert not await retry.handle(message, bad)
+
+
+class Plain:
+    def encode(self, value: object) -> bytes:
+        return bytes(value)  # type: ignore[call-overload,no-any-return]
+
+    def decode(self, payload: bytes, kind: object) -> Any:
+        return payload
+
+
+@types.coroutine
+def old_coroutine(message: object) -> Generator[None]:
+    yield
+
+
+class AsyncObject:
+    async def __call__(self, message: object) -> int:
+        return 1
+
+
+def task(message: object) -> asyncio.Task[None]:
+    return asyncio.create_task(coroutine())
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        Mock(),
+        MagicMock(),
+        AsyncMock(),
+        old_coroutine,
+        AsyncObject(),
+        task,
+        coroutine,
+        lambda message: 5,
+        partial(coroutine),
+    ],
+    ids=lambda handler: type(handler).__name__,
+)
+async def test_other_results_are_fine(jetstream: JetStream, handler: Callable[[Message], None]) -> None:
+    consumer = await (await make(jetstream, 3)).create_consumer("c")
+    async with asyncio.timeout(10):
+        work = consumer.consume(handler, stop_after=3)
+        async with work:
+            await work.wait()
+    assert (work.handled, work.failed) == (3, 0)
+
+
+async def test_middleware_with_yield_is_refused() -> None:
+    async def middleware(message: Message, call: Call) -> AsyncGenerator[None]:
+        yield
+
+    with pytest.raises(TypeError, match="middleware is a generator function"):
+        with_middleware(print, middleware)  # type: ignore[arg-type]
+
+
+def test_blocking_endpoint_has_the_same_rules(nats_server: Server) -> None:
+    with sync.connect(nats_server.url) as client:
+        service = client.add_service(name="s", version="1.0.0")
+        with pytest.raises(TypeError, match="is a generator function"):
+            service.add_endpoint("e", generator)
+        service.add_endpoint("f", lambda request: generator(request))
+        reply = client.request("f")
+        assert "the handler returned an unused generator" in reply.headers["Nats-Service-Error"]
