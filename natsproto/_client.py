@@ -12,7 +12,7 @@ from natsproto._async_hints import AwaitHint, items
 from natsproto._core.connection import Connection
 from natsproto._core.transport import dial
 from natsproto._core.wire import Runtime
-from natsproto._durations import seconds
+from natsproto._durations import positive_seconds
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
@@ -95,8 +95,10 @@ class Client(Connection):
         """
         from natsproto.health import check
 
-        wait = seconds("timeout", timeout)
-        context = self.jetstream(timeout=max(wait, 0.001)) if jetstream or stream is not None else None
+        if timeout is None:
+            raise ConfigError("timeout", None, "a health check always ends: give a number of seconds")
+        wait = positive_seconds("timeout", timeout)
+        context = self.jetstream(timeout=wait) if jetstream or stream is not None else None
         return await check(self, context, stream, consumer, wait)
 
     async def trace(
@@ -117,7 +119,9 @@ class Client(Connection):
         """
         from natsproto.tracing import trace
 
-        wait = seconds("timeout", timeout)
+        if timeout is None:
+            raise ConfigError("timeout", None, "a trace always ends: give a number of seconds")
+        wait = positive_seconds("timeout", timeout)
         return await trace(self, subject, payload, headers=headers, deliver=deliver, timeout=wait)
 
     def system(self) -> System:
@@ -190,15 +194,15 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        timeout: float | timedelta = 2.0,
+        timeout: float | timedelta | None = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceInfo]:
         """Yield the description of every service instance of the account: all, those of a name, or one.
 
         Ends ``timeout`` seconds after the request, or when no further response comes for ``stall`` seconds (None: no
-        limit); at once without services. Unreadable responses are logged and skipped. Errors and cancelling are those
-        of ``request_many``; ConfigError for an id without a name.
+        limit; one of them must be set); at once without services. Unreadable responses are logged and skipped. Errors
+        and cancelling are those of ``request_many``; ConfigError for an id without a name.
         """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_info
@@ -211,7 +215,7 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        timeout: float | timedelta = 2.0,
+        timeout: float | timedelta | None = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServicePing]:
@@ -227,7 +231,7 @@ class Client(Connection):
         name: str | None = None,
         id: str | None = None,
         *,
-        timeout: float | timedelta = 2.0,
+        timeout: float | timedelta | None = 2.0,
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceStats]:

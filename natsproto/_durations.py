@@ -8,8 +8,22 @@ from __future__ import annotations
 
 import math
 from datetime import timedelta
+from enum import Enum
+from typing import Final
 
 from natsproto.errors import ConfigError
+
+NO_LIMIT_S: Final = 1e9
+"""Seconds for None as a timeout: 31 years, because neither uvloop nor servers take infinity."""
+
+
+class Default(Enum):
+    """The type of ``DEFAULT``, which stands for an argument that was left out where None means no limit."""
+
+    DEFAULT = "default"
+
+
+DEFAULT: Final = Default.DEFAULT
 
 
 def seconds(what: str, value: object) -> float:
@@ -42,3 +56,8 @@ def positive_seconds(what: str, value: object) -> float:
     if number == 0:
         raise ConfigError(what, number, "must be more than 0 seconds")
     return number
+
+
+def time_limit(what: str, value: object) -> float:
+    """The timeout of a call that waits for something to come: ``seconds``, and None for no limit."""
+    return NO_LIMIT_S if value is None else seconds(what, value)

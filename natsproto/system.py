@@ -43,7 +43,8 @@ class SystemReply(Value):
 class System:
     """Queries the servers' monitoring data. Created by ``Client.system``.
 
-    ``timeout`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds.
+    ``timeout`` is the time for responses in seconds; waiting ends earlier when none arrives for ``stall`` seconds. None
+    is no limit; one of them must be set.
     ``filters`` are the request's fields as the server documents them (``limit``, ``account`` …).
     """
 
@@ -56,7 +57,7 @@ class System:
         /,
         kind: ServerKind = "STATSZ",
         *,
-        timeout: float | timedelta = 2.0,
+        timeout: float | timedelta | None = 2.0,
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
@@ -90,7 +91,7 @@ class System:
         account: str,
         kind: AccountKind = "INFO",
         *,
-        timeout: float | timedelta = 2.0,
+        timeout: float | timedelta | None = 2.0,
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:

@@ -17,6 +17,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.handler import Handler
 from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import HandlerResult, check_handler, check_result
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
@@ -122,7 +123,7 @@ class Typed(Generic[T, R]):
         subject: str,
         value: T,
         *,
-        timeout: float | timedelta | None = None,
+        timeout: float | timedelta | Default | None = DEFAULT,
         stall: float | timedelta | None = None,
         max_messages: int | None = None,
         sentinel: Sentinel | None = None,

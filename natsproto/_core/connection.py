@@ -23,7 +23,7 @@ from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
 from natsproto._core.wire import Runtime, nuid, random_bits
-from natsproto._durations import positive_seconds, seconds
+from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handlers import check_handler
 from natsproto._options import Options
 from natsproto._value import Value
@@ -379,7 +379,7 @@ class Connection:
         subject: str,
         payload: Payload = b"",
         *,
-        timeout: float | timedelta | None = None,
+        timeout: float | timedelta | Default | None = DEFAULT,
         stall: float | timedelta | None = None,
         max_messages: int | None = None,
         sentinel: Sentinel | None = None,
@@ -387,27 +387,28 @@ class Connection:
     ) -> AsyncGenerator[Message]:
         """Publish a message and yield every reply until the first of these (ADR-47):
 
-        * ``timeout`` seconds have passed since the request (default: the option ``request_timeout``, 5 s).
-        * ``stall`` seconds have passed without another reply after the first (None and 0: no limit).
+        * ``timeout`` seconds have passed since the request (default: the option ``request_timeout``; None: no limit).
+        * ``stall`` seconds have passed without another reply after the first, or without a timeout after the request.
         * ``max_messages`` replies have come.
         * ``sentinel`` has returned True for a reply ("empty": a reply without payload has come).
         * A status of the server has come instead of a reply.
 
         Replies that came within ``timeout`` are yielded even to a slow reader, whose own time does not count for
-        ``stall``. The reply that meets ``sentinel`` is not yielded; a status is, as the last reply. Getting no reply at
-        all is not an error.
+        ``stall``. The reply that meets ``sentinel`` is not yielded; a status is. Getting no reply is not an error.
 
         The request is sent when the first reply is awaited. NoResponders at once when the subject has no subscribers;
         PermissionDenied when the server rejects the subject; ConnectionLost after the received replies when the
         connection breaks (unless ``fail_requests_on_disconnect`` is off); RequestTimeout when the request could not be
-        sent; SlowConsumer after the received replies when more arrive than the pending limits of the options hold;
-        ConnectionClosed; and the errors of ``publish``; bad arguments raise at the call. Cancelling, or leaving the
-        loop, ends the subscription for replies: at once under ``contextlib.aclosing``, else in the next turn of the
-        event loop.
+        sent; SlowConsumer after the received replies when more arrive than the pending limits hold; ConnectionClosed;
+        and the errors of ``publish``; bad arguments raise at the call. Cancelling, or leaving the loop, ends receiving:
+        at once under ``contextlib.aclosing``, else in the next turn of the event loop.
         """
-        options = self._options
-        wait = options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
-        pause = 0.0 if stall is None else seconds("stall", stall)
+        wait = self._options.request_timeout if timeout is DEFAULT else timeout
+        if wait is not None:
+            wait = positive_seconds("timeout", wait)
+        elif stall is None and max_messages is None and sentinel is None:
+            raise ConfigError("timeout", None, "needs stall, max_messages or sentinel, which then end the replies")
+        pause = None if stall is None else positive_seconds("stall", stall)
         check_max_messages(max_messages)
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
             raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
@@ -423,9 +424,7 @@ class Connection:
                 self._control_lines.message_line(encoded_subject, inbox.encode(), block, len(payload)), payload
             )
 
-        request = RequestMany(
-            self._engine, subject, timeout=wait, stall=pause, max_messages=max_messages, sentinel=sentinel
-        )
+        request = RequestMany(self._engine, subject, wait, pause, max_messages, sentinel)
         return request.replies(open_inbox, send)
 
     # ---------------------------------------------------------------- subscribing
@@ -549,20 +548,20 @@ class Connection:
 
     # ---------------------------------------------------------------- ending
 
-    async def drain(self, timeout: float | timedelta | None = None) -> None:
+    async def drain(self, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """End subscriptions, consumers and watches, handle the received messages, send the waiting ones, then close.
 
-        ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s); then DrainTimeout lists the unfinished
-        work. It waits for callbacks, handlers of ``consume``, running ``async for`` loops and an asynchronous
-        ``on_event``; it does not wait for the messages of a ``fetch``. At the timeout, and when cancelled, handlers of
-        ``consume`` are cancelled and their messages returned to the server. The client is closed in any case.
+        ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s; None: no limit); then DrainTimeout lists
+        the unfinished work. It waits for callbacks, handlers of ``consume``, running ``async for`` loops and an
+        asynchronous ``on_event``; it does not wait for the messages of a ``fetch``. At the timeout, and when cancelled,
+        handlers of ``consume`` are cancelled and their messages returned to the server. The client is closed in any
+        case.
 
         It does not wait for the handler or loop that calls it, nor for others that drain. There, use ``timeout`` and
         not ``asyncio.wait_for``, which makes another task of it on Python 3.11.
         """
-        await self._engine.drain(
-            self._options.drain_timeout if timeout is None else positive_seconds("timeout", timeout)
-        )
+        wait = self._options.drain_timeout if timeout is DEFAULT else timeout
+        await self._engine.drain(NO_LIMIT_S if wait is None else positive_seconds("timeout", wait))
 
     async def close(self) -> None:
         """Close the client: pending requests end with ConnectionClosed, readers end, callbacks stop.

@@ -29,24 +29,23 @@ Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
 class RequestMany:
     """The replies to one request.
 
-    Replies are accepted for ``timeout`` seconds after the request. ``stall`` is the longest wait in seconds for
-    another reply after the first, 0 for no limit.
+    Replies are accepted for ``timeout`` seconds after the request (None: no limit). ``stall`` is the longest wait in
+    seconds for another reply after the first (None: no limit); without a timeout, for the first reply too.
     """
 
     def __init__(
         self,
         engine: Engine,
         subject: str,
-        *,
-        timeout: float,
-        stall: float,
+        timeout: float | None,
+        stall: float | None,
         max_messages: int | None,
         sentinel: Sentinel | None,
     ) -> None:
         self._engine = engine
         self._subject = subject
         self._timeout = timeout
-        self._stall = stall or None
+        self._stall = stall
         self._max_messages = max_messages
         self._is_last = _is_empty if sentinel == "empty" else sentinel
         self._is_over = False
@@ -60,16 +59,17 @@ class RequestMany:
             await engine.outbox.wait_writable()
         inbox = self._inbox = subscribe()
         # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
-        timer = asyncio.get_running_loop().call_later(self._timeout, self._end)
+        timer = None if self._timeout is None else asyncio.get_running_loop().call_later(self._timeout, self._end)
         unlisten = engine.event_bus.listen(self._on_event)
         count = 0
         try:
             ask(inbox.subject)
             while True:
                 try:
-                    message = await inbox.next(self._stall if count else None)
-                except RequestTimeout:
-                    return  # stalled
+                    message = await inbox.next(self._stall if count or timer is None else None)
+                except RequestTimeout:  # stalled
+                    self._is_over = True
+                    break
                 except SubscriptionClosed:
                     break
                 if not message.data and message.has_headers and message.headers.status >= 200:
@@ -84,13 +84,14 @@ class RequestMany:
                 if count == self._max_messages:
                     return
         finally:
-            timer.cancel()
+            if timer is not None:
+                timer.cancel()
             unlisten()
             engine.registry.unsubscribe(inbox, None)
         if not self._is_over:
             raise engine.outbox.closed_error(f"request to {self._subject!r}")
         if not count and engine.session is None:
-            raise RequestTimeout(f"request to {self._subject!r}", self._timeout)  # it was never sent
+            raise RequestTimeout(f"request to {self._subject!r}", self._timeout or self._stall or 0.0)  # never sent
 
     def _end(self, error: NatsError | None = None) -> None:
         self._is_over = True

@@ -23,7 +23,7 @@ from natsproto._async_hints import AsyncForHint
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.instrumentation import Instrumentation, ReaderInfo, ReportedIterator
 from natsproto._core.notifier import Notifier
-from natsproto._durations import seconds
+from natsproto._durations import seconds, time_limit
 from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
 from natsproto.errors import (
     ConfigError,
@@ -314,16 +314,16 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._close_reason is None:
             self._registry.unsubscribe(self, max_messages)
 
-    async def drain(self, timeout: float | timedelta = 30.0) -> None:
+    async def drain(self, timeout: float | timedelta | None = 30.0) -> None:
         """End the subscription without losing messages that the server has already sent.
 
         Returns when the callback has handled all of them (unless the callback itself calls ``drain``). Readers still
         get the remaining messages, and end after them.
 
-        RequestTimeout when the server does not confirm within ``timeout`` seconds, DrainTimeout when the callback takes
-        longer. In either case, and when cancelled, the subscription has ended.
+        RequestTimeout when the server does not confirm within ``timeout`` seconds (None: no limit), DrainTimeout when
+        the callback takes longer. In either case, and when cancelled, the subscription has ended.
         """
-        wait = seconds("timeout", timeout)
+        wait = time_limit("timeout", timeout)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + wait
         if self._close_reason is None:

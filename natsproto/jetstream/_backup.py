@@ -19,7 +19,7 @@ from typing import BinaryIO
 
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._core.subscription import Subscription
-from natsproto._durations import seconds
+from natsproto._durations import positive_seconds
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
@@ -264,7 +264,7 @@ class _TransferInbox:
         self.connection = api.connection
         self.operation = operation
         self.inbox = api.new_inbox()
-        self._timeout = api.timeout if timeout is None else seconds("timeout", timeout)
+        self._timeout = api.timeout if timeout is None else positive_seconds("timeout", timeout)
         self._error: NatsError | None = None
 
     async def __aenter__(self) -> _TransferInbox:

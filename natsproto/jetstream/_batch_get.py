@@ -14,7 +14,7 @@ from typing import cast
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
-from natsproto._durations import seconds
+from natsproto._durations import positive_seconds
 from natsproto.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -166,7 +166,7 @@ class BatchGet:
         self._since = since
         self._api, self._stream, self._cursor = api, stream, cursor
         self._can_get_single, self._direct, self._operation = can_get_single, direct, operation
-        self._timeout = seconds("timeout", api.timeout if timeout is None else timeout)
+        self._timeout = positive_seconds("timeout", api.timeout if timeout is None else timeout)
         self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
         self._reply = ""  # where the page in progress comes in; "" when none does
         self._needs_page = True  # whether the next page is to be asked for

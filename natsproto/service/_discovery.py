@@ -35,7 +35,7 @@ def request_services(
     name: str | None,
     id: str | None,
     *,
-    timeout: float | timedelta,
+    timeout: float | timedelta | None,
     stall: float | timedelta | None,
     prefix: str,
 ) -> AsyncGenerator[T]:

@@ -18,7 +18,7 @@ from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
-from natsproto._durations import seconds
+from natsproto._durations import time_limit
 from natsproto._handlers import check_handler
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
@@ -266,14 +266,14 @@ class Service(WarnIfUnused, Group):
 
     # ---------------------------------------------------------------- ending
 
-    async def stop(self, error: Exception | None = None, *, timeout: float | timedelta = 30.0) -> None:
+    async def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 30.0) -> None:
         """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
-        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists the unfinished requests;
-        RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
-        handler, it does not wait for that handler. While the service is stopping already, it only waits.
+        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds (None: no limit) lists unfinished
+        requests; RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has
+        stopped. In a handler, it does not wait for that handler. While the service is stopping already, it only waits.
         """
-        wait = seconds("timeout", timeout)
+        wait = time_limit("timeout", timeout)
         self._begun = True
         if self._is_stopping:
             await self.wait_stopped()

@@ -20,7 +20,7 @@ from natsproto import service
 from natsproto._core.connection import Stats
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike
-from natsproto._durations import seconds
+from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
@@ -220,11 +220,14 @@ class Client(SyncWrapper[client.Client]):
         """The current counters of the connection."""
         return self._connection().client.stats
 
-    def drain(self, timeout: float | timedelta | None = None) -> None:
+    def drain(self, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """End subscriptions, send buffered messages and close; see the async client. Does not wait for a handler that
         calls it.
         """
-        self._end(drain=True, timeout=None if timeout is None else seconds("timeout", timeout))
+        if timeout is DEFAULT:
+            self._end(drain=True)
+        else:
+            self._end(drain=True, timeout=NO_LIMIT_S if timeout is None else positive_seconds("timeout", timeout))
 
     def close(self) -> None:
         """Close the client. Messages already published get up to 2 seconds to be sent, and before that, locks that are
@@ -333,7 +336,7 @@ class _Process:
                 finally:
                     if drain:
                         portal.run(portal.threads.stop_waiting_for, threading.current_thread())
-                        portal.call(connected.drain, timeout)
+                        portal.call(connected.drain, DEFAULT if timeout is None else timeout)
                     else:
                         portal.call(connected.close)
         except ConnectionClosed:

@@ -192,7 +192,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 
     def next(
         self,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         *,
         priority_group: str = "",
         min_pending: int = 0,
@@ -200,7 +200,8 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         priority: int = 0,
         acking: JsMessage | None = None,
     ) -> JsMessage:
-        """Pull one message. RequestTimeout when none arrived within ``timeout`` seconds (0: when there is none now).
+        """Pull one message. RequestTimeout when none arrived within ``timeout`` seconds (0: when there is none now;
+        None: no limit).
 
         ``acking`` is a message of this consumer that is acknowledged in the same round trip; see the async client. An
         interrupt loses nothing: a message that has just arrived goes to the next reader of this handle.
@@ -269,7 +270,7 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
         """The stream sequence of the last message received, 0 before the first."""
         return self._inner.last_seq
 
-    def next(self, timeout: Duration = 5.0) -> JsMessage:
+    def next(self, timeout: Duration | None = 5.0) -> JsMessage:
         """Return the next message. RequestTimeout when none arrived within ``timeout`` seconds; ConnectionClosed when
         the client is closed meanwhile. An interrupt loses nothing: a message that has just arrived is read next.
         """

@@ -55,7 +55,7 @@ async def test_stall_begins_after_first_reply() -> None:
         assert (got, took) == ([b"0", b"1", b"2"], 1.3)
         got, took = await all_of(nc.request_many("a", timeout=1.2, stall=0.2))
         assert (got, took) == ([b"0", b"1", b"2"], 1.2), "a stall never prolongs the wait"
-        assert (await all_of(nc.request_many("a", timeout=4, stall=0)))[1] == 4
+        assert (await all_of(nc.request_many("a", timeout=4)))[1] == 4
         assert (await all_of(nc.request_many("a", timeout=4, stall=9)))[1] == 4
 
 
@@ -225,9 +225,29 @@ async def test_a_client_that_ends_meanwhile_says_so(verb: str) -> None:
 
 
 @virtual_clock
+async def test_without_a_timeout_stall_or_count_ends() -> None:
+    async with scripted_network() as net:
+        nc = await net.connect()
+        await replies(net, nc, 50, 50.5)
+        assert await all_of(nc.request_many("a", timeout=None, stall=60)) == ([b"0", b"1"], 110.5)
+        assert await all_of(nc.request_many("a", timeout=None, max_messages=2)) == ([b"0", b"1"], 50.5)
+        assert await all_of(nc.request_many("a", timeout=None, stall=2)) == ([], 2), (
+            "a stall before the first reply too"
+        )
+
+
+@virtual_clock
 async def test_bad_arguments_are_refused_at_the_call() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        for wrong in ({"timeout": 0}, {"stall": -1}, {"max_messages": 0}, {"sentinel": "last"}, {"sentinel": 5}):
+        for wrong in (
+            {"timeout": 0},
+            {"timeout": None},
+            {"stall": -1},
+            {"stall": 0},
+            {"max_messages": 0},
+            {"sentinel": "last"},
+            {"sentinel": 5},
+        ):
             with pytest.raises(ConfigError, match=next(iter(wrong))):
                 nc.request_many("a", **wrong)

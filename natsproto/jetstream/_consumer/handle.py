@@ -12,7 +12,7 @@ from typing import Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
-from natsproto._durations import seconds
+from natsproto._durations import time_limit
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
@@ -153,7 +153,7 @@ class PullConsumer(Consumer):
         self,
         max_messages: int | None = None,
         *,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         no_wait: bool = False,
         heartbeat: Duration | None = None,
@@ -164,7 +164,8 @@ class PullConsumer(Consumer):
     ) -> Fetch:
         """Pull up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
 
-        The list is returned when it is full, or after ``timeout`` seconds with the received messages, possibly none.
+        The list is returned when it is full, or after ``timeout`` seconds (None: no limit) with the received messages,
+        possibly none.
         With ``no_wait`` (or a timeout of 0) it has the messages that are available now; ``fetch_available`` waits for
         at least one. ``max_bytes`` counts subject, ack subject, headers and payload; without ``max_messages`` it is the
         only limit. ``heartbeat`` (seconds, 0 for none, default 2 at most) is the interval of the server's heartbeats;
@@ -191,7 +192,7 @@ class PullConsumer(Consumer):
         self,
         max_messages: int | None = None,
         *,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
         priority_group: str = "",
@@ -217,7 +218,7 @@ class PullConsumer(Consumer):
         )
 
     def _fetch(
-        self, mode: PullMode, timeout: Duration, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
+        self, mode: PullMode, timeout: Duration | None, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
     ) -> Fetch:
         options = fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
@@ -225,7 +226,7 @@ class PullConsumer(Consumer):
 
     async def next(
         self,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         *,
         priority_group: str = "",
         min_pending: int = 0,
@@ -233,8 +234,8 @@ class PullConsumer(Consumer):
         priority: int = 0,
         acking: JsMessage | None = None,
     ) -> JsMessage:
-        """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now),
-        ConnectionClosed when the client is closed or drained meanwhile.
+        """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now;
+        None: no limit), ConnectionClosed when the client is closed or drained meanwhile.
 
         ``acking`` is a message of this consumer to acknowledge with the same command (AlreadyAcked when it was
         acknowledged).
@@ -371,12 +372,12 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
     return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
-def no_message_error(connection: Connection, what: str, timeout: Duration) -> NatsError:
+def no_message_error(connection: Connection, what: str, timeout: Duration | None) -> NatsError:
     """Return the error of ``next`` when no message arrived."""
     operation = f"next message of {what}"
     if connection.state in (State.DRAINING, State.CLOSED):
         return connection._outbox.closed_error(operation)
-    return RequestTimeout(operation, seconds("timeout", timeout))
+    return RequestTimeout(operation, time_limit("timeout", timeout))
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:

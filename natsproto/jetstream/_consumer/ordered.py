@@ -133,7 +133,7 @@ class OrderedConsumer:
         self,
         max_messages: int | None = None,
         *,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         no_wait: bool = False,
         heartbeat: Duration | None = None,
@@ -146,7 +146,7 @@ class OrderedConsumer:
         self,
         max_messages: int | None = None,
         *,
-        timeout: Duration = 5.0,
+        timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
     ) -> Fetch:
@@ -155,15 +155,15 @@ class OrderedConsumer:
             PullMode.AVAILABLE, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
         )
 
-    def _fetch(self, mode: PullMode, timeout: Duration, **arguments: Unpack[FetchArgs]) -> Fetch:
+    def _fetch(self, mode: PullMode, timeout: Duration | None, **arguments: Unpack[FetchArgs]) -> Fetch:
         if self._state.push:
             raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
         options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
         return Fetch(OrderedSource(self._state, options), self._state.put_back)
 
-    async def next(self, timeout: Duration = 5.0) -> JsMessage:
-        """Return the next message; RequestTimeout when none came within ``timeout`` seconds, ConnectionClosed when the
-        client is closed or drained meanwhile, SubscriptionClosed when this is stopped.
+    async def next(self, timeout: Duration | None = 5.0) -> JsMessage:
+        """Return the next message; RequestTimeout when none came within ``timeout`` seconds (None: no limit),
+        ConnectionClosed when the client is closed or drained meanwhile, SubscriptionClosed when this is stopped.
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:

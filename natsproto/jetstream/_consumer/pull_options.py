@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final, NamedTuple, TypedDict, Unpack
 
-from natsproto._durations import seconds
+from natsproto._durations import seconds, time_limit
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import INT64, Duration, Record, integer, text
 from natsproto.jetstream._config import check_priority_group
@@ -90,13 +90,13 @@ class FetchArgs(TypedDict, total=False):
 
 
 def fetch_options(
-    mode: PullMode, timeout: Duration, reply_timeout: float, **arguments: Unpack[FetchArgs]
+    mode: PullMode, timeout: Duration | None, reply_timeout: float, **arguments: Unpack[FetchArgs]
 ) -> PullOptions:
     """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``reply_timeout`` seconds
-    for the server's reply. ConfigError, TypeError.
+    for the server's reply; with None it has no limit. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
-        timeout = seconds("timeout", timeout)
+        timeout = time_limit("timeout", timeout)
     return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or reply_timeout, **arguments)
 
 

@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
 
 from natsproto._async_hints import items
-from natsproto._durations import seconds
+from natsproto._durations import positive_seconds, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, explain_missing
 from natsproto._value import Value
@@ -373,7 +373,7 @@ class KeyValue(Generic[V]):
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
-        timeout = None if timeout is None else seconds("timeout", timeout)
+        timeout = None if timeout is None else positive_seconds("timeout", timeout)
         found = watch(bucket, filters, meta_only=True)
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]

@@ -1,0 +1,83 @@
+"""Types for annotations, such as those of a program's own functions around natsproto. Names only.
+
+``HeadersLike`` and the like are what a call accepts; ``StreamArgs`` and the like the keyword arguments of a call that
+configures something, for ``**fields: Unpack[StreamArgs]``. The classes of natsproto are in their own modules.
+"""
+
+from natsproto._core.handler import Handler as MessageHandler
+from natsproto._core.request_many import Sentinel
+from natsproto._core.subscription import SlowPolicyLike
+from natsproto._durations import Default
+from natsproto._options import AuthSource, Dialer, OptionArgs, Secret
+from natsproto.jetstream._api_trace import TraceCallback
+from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import (
+    AckPolicyLike,
+    CompressionLike,
+    DeliverPolicyLike,
+    DiscardPolicyLike,
+    PersistModeLike,
+    PriorityPolicyLike,
+    ReplayPolicyLike,
+    RetentionPolicyLike,
+    StorageTypeLike,
+)
+from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
+from natsproto.jetstream._consumer.consume import NakDelay, OnError, OnSuccess
+from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
+from natsproto.jetstream._publish.schedule import ScheduleArgs
+from natsproto.jetstream._typed import OnInvalid
+from natsproto.jetstream.kv._entry import Ttl
+from natsproto.jetstream.objectstore._upload import ObjectContent
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.headers import HeadersLike
+from natsproto.service._endpoint import Handler as RequestHandler
+from natsproto.service._endpoint import StatsHandler
+from natsproto.service._service import QueueGroup
+from natsproto.system import AccountKind, ServerKind
+from natsproto.typed import TypedHandler
+
+__all__ = [
+    "AccountKind",
+    "AckPolicyLike",
+    "AuthSource",
+    "CompressionLike",
+    "ConsumerArgs",
+    "Default",
+    "DeliverPolicyLike",
+    "Dialer",
+    "DiscardPolicyLike",
+    "Duration",
+    "ExpectationArgs",
+    "HeadersLike",
+    "JsMessageHandler",
+    "KeyValueArgs",
+    "MessageArgs",
+    "MessageHandler",
+    "NakDelay",
+    "ObjectContent",
+    "ObjectStoreArgs",
+    "OnError",
+    "OnInvalid",
+    "OnSuccess",
+    "OptionArgs",
+    "Payload",
+    "PersistModeLike",
+    "PriorityPolicyLike",
+    "QueueGroup",
+    "ReplayPolicyLike",
+    "RequestHandler",
+    "RetentionPolicyLike",
+    "ScheduleArgs",
+    "Secret",
+    "Sentinel",
+    "ServerKind",
+    "SlowPolicyLike",
+    "StatsHandler",
+    "StorageTypeLike",
+    "StreamArgs",
+    "TraceCallback",
+    "Ttl",
+    "TypedHandler",
+]
