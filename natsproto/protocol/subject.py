@@ -31,10 +31,19 @@ def publish_subject(subject: str, what: str = "subject") -> bytes:
 
 
 def subscribe_subject(subject: str, what: str = "subject") -> bytes:
-    """Return the wire form of a valid subject for subscribing; ``*`` and a final ``>`` are wildcards."""
+    """Return the wire form of a valid subject for subscribing; ``*`` and a final ``>`` are wildcards.
+
+    A server takes ``orders*`` for a name, to which nobody publishes; it is refused.
+    """
     wire = _checked(subject, what)
-    if ">" in subject and ">" in subject.split(".")[:-1]:
-        raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
+    if ">" in subject or "*" in subject:
+        for token in (parts := subject.split(".")):
+            if len(token) > 1 and ("*" in token or ">" in token):
+                raise InvalidSubject(
+                    what, subject, f"a wildcard must be a whole token, between dots, which {token!r} is not"
+                )
+        if ">" in parts[:-1]:
+            raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
     return wire
 
 

@@ -13,6 +13,7 @@ import pytest
 from natsproto.errors import KeyDeleted
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv import Base64Keys
 from natsproto.testing import Server
 from tests.interop.node import Node, Program
 
@@ -103,6 +104,21 @@ async def test_we_read_what_nats_js_writes(nats_server: Server, jetstream: JetSt
     # The same bucket made by us: nothing differs but what nats.js (3.4) leaves out of ADR-8.
     ours, made = (await jetstream.update_key_value(status.config)).stream.cached_info.config, status.stream.config
     assert [f.name for f in fields(StreamConfig) if getattr(ours, f.name) != getattr(made, f.name)] == ["deny_delete"]
+
+
+KEYS = ["a", "ab", "abc", "with space.and:more", "user:1", "a???", "x.y.z"]
+
+
+async def test_base64_keys_are_those_of_nats_js(nats_server: Server, jetstream: JetStream, node: Node) -> None:
+    await node.run("codec.cjs", nats_server.url, "theirs", "write", *KEYS)
+    padded = await jetstream.key_value("theirs", key_codec=Base64Keys(padded=True))
+    for codec in (Base64Keys(), Base64Keys(padded=True)):  # both list what is there
+        kv = await jetstream.key_value("theirs", key_codec=codec)
+        assert [key async for key in kv.keys(">")] == KEYS
+    for key in KEYS:
+        assert (await padded.get(key)).value == key.encode()
+        await padded.put(key, b"ours")
+    assert await node.run("codec.cjs", nats_server.url, "theirs", "read", *KEYS) == ["ours"] * len(KEYS)
 
 
 async def printed_entries(program: Program) -> AsyncIterator[tuple[str, Any]]:

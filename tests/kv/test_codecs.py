@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -9,19 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproto import Client, Event
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream.kv import KeyValue, KeyValueNotice
 from natsproto.jetstream.kv._keys import (
     Base64Keys,
     KeyChain,
     KeyCodec,
     PathKeys,
+    SubjectKeys,
     check_key_filter,
     check_key_name,
     without_covered,
 )
 from natsproto.protocol.subject import matches
+
+
+async def all_keys(kv: KeyValue) -> list[str]:
+    return [key async for key in kv.keys(">")]
+
 
 _TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)
 _KEYS = st.lists(_TERM, min_size=1).map(".".join)
@@ -60,15 +69,100 @@ async def test_filters_go_through_the_codec(jetstream: JetStream) -> None:
         assert [entry.key async for entry in watcher.initial()] == ["users/bob/mail", "users/bob/phone"]
 
 
-async def test_foreign_key_harms_only_readers_of_its_name(jetstream: JetStream) -> None:
-    kv = await jetstream.create_key_value(bucket="b", key_codec=Base64Keys())
-    await (await jetstream.key_value("b")).put("=", b"foreign")
+async def test_unreadable_keys_are_left_out_and_reported(jetstream: JetStream, nats_client: Client) -> None:
+    kv = await jetstream.create_key_value("b", key_codec=Base64Keys())
+    plain = await jetstream.key_value("b")
+    events: list[Event] = []
+    nats_client.add_listener(events.append)
+    await plain.put("=", b"foreign")
     await kv.put("ours", b"1")
-    async with kv.watch() as watcher:
-        foreign, ours = [entry async for entry in watcher.initial()]
-        assert (foreign.value, ours.key) == (b"foreign", "ours")
-        with pytest.raises(InvalidPayload, match="key token '='"):
-            foreign.key  # noqa: B018
+    async with kv.watch() as watcher, kv.cache() as cache:
+        assert [entry.key async for entry in watcher.initial()] == ["ours"]
+        assert await all_keys(kv) == ["ours"]
+        assert dict(cache) == {"ours": b"1"}
+        assert list(await kv.get_many([">"])) == ["ours"]
+        await plain.put("Zg.x", b"foreign")
+        revision = await kv.put("more", b"2")
+        assert (await watcher.next(20)).key == "more"
+        await cache.wait_for(revision, timeout=20)
+        assert dict(cache) == {"ours": b"1", "more": b"2"}
+    told = [event for event in events if isinstance(event, KeyValueNotice)]
+    assert sorted(event.keys for event in told) == [("=",)] * 4 + [("Zg.x",)] * 2
+    assert "key token '='" in str(told[0].error)
+    assert {event.bucket for event in told} == {"b"}
+
+
+async def test_a_bucket_of_unreadable_keys_is_empty(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value("b", key_codec=Base64Keys())
+    await (await jetstream.key_value("b")).put("=", b"foreign")
+    async with kv.watch() as watcher, asyncio.timeout(20):
+        await watcher.ready()
+        assert [entry async for entry in watcher.initial()] == []
+    assert await all_keys(kv) == []
+    async with kv.cache() as cache:
+        assert not cache
+
+
+@pytest.mark.parametrize(
+    ("stored", "key"),
+    [
+        ("YQ", "a"),
+        ("YQ==", "a"),
+        ("YWI=.YWJj", "ab.abc"),
+        ("fn5-", "~~~"),
+        ("fn5+", "~~~"),
+        ("Pz8_", "???"),
+        ("Pz8/", "???"),
+    ],
+)
+def test_base64_keys_read_what_others_write(stored: str, key: str) -> None:
+    assert Base64Keys().decode(stored) == Base64Keys(padded=True).decode(stored) == key
+
+
+@pytest.mark.parametrize("stored", ["=", "YQ=", "YQ===", "Y", "YR", "YR==", "6Q==", "a b", "YQ=YQ"])
+def test_base64_keys_refuse_what_nobody_writes(stored: str) -> None:
+    with pytest.raises(InvalidPayload, match="key token"):
+        Base64Keys().decode(stored)
+
+
+def test_padded_base64_keys_are_those_of_nats_js() -> None:
+    codec = Base64Keys(padded=True)
+    assert codec.encode("ab.a???") == "YWI=.YT8/Pw=="
+    assert codec.encode_filter("a.*.>") == "YQ==.*.>"
+
+
+OLD_KEYS = ["user:1", "with@host", "größe", "a.b:c", "tilde~", "$x"]
+
+
+@pytest.mark.parametrize("direct", [True, False])
+async def test_keys_outside_adr_8_can_be_moved(jetstream: JetStream, nats_client: Client, direct: bool) -> None:
+    new = await jetstream.create_key_value("b")
+    for key in OLD_KEYS:
+        await nats_client.request(f"$KV.b.{key}", key.encode())
+        with pytest.raises(InvalidSubject):
+            await new.get(key)
+        with pytest.raises(InvalidSubject):
+            await new.delete(key)
+    old = await jetstream.key_value("b", key_codec=SubjectKeys())
+    assert await all_keys(old) == OLD_KEYS
+    assert [key async for key in old.keys("a.*", "user:1")] == ["user:1", "a.b:c"]
+    for key in OLD_KEYS:
+        entry = await old.get(key, direct=direct)
+        assert (entry.key, entry.value) == (key, key.encode())
+        assert [found.value for found in await old.history(key)] == [key.encode()]
+        await new.put(f"moved.{OLD_KEYS.index(key)}", entry.value)
+        await old.purge(key, revision=entry.revision)
+        with pytest.raises(KeyDeleted):
+            await old.get(key, direct=direct)
+    assert await all_keys(old) == [f"moved.{place}" for place in range(len(OLD_KEYS))]
+
+
+@pytest.mark.parametrize("key", ["", "a b", "a..b", ".a", "a*", "*", ">", "a\r\nb", "\ud800"])
+async def test_subject_keys_are_subjects(jetstream: JetStream, key: str) -> None:
+    kv = await jetstream.create_key_value("b", key_codec=SubjectKeys())
+    for call in (lambda: kv.get(key), lambda: kv.put(key, b"x"), lambda: kv.delete(key), lambda: kv.history(key)):
+        with pytest.raises(InvalidSubject):
+            await call()
 
 
 class FaultyKeys:

@@ -1,8 +1,8 @@
 """Key/value buckets on streams (ADR-8): ``js.create_key_value`` and ``js.key_value`` are the way in."""
 
 from natsproto.jetstream.kv._bucket import KeyValue, KeyValueBatch, KeyValueStatus
-from natsproto.jetstream.kv._entry import KeyValueEntry, Operation
-from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys
+from natsproto.jetstream.kv._entry import KeyValueEntry, KeyValueNotice, Operation
+from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys, SubjectKeys
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher
 
@@ -14,9 +14,11 @@ __all__ = [
     "KeyValueBatch",
     "KeyValueCache",
     "KeyValueEntry",
+    "KeyValueNotice",
     "KeyValueStatus",
     "KeyWatcher",
     "Lock",
     "Operation",
     "PathKeys",
+    "SubjectKeys",
 ]

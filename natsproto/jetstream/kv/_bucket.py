@@ -293,8 +293,9 @@ class KeyValue(Generic[V]):
     async def keys(self, *filters: str) -> AsyncGenerator[str]:
         """Yield every key that has a value and matches one of the filters, each once; without filters all keys.
 
-        The server filters and sends no values. In an outage it waits for the end. BucketNotFound. Cancelling, or
-        leaving the loop, ends it.
+        The server filters and sends no values. Keys that the key codec cannot decode are left out, and reported with a
+        KeyValueNotice event. In an outage it waits for the end. BucketNotFound. Cancelling, or leaving the loop, ends
+        it.
         """
         seen: set[str] = set()
         watcher = watch(self._bucket, filters, ignore_deletes=True, meta_only=True)
@@ -340,10 +341,13 @@ class KeyValue(Generic[V]):
             wanted, up_to_seq=up_to_revision, up_to_time=up_to_time, timeout=timeout
         )
         try:
-            entries = [KeyValueEntry(bucket.subjects, message) async for batch in found.batches() for message in batch]
+            messages = [message async for batch in found.batches() for message in batch]
         except UnsupportedByServer:
             await self.status(timeout=timeout)  # a bucket that is gone looks the same
             raise
+        if bucket.subjects.key_codec is not None:
+            messages = bucket.readable(messages)
+        entries = [KeyValueEntry(bucket.subjects, message) for message in messages]
         return {entry.key: entry for entry in entries if not entry.is_deleted}
 
     def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:

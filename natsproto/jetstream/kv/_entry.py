@@ -7,11 +7,13 @@ stream into errors of keys.
 
 from __future__ import annotations
 
+import logging
 from enum import StrEnum
 from functools import partial
 from itertools import count
-from typing import TYPE_CHECKING, Generic, Literal, cast
+from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
+from natsproto._core.events import Event
 from natsproto.errors import (
     BucketNotFound,
     InvalidPayload,
@@ -33,13 +35,14 @@ from natsproto.jetstream._publish.publish import Search, publish
 from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.kv._keys import BucketSubjects, V, check_key_name
+from natsproto.jetstream.kv._keys import BucketSubjects, V
 from natsproto.protocol.headers import Headers
 
 if TYPE_CHECKING:
     from natsproto.jetstream._message import JsMessage
     from natsproto.jetstream._timestamp import Timestamp
 
+M = TypeVar("M", "RawMessage", "JsMessage")
 Ttl = Duration | Literal["never"]
 
 OPERATION_HEADER = "KV-Operation"
@@ -216,6 +219,20 @@ def has_write_id(entry: KeyValueEntry[V], write_id: str) -> bool:
     return entry._message.headers.last(WRITE_ID_HEADER) == write_id
 
 
+class KeyValueNotice(Event):
+    """A watch, or a listing, of a bucket has left out entries: the key codec cannot decode their keys.
+
+    ``keys`` are the keys as stored, ``error`` is that of the first one.
+    """
+
+    bucket: str
+    keys: tuple[str, ...]
+    error: NatsError
+
+    level = logging.WARNING
+    line = "bucket %(bucket)r: entries left out, as their keys are unreadable: %(error)s"
+
+
 class BucketStream(Generic[V]):
     """The stream of a bucket for one handle: reads and writes the messages of keys."""
 
@@ -238,11 +255,12 @@ class BucketStream(Generic[V]):
     def last_get(self, key: str) -> LastGet:
         """Return the prepared direct get of a key's newest entry. InvalidSubject, TypeError."""
         subjects = self.subjects
-        encoded = key if subjects.key_codec is None else subjects.key_codec.encode(key)
+        encoded = key if subjects.key_codec is None else subjects.encode_key(key)
         try:
             return self._gets[encoded]
         except (KeyError, TypeError):  # TypeError for a key that is not hashable
-            get = LastGet(self.api, self.stream.name, subjects.read_prefix + check_key_name(encoded))
+            stored = subjects.encode_key(key) if subjects.key_codec is None else encoded
+            get = LastGet(self.api, self.stream.name, subjects.read_prefix + stored)
         if len(self._gets) >= MAX_CACHED_GETS:
             self._gets.clear()
         self._gets[encoded] = get
@@ -273,6 +291,18 @@ class BucketStream(Generic[V]):
         except NatsError:
             return None
         return 0 if entry is None else entry.revision
+
+    def readable(self, messages: list[M]) -> list[M]:
+        """Return the messages whose keys can be decoded, and report the others with an event."""
+        subjects = self.subjects
+        errors = [subjects.unreadable(message.subject) for message in messages]
+        first = next(filter(None, errors), None)
+        if first is None:
+            return messages
+        left_out = [message.subject for message, error in zip(messages, errors, strict=True) if error is not None]
+        keys = tuple(subject.removeprefix(subjects.read_prefix) for subject in left_out)
+        self.api.connection._emit(KeyValueNotice(bucket=self.bucket, keys=keys, error=first))
+        return [message for message, error in zip(messages, errors, strict=True) if error is None]
 
     # ---------------------------------------------------------------- writing
 

@@ -7,7 +7,7 @@ of writes, which differ for a mirror and for a bucket in another domain or accou
 from __future__ import annotations
 
 import re
-from base64 import urlsafe_b64decode, urlsafe_b64encode
+from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from copy import copy
 from functools import lru_cache, partial
@@ -18,6 +18,7 @@ from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
 from natsproto.jetstream._config import KV_STREAM, KV_SUBJECTS, StreamConfig
 from natsproto.protocol.frames import as_bytes
+from natsproto.protocol.subject import publish_subject, subscribe_subject
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers ship it; TypeVar defaults are new in Python 3.13
@@ -103,11 +104,19 @@ class KeyCodec(Protocol):
 
 
 class Base64Keys:
-    """Any text as a key: each token (between dots) in URL-safe base64 without padding."""
+    """Any text as a key: each token (between dots) in URL-safe base64 without padding, as orbit.go writes them.
+
+    ``padded=True`` writes what nats.js writes: the standard alphabet with padding, in which a few texts contain the
+    character ``+`` and are no keys. Both are read. nats.js encodes other characters than ASCII differently.
+    """
+
+    def __init__(self, *, padded: bool = False) -> None:
+        self._padded = padded
+        self._encode = _to_padded_base64 if padded else _to_base64
 
     def encode(self, key: str) -> str:
         """Encode every token in base64."""
-        return _each_token(key, _to_base64)
+        return _each_token(key, self._encode)
 
     def decode(self, key: str) -> str:
         """Decode every token from base64; InvalidPayload for an invalid key."""
@@ -115,10 +124,10 @@ class Base64Keys:
 
     def encode_filter(self, pattern: str) -> str:
         """Encode every token except wildcards."""
-        return _each_token(pattern, lambda token: token if token in ("*", ">") else _to_base64(token))
+        return _each_token(pattern, lambda token: token if token in ("*", ">") else self._encode(token))
 
     def __repr__(self) -> str:
-        return "Base64Keys()"
+        return f"Base64Keys({'padded=True' if self._padded else ''})"
 
 
 class PathKeys:
@@ -148,6 +157,32 @@ class PathKeys:
 
     def __repr__(self) -> str:
         return "PathKeys()"
+
+
+class SubjectKeys:
+    """Keys outside ADR-8, such as ``user:1``, which old clients wrote: any tokens of a subject, as they are stored.
+
+    For reading, deleting and moving such keys on purpose; no client that follows ADR-8 finds what is written with it.
+    It cannot be part of a KeyChain.
+    """
+
+    def encode(self, key: str) -> str:
+        """Return the key. InvalidSubject for what is no subject."""
+        subscribe_subject(key, "key")
+        publish_subject(key, "key")
+        return key
+
+    def decode(self, key: str) -> str:
+        """Return the key."""
+        return key
+
+    def encode_filter(self, pattern: str) -> str:
+        """Return the pattern. InvalidSubject for what is no subject."""
+        subscribe_subject(pattern, "key filter")
+        return pattern
+
+    def __repr__(self) -> str:
+        return "SubjectKeys()"
 
 
 class KeyChain:
@@ -188,12 +223,17 @@ def _to_base64(token: str) -> str:
     return urlsafe_b64encode(token.encode()).decode().rstrip("=")
 
 
+def _to_padded_base64(token: str) -> str:
+    return b64encode(token.encode()).decode()
+
+
 def _from_base64(token: str) -> str:
+    bare = token.rstrip("=").replace("+", "-").replace("/", "_")
     try:
-        text = urlsafe_b64decode(token + "=" * (-len(token) % 4)).decode()
+        text = urlsafe_b64decode(bare + "=" * (-len(bare) % 4)).decode()
     except ValueError as exc:
         raise InvalidPayload("decode", f"key token {token!r}", str(exc)) from None
-    if _to_base64(text) != token:
+    if _to_base64(text) != bare or len(token) not in (len(bare), len(bare) + -len(bare) % 4):
         raise InvalidPayload("decode", f"key token {token!r}", "is not valid base64")
     return text
 
@@ -248,6 +288,8 @@ class BucketSubjects(Generic[V]):
         cut: Callable[[str], str] = itemgetter(slice(len(prefix), None))
         if key_codec is None:  # saves a Python call for every entry and write
             self.encode_key, self.key_of = check_key_name, cut
+        elif isinstance(key_codec, SubjectKeys):
+            self.encode_key, self.key_of = key_codec.encode, cut
         else:
             self.encode_key, self.key_of = partial(_encode_key, key_codec), partial(_decode_key, key_codec, cut)
 
@@ -264,7 +306,17 @@ class BucketSubjects(Generic[V]):
     def filter_subject(self, pattern: str) -> str:
         """Return the subject filter of a consumer for a key pattern. InvalidSubject."""
         encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
-        return self.read_prefix + check_key_filter(encoded)
+        return self.read_prefix + (encoded if isinstance(self.key_codec, SubjectKeys) else check_key_filter(encoded))
+
+    def unreadable(self, subject: str) -> InvalidPayload | None:
+        """Return the error of the key codec for the key of a stored subject; None when it can decode the key."""
+        try:
+            self.key_of(subject)
+        except InvalidPayload as exc:
+            return exc
+        except Exception:
+            return None  # a bug of the codec, which reading the key raises
+        return None
 
 
 def _encode_key(key_codec: KeyCodec, key: str) -> str:

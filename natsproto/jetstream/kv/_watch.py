@@ -22,7 +22,7 @@ from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._message import JsMessage, none_has_headers
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.jetstream.kv._entry import BucketStream, KeyValueEntry, Operation, operation_in
-from natsproto.jetstream.kv._keys import BucketSubjects, V, without_covered
+from natsproto.jetstream.kv._keys import V, without_covered
 
 
 class KeyWatcher(WatchBase[JsMessage], Generic[V]):
@@ -30,7 +30,8 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     ``async for`` yields one entry at a time, ``batches()`` all that have arrived, ``next()`` returns one within a
     timeout. The watch continues after restarts, reconnects and changes of the leader, whether it is read or not, and
-    misses no entry that the bucket still has. Reading ends after ``stop`` or the end of the client, and raises
+    misses no entry that the bucket still has, except those whose keys the key codec cannot decode: a KeyValueNotice
+    event reports them. Reading ends after ``stop`` or the end of the client, and raises
     BucketNotFound when the bucket was deleted, PermissionDenied, and the server's error for the filters. Cancelling a
     reader loses nothing.
 
@@ -39,12 +40,12 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     """
 
     def __init__(
-        self, ordered: OrderedConsumer, subjects: BucketSubjects[V], *, ignore_deletes: bool, updates_only: bool
+        self, ordered: OrderedConsumer, stream: BucketStream[V], *, ignore_deletes: bool, updates_only: bool
     ) -> None:
         # Messages are held and entries made when they are read: 10 % faster than all at once.
-        what = f"watch of bucket {subjects.bucket!r}"
-        super().__init__(ordered, subjects.bucket, what, updates_only=updates_only)
-        self._subjects, self._ignore_deletes = subjects, ignore_deletes
+        what = f"watch of bucket {stream.bucket!r}"
+        super().__init__(ordered, stream.bucket, what, updates_only=updates_only)
+        self._stream, self._subjects, self._ignore_deletes = stream, stream.subjects, ignore_deletes
 
     # ---------------------------------------------------------------- properties
 
@@ -141,6 +142,8 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
             self._count_initial(batch)
         if self._ignore_deletes and not none_has_headers(batch):
             batch = [message for message in batch if operation_in(message) is Operation.PUT]
+        if self._subjects.key_codec is not None:
+            batch = self._stream.readable(batch)
         self._buffered += batch
         return True
 
@@ -170,7 +173,7 @@ def watch(
         start_seq=resume_from,
         deliver_policy=DeliverPolicy.NEW if updates_only else policy,
     )
-    return KeyWatcher(ordered, subjects, ignore_deletes=ignore_deletes, updates_only=updates_only)
+    return KeyWatcher(ordered, bucket, ignore_deletes=ignore_deletes, updates_only=updates_only)
 
 
 # ---------------------------------------------------------------- a local copy
