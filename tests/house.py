@@ -85,7 +85,7 @@ LAYER_INTERFACE = {
             "_wait_connected",
             "_yield_if_needed",
         ],
-        *["_publish_encoded", "_request_encoded", "_request_resending"],
+        *["_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
     },
     "Client": {"_connect", "_start"},

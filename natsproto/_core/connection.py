@@ -73,7 +73,6 @@ class Connection:
         self._reply_guard = ReplyGuard(self._engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = self._engine.readers.start_cleanup
         self._control_lines = self._engine.control_lines
-        self._pub_prefixes, self._pub_sizes = self._control_lines.pub_prefixes, self._control_lines.pub_sizes
 
     async def _start(self) -> None:
         """Connect, for the function ``connect``: raises its errors."""
@@ -171,20 +170,25 @@ class Connection:
         Cancelling while it waits publishes nothing.
         """
         outbox = self._outbox
+        if self._instrumentation is not None:
+            with self._instrumentation.sending("send", subject, payload, headers) as sending:
+                await self._yield_if_needed()
+                self._put_message(subject, payload, reply, sending.headers)
+            return
         if outbox.must_wait:
             await outbox.wait_writable()
         if reply is None and headers is None and type(payload) is bytes:
             # The path of nearly all messages. publish_nowait repeats these lines, since a call costs 15 %.
-            size = len(payload)
-            if size > self._control_lines.max_payload:
-                self._control_lines.check_size(size)  # any size is allowed while the limit is unknown
+            lines, size = self._control_lines, len(payload)
+            if size > lines.max_payload:
+                lines.check_size(size)  # any size is allowed while the limit is unknown
             try:
-                start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
+                start, end = lines.pub_prefixes.get(subject), lines.pub_sizes.get(size)
             except TypeError:
                 raise _not_a_subject(subject) from None
-            outbox.put(start + end if start and end else self._control_lines.pub_line(subject, size), payload)
+            outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
         else:
-            self._publish_full(subject, payload, reply, headers)
+            self._put_message(subject, payload, reply, headers)
 
     def publish_nowait(
         self,
@@ -195,17 +199,20 @@ class Connection:
         headers: HeadersLike | None = None,
     ) -> None:
         """Publish a message without waiting: OutboxFull when the limit is reached, otherwise as ``publish``."""
-        if reply is None and headers is None and type(payload) is bytes:
-            size = len(payload)
-            if size > self._control_lines.max_payload:
-                self._control_lines.check_size(size)  # any size is allowed while the limit is unknown
+        if self._instrumentation is not None:
+            with self._instrumentation.sending("send", subject, payload, headers) as sending:
+                self._put_message(subject, payload, reply, sending.headers)
+        elif reply is None and headers is None and type(payload) is bytes:
+            lines, size = self._control_lines, len(payload)
+            if size > lines.max_payload:
+                lines.check_size(size)  # any size is allowed while the limit is unknown
             try:
-                start, end = self._pub_prefixes.get(subject), self._pub_sizes.get(size)
+                start, end = lines.pub_prefixes.get(subject), lines.pub_sizes.get(size)
             except TypeError:
                 raise _not_a_subject(subject) from None
-            self._outbox.put(start + end if start and end else self._control_lines.pub_line(subject, size), payload)
+            self._outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
         else:
-            self._publish_full(subject, payload, reply, headers)
+            self._put_message(subject, payload, reply, headers)
 
     async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """Publish to a subject that is used once, for ``Message.respond``."""
@@ -214,6 +221,7 @@ class Connection:
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
         payload = as_bytes(payload)
+        headers = headers if self._instrumentation is None else self._instrumentation.responding(headers)
         block = None if headers is None else block_of(headers)
         try:
             line = self._control_lines.message_line(publish_subject(reply), None, block, len(payload))
@@ -248,10 +256,7 @@ class Connection:
         return ReaderTasks(self._engine.readers, holder)
 
     async def _yield_if_needed(self) -> None:
-        """Let the event loop run if it is due, and wait for room while the connection is congested.
-
-        Coroutines call it before a method that never waits.
-        """
+        """Wait for room while the connection is congested: for coroutines, before a method that never waits."""
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
 
@@ -271,7 +276,8 @@ class Connection:
             lines.message_line(subject, reply, None, size)  # raises if it is too long
         self._outbox.put(b"PUB %b %b %d\r\n" % (subject, reply, size), payload)
 
-    def _publish_full(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
+    def _put_message(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
+        """``publish_nowait`` for a message that the caller reports to the instrumentation."""
         if type(payload) is not bytes:
             payload = as_bytes(payload)
         wire_reply = None if reply is None else publish_subject(reply, "reply subject")
@@ -295,11 +301,11 @@ class Connection:
         ``publish``. After a timeout or a lost connection the request may have been handled. Cancelling drops a late
         reply.
         """
-        encoded_subject = self._control_lines.encode_subject(subject)
         wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
-        if self._outbox.must_wait:
-            await self._outbox.wait_writable()
-        return await self._send_request(subject, encoded_subject, payload, wait, headers)
+        if self._instrumentation is None:
+            return await self._request_resending(subject, payload, timeout=wait, headers=headers)
+        with self._instrumentation.sending("request", subject, payload, headers) as sending:
+            return await self._request_resending(subject, payload, timeout=wait, headers=sending.headers)
 
     def _request_resending(
         self,
@@ -308,17 +314,15 @@ class Connection:
         *,
         timeout: float,
         headers: HeadersLike | None,
-        interval: float,
+        interval: float = 0.0,
     ) -> Awaitable[Message]:
         """``request``, sent again every ``interval`` seconds (0: never) until any copy gets a reply, for idempotent
-        requests. ``timeout`` in checked seconds. Await the result at once.
+        requests. ``timeout`` in checked seconds. The caller reports it. Await the result at once.
         """
-        encoded_subject = self._control_lines.encode_subject(subject)
+        encoded = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
-            return self._in_turn(
-                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, interval)
-            )
-        return self._send_request(subject, encoded_subject, payload, timeout, headers, interval)
+            return self._in_turn(partial(self._send_request, subject, encoded, payload, timeout, headers, interval))
+        return self._send_request(subject, encoded, payload, timeout, headers, interval)
 
     async def _further_reply(self, first: Message, timeout: float) -> Message | None:
         """Wait up to ``timeout`` seconds for another reply to the request that got ``first``; else return None."""
@@ -457,7 +461,7 @@ class Connection:
         """
         if cb is not None:
             check_handler("cb", cb, "message")
-        if message_type is not Message and not _is_message_class(message_type):
+        if message_type is not Message and not (isinstance(message_type, type) and issubclass(message_type, Message)):
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
         subscription: Subscription = Subscription(
@@ -593,7 +597,3 @@ def _limit(name: str, value: int | None, default: int) -> int:
     if type(value) is not int or value < 0:
         raise ConfigError(name, value, "must be a whole number, 0 for no limit")
     return value
-
-
-def _is_message_class(kind: object) -> bool:
-    return isinstance(kind, type) and issubclass(kind, Message)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
@@ -53,11 +53,6 @@ class JetStream(BucketManager):
 
     if not TYPE_CHECKING:
         __getattr__ = explain_missing(JETSTREAM)
-
-    # The classes of publishers; an instrumented context has its own.
-    _windowed: ClassVar[type[Publisher]] = Publisher
-    _atomic: ClassVar[type[AtomicBatch]] = AtomicBatch
-    _fast: ClassVar[type[FastPublisher]] = FastPublisher
 
     def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
         """Return a view of streams whose messages hold a ``kind``, for publishing, reading and handling values.
@@ -108,6 +103,24 @@ class JetStream(BucketManager):
         for arguments that are invalid or contradict the headers; UnsupportedByServer for arguments that the server
         would ignore; PermissionDenied; and the errors of ``nc.publish``. A cancelled call may still store the message.
         """
+        instrumentation = self._connection._instrumentation
+        if instrumentation is None:
+            return await self._publish(subject, payload, headers, timeout, retry_attempts, retry_wait, args)
+        with instrumentation.sending("publish", subject, payload, headers) as sending:
+            ack = await self._publish(subject, payload, sending.headers, timeout, retry_attempts, retry_wait, args)
+            sending.end(ack)
+        return ack
+
+    async def _publish(
+        self,
+        subject: str,
+        payload: Payload,
+        headers: HeadersLike | None,
+        timeout: Duration | None,
+        retry_attempts: int | None,
+        retry_wait: Duration,
+        args: MessageArgs,
+    ) -> PubAck:
         check_server = None
         if (new := required_feature(args)) is not None:
             operation = f"publish to {subject!r} with {new.description}"
@@ -175,7 +188,7 @@ class JetStream(BucketManager):
             retry_wait=seconds("retry_wait", retry_wait),
             search_for=lambda payload: partial(self._search_own_write, payload),
         )
-        return self._windowed(self._connection, limits, auto_msg_id=auto_msg_id)
+        return Publisher(self._connection, limits, auto_msg_id=auto_msg_id)
 
     def atomic_batch(
         self,
@@ -193,7 +206,7 @@ class JetStream(BucketManager):
         again when the connection or the stream's leader was lost before that.
         """
         _check_positive(max_messages=max_messages)
-        return self._atomic(
+        return AtomicBatch(
             self._connection,
             timeout=self._timeout(timeout),
             max_messages=max_messages,
@@ -256,7 +269,7 @@ class JetStream(BucketManager):
             retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
         )
-        return self._fast(self._connection, options, auto_msg_id=auto_msg_id)
+        return FastPublisher(self._connection, options, auto_msg_id=auto_msg_id)
 
     # ---------------------------------------------------------------- counters and schedules
 

@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, cast
 
+from natsproto._core.instrumentation import Sending
 from natsproto._durations import positive_seconds, seconds
 from natsproto._value import Value
 from natsproto.errors import (
@@ -214,8 +215,14 @@ class JsMessage(Message):
         """``ack`` that never waits: OutboxFull when the limit of waiting bytes is reached."""
         # This repeats _send_ack_nowait, since a call costs 10 %.
         reply, origin = self._reply, self._origin
-        if type(self._note) is bytes or type(reply) is not bytes or origin is None or reply[:8] != _ACK_PREFIX:
-            self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at
+        if (
+            type(self._note) is bytes
+            or type(reply) is not bytes
+            or origin is None
+            or origin._instrumentation is not None  # type: ignore[attr-defined]
+            or reply[:8] != _ACK_PREFIX
+        ):
+            self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at, or it is reported
         else:
             origin._send_reply_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
             self._note = b"+ACK"
@@ -235,9 +242,9 @@ class JsMessage(Message):
         try:
             connection = self._connection()
             wait = connection._request_timeout if timeout is None else positive_seconds("timeout", timeout)
-            await self._confirm(
-                connection, wait, before.api_prefix if isinstance(before, AckWait) else _DEFAULT_API_PREFIX
-            )
+            api_prefix = before.api_prefix if isinstance(before, AckWait) else _DEFAULT_API_PREFIX
+            with self._settling(connection, b"+ACK"):
+                await self._confirm(connection, wait, api_prefix)
         except BaseException:
             self._note = before
             raise
@@ -291,7 +298,9 @@ class JsMessage(Message):
         """Acknowledge the message and pull the next with one command, for ``PullConsumer.next(acking=…)``."""
         self._check_unacked(b"+ACK")
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
-        self._connection().publish_nowait(subject, b"+NXT " + request, reply=reply)
+        connection = self._connection()
+        with self._settling(connection, b"+NXT"):
+            connection._put_message(subject, b"+NXT " + request, reply, None)
         self._note = b"+ACK"
 
     async def nak(self, delay: Duration | None = None) -> None:
@@ -352,9 +361,14 @@ class JsMessage(Message):
 
     def _send_ack_nowait(self, words: bytes) -> None:
         self._check_unacked(words)
-        reply = self._ack_subject()
-        self._connection()._send_reply_nowait(reply, words)
+        reply, connection = self._ack_subject(), self._connection()
+        with self._settling(connection, words):
+            connection._send_reply_nowait(reply, words)
         self._note = words
+
+    def _settling(self, connection: Connection, words: bytes) -> Sending:
+        instrumentation = connection._instrumentation
+        return Sending() if instrumentation is None else instrumentation.settling(self, words)
 
     def _claim(self, words: bytes) -> float | bytes | None:
         """Mark the message as acknowledged; return the previous state."""

@@ -26,9 +26,9 @@ class ClientMetrics:
         self._closed_totals: collections.Counter[str] = collections.Counter()
         self._lock = threading.RLock()  # the metric reader has its own thread
         for name, unit, description in _COUNTERS:
-            meter.create_observable_counter(name, [self._observer(name)], unit, description)
+            meter.create_observable_counter(name, [self._observer(name, _counter_values)], unit, description)
         for name, unit, description in _UP_DOWN_COUNTERS:
-            meter.create_observable_up_down_counter(name, [self._observer(name)], unit, description)
+            meter.create_observable_up_down_counter(name, [self._observer(name, _up_down_values)], unit, description)
         self._retry_counters: dict[type[Event], Counter] = {
             MessageRetried: meter.create_counter(
                 "natsproto.consumer.retried.messages", "{message}", "Messages whose handler raised, to be tried again"
@@ -57,9 +57,10 @@ class ClientMetrics:
 
         client.add_listener(on_event)
 
-    def _observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+    def _observer(
+        self, name: str, read: Callable[[Stats], dict[str, int]]
+    ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
-            read = _up_down_values if name in _UP_DOWN_NAMES else _counter_values
             with self._lock:
                 total = self._closed_totals[name] + sum(read(_stats(client))[name] for client in list(self._clients))
             return [Observation(total, {"messaging.system": "nats"})]
@@ -79,7 +80,6 @@ _UP_DOWN_COUNTERS = (
     ("natsproto.client.buffered.messages", "{message}", "Messages waiting to be sent"),
     ("natsproto.client.buffered.bytes", "By", "Bytes waiting to be sent"),
 )
-_UP_DOWN_NAMES = frozenset(name for name, _, _ in _UP_DOWN_COUNTERS)
 
 
 def _consumer_attributes(event: MessageRetried | MessageDeadLettered) -> dict[str, str]:

@@ -10,12 +10,13 @@ from opentelemetry import propagate
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 
-from natsproto._client import DEFAULT_RUNTIME, Connecting, options_for
+from natsproto._client import DEFAULT_RUNTIME, Client, Connecting, options_for
 from natsproto._handlers import HandlerResult
 from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
+from natsproto.jetstream._message import JsMessage
 from natsproto.middleware import Call, with_middleware
-from natsproto.otel._client import TracedConnecting
+from natsproto.otel._instrumentation import ClientInstrumentation, last_processed
 from natsproto.otel._instruments import Enrich, Instruments, Templates, template_of
 from natsproto.otel._metrics import ClientMetrics
 from natsproto.otel._spans import SpanFactory
@@ -55,8 +56,7 @@ class Telemetry:
         **options: Unpack[OptionArgs],
     ) -> Connecting:
         """``natsproto.connect`` for a client that records spans and metrics."""
-        chosen = options_for(servers, context, options)
-        return TracedConnecting(chosen, DEFAULT_RUNTIME, self._spans, self._metrics)
+        return InstrumentedConnecting(options_for(servers, context, options), self._spans, self._metrics)
 
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:
@@ -74,7 +74,6 @@ class Telemetry:
         parent = propagate.extract(message.headers) if message.has_headers else None
         with self._spans.start(
             "process",
-            "process",
             SpanKind.CONSUMER,
             message.subject,
             len(message.data),
@@ -82,9 +81,25 @@ class Telemetry:
             group=group,
             messages=(message,),
             consumed=consumed,
-        ).active() as operation:
-            yield operation.span
+        ).active() as span:
+            if isinstance(message, JsMessage):
+                last_processed.set((message, span.get_span_context()))
+            yield span
 
     def process(self, handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
         """See the function of the same name in ``natsproto.otel``."""
         return with_middleware(handler, self.tracing)
+
+
+class InstrumentedConnecting(Connecting):
+    """``Connecting`` for an instrumented client."""
+
+    def __init__(self, options: Options, spans: SpanFactory, metrics: ClientMetrics) -> None:
+        super().__init__(options, DEFAULT_RUNTIME)
+        self._spans, self._metrics = spans, metrics
+
+    async def _open(self) -> Client:
+        client = await super()._open()
+        client._instrumentation = ClientInstrumentation(self._spans, client, self._options.inbox_prefix)
+        self._metrics.add_client(client)
+        return client

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
+from natsproto._core.instrumentation import UNREPORTED
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -86,6 +87,7 @@ class AtomicBatch:
         search: BatchSearch,
     ) -> None:
         self._connection = connection
+        self._reports = UNREPORTED if connection._instrumentation is None else connection._instrumentation.batch()
         self._timeout, self._max = timeout, max_messages
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
         self._search = search
@@ -126,6 +128,10 @@ class AtomicBatch:
         when it is full or was committed. After cancelling, the message may be missing in the batch; discard the batch
         then.
         """
+        with self._reports.adding(subject, payload, headers) as adding:
+            await self._add(subject, payload, adding.headers, args)
+
+    async def _add(self, subject: str, payload: Payload, headers: HeadersLike | None, args: MessageArgs) -> None:
         self._check_open()
         if len(self._messages) >= self._max:
             raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
@@ -159,6 +165,12 @@ class AtomicBatch:
         self._ended = True
         if not self._messages:
             return None
+        with self._reports.sending() as sending:
+            self._ack = await self._commit()
+            sending.end(self._ack)
+        return self._ack
+
+    async def _commit(self) -> PubAck:
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
         retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
@@ -167,8 +179,7 @@ class AtomicBatch:
             pause: float | None = 0.0
             try:
                 await self._send_up_to(max(self._sent, len(self._messages) - 1))
-                self._ack = await self._send_commit()
-                return self._ack
+                return await self._send_commit()
             except ConnectionLost as exc:  # before the commit was sent
                 failure: NatsError = exc
                 await self._connection._wait_connected(deadline)
@@ -244,7 +255,8 @@ class AtomicBatch:
                     return
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
-                await self._connection.publish(message.subject, message.payload, headers=pairs)
+                await self._connection._yield_if_needed()
+                self._connection._put_message(message.subject, message.payload, None, pairs)
             self._sent = sequence
 
     async def _send_and_wait(self, message: _Message, sequence: int) -> None:
@@ -253,7 +265,7 @@ class AtomicBatch:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        request = self._connection.request
+        request = self._connection._request_resending
         retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
         patience = RESEND_AFTER_S if sequence == 1 else self._timeout
         while True:
@@ -287,7 +299,7 @@ class AtomicBatch:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:
             payload, pairs = b"", self._headers(count + 1, "eob")
-        request = self._connection.request
+        request = self._connection._request_resending
         try:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
         except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
@@ -334,7 +346,7 @@ class AtomicBatch:
             return
         try:
             _FEATURE.check(self._connection.server_info)
-            self._connection.publish_nowait(self._messages[0].subject, headers=self._headers(self._sent + 2))
+            self._connection._put_message(self._messages[0].subject, b"", None, self._headers(self._sent + 2))
         except NatsError:
             pass  # the server discards it in ten seconds
 

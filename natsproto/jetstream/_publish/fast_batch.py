@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Unpack
 
 from natsproto._core.connection import Connection
+from natsproto._core.instrumentation import UNREPORTED
 from natsproto._core.notifier import Notifier
 from natsproto.errors import (
     ConnectionLost,
@@ -293,6 +294,7 @@ class FastPublisher:
 
     def __init__(self, connection: Connection, options: FastOptions, *, auto_msg_id: bool) -> None:
         self._connection, self._outbox = connection, connection._outbox
+        self._reports = UNREPORTED if connection._instrumentation is None else connection._instrumentation.batch()
         self._sender = FastBatchSender(connection, options)
         self._messages, self._state = self._sender.messages, self._sender.state
         self._entered = False
@@ -316,20 +318,30 @@ class FastPublisher:
         failed as may be pending. ConnectionClosed when the client is closed. Cancelling while it waits publishes
         nothing.
         """
-        state = self._state
-        if state.sent >= state.append_until or self._outbox.must_wait:
-            await self._ready()
-        if type(payload) is not bytes:
-            payload = as_bytes(payload)
-        block = None
-        if msg_id is not None or headers is not None or args or self._auto_ids is not None:
-            block = self._block(subject, msg_id, headers, args)
-        number = self._sender.add(subject, payload, block)
-        if not state.ack_flow:
-            await self._sender.wait_accepted(number)
-            if not state.ack_flow and (refusal := self._messages.take_error_of(number)) is not None:
-                self._sender.on_replies_handled()  # a reported failure makes room
-                raise refusal
+        state, adding = self._state, None
+        if self._reports is not UNREPORTED:
+            adding = self._reports.adding(subject, payload, headers)
+            headers = adding.headers
+        try:
+            if state.sent >= state.append_until or self._outbox.must_wait:
+                await self._ready()
+            if type(payload) is not bytes:
+                payload = as_bytes(payload)
+            block = None
+            if msg_id is not None or headers is not None or args or self._auto_ids is not None:
+                block = self._block(subject, msg_id, headers, args)
+            number = self._sender.add(subject, payload, block)
+            if not state.ack_flow:
+                await self._sender.wait_accepted(number)
+                if not state.ack_flow and (refusal := self._messages.take_error_of(number)) is not None:
+                    self._sender.on_replies_handled()  # a reported failure makes room
+                    raise refusal
+        except BaseException as exc:
+            if adding is not None:
+                adding.end(exc)
+            raise
+        if adding is not None:
+            adding.end()
         return number
 
     async def commit(
@@ -345,12 +357,16 @@ class FastPublisher:
 
         PublishUncertain if the acknowledgement of its batch was lost with the connection.
         """
-        await self._ready()
-        block = self._block(subject, msg_id, headers, args)
-        ack = await self._sender.commit(subject, as_bytes(payload), block)
-        self._raise_outcome()
-        if ack is None:
-            raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
+        with self._reports.adding(subject, payload, headers) as adding:
+            pass  # its outcome is that of the batch
+        with self._reports.sending() as sending:
+            await self._ready()
+            block = self._block(subject, msg_id, adding.headers, args)
+            ack = await self._sender.commit(subject, as_bytes(payload), block)
+            self._raise_outcome()
+            if ack is None:
+                raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
+            sending.end(ack)
         return ack
 
     async def flush(self) -> None:
@@ -359,8 +375,10 @@ class FastPublisher:
         It takes a round trip and ends the batch: the next message starts another. Cancelling changes nothing.
         """
         self._check_entered()
-        await self._sender.flush()
-        self._raise_outcome()
+        with self._reports.sending() as sending:
+            await self._sender.flush()
+            self._raise_outcome()
+            sending.end(self.ack)
 
     @property
     def ack(self) -> PubAck | None:
@@ -425,8 +443,10 @@ class FastPublisher:
         self._check_entered()
         try:
             if exc is None:
-                await self._sender.finish()
-                if not self._messages.is_reported:
-                    self._raise_outcome()
+                with self._reports.sending() as sending:
+                    await self._sender.finish()
+                    if not self._messages.is_reported:
+                        self._raise_outcome()
+                    sending.end(self.ack)
         finally:
             self._sender.close()

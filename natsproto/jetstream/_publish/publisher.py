@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import TracebackType
 from typing import Unpack
 
 from natsproto._core.connection import Connection
-from natsproto.errors import LocalProtocolError
+from natsproto._core.instrumentation import Sending
+from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import AutoMsgIds, ExpectationArgs, message_block, required_feature
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
@@ -26,6 +28,7 @@ class Publisher:
         self._auto_ids = AutoMsgIds(connection._new_id(), connection._random_bits()) if auto_msg_id else None
         self._window = PublishWindow(connection, limits, self._auto_ids)
         self._connection = connection
+        self._instrumentation = connection._instrumentation
         self._outbox = connection._outbox
         self._entered = False
 
@@ -46,18 +49,28 @@ class Publisher:
         message was sent before). PublishFailed when as many messages as the window holds have failed and none of their
         futures was read. ConnectionClosed when the client is closed. Cancelling while it waits publishes nothing.
         """
-        window = self._window
-        if window.full or self._outbox.must_wait:
-            await window.wait_for_room()
-        if type(payload) is not bytes:
-            payload = as_bytes(payload)
-        required = required_feature(args) if args else None
-        if required is not None:
-            required.check(self._connection.server_info)
-        auto_id = None if self._auto_ids is None else self._auto_ids.new()
-        future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
-        if required is not None:
-            window.require_feature(required)
+        window, sending = self._window, None
+        if self._instrumentation is not None:
+            sending = self._instrumentation.sending("publish", subject, payload, headers)
+            headers = sending.headers
+        try:
+            if window.full or self._outbox.must_wait:
+                await window.wait_for_room()
+            if type(payload) is not bytes:
+                payload = as_bytes(payload)
+            required = required_feature(args) if args else None
+            if required is not None:
+                required.check(self._connection.server_info)
+            auto_id = None if self._auto_ids is None else self._auto_ids.new()
+            future = window.add(subject, payload, message_block(subject, headers, args, msg_id, auto_id))
+            if required is not None:
+                window.require_feature(required)
+        except BaseException as exc:
+            if sending is not None:
+                sending.end(exc)
+            raise
+        if sending is not None:
+            future.add_done_callback(partial(_end_sending, sending))
         return future
 
     async def flush(self) -> None:
@@ -100,3 +113,14 @@ class Publisher:
                 window.raise_failures()
         finally:
             window.close()
+
+
+def _end_sending(sending: Sending, future: AckFuture) -> None:
+    """End the sending of an acknowledged message; errors stay unseen."""
+    outcome = future.outcome
+    if not isinstance(outcome, NatsError):
+        try:
+            outcome = future.result()
+        except NatsError as exc:  # the server's reply is not an acknowledgement
+            outcome = exc
+    sending.end(outcome)
