@@ -49,6 +49,19 @@ class AwaitHint(WarnIfUnused):
             raise AttributeError(missing, name=name, obj=self)
 
 
+class RunHint(AwaitHint):
+    """Is started by ``run()`` or ``async with``. ``await`` alone, which could mean either, raises a TypeError."""
+
+    _start_hint = "await its run(), or enter it with async with"
+
+    if not TYPE_CHECKING:
+
+        def __await__(self) -> object:
+            self._begun = True  # the error replaces the warning
+            kind = type(self).__name__
+            raise TypeError(f"{kind} cannot be awaited: await its run() until the end, or start it with async with")
+
+
 class AsyncForHint:
     """Is read with ``async for``; ``for`` and ``await`` raise a TypeError that says so."""
 

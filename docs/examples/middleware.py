@@ -67,7 +67,7 @@ async def main() -> None:
         stream = await js.create_stream("ORDERS", subjects=["orders.>"])
         consumer = await stream.create_consumer("packing")
         await js.publish("orders.1", b"3 tulips")
-        await consumer.consume(with_middleware(pack, timing), stop_after=1)
+        await consumer.consume(with_middleware(pack, timing), stop_after=1).run()
         print(f"{timing.calls} calls in {timing.seconds * 1000:.1f} ms")
 
 

@@ -33,7 +33,7 @@ async def main() -> None:
         consumer = await stream.create_consumer("packing")
         for number in range(3):
             await js.publish(f"orders.{number}.new", b"tulips")
-        await consumer.consume(with_middleware(pack, telemetry.tracing), stop_after=3)
+        await consumer.consume(with_middleware(pack, telemetry.tracing), stop_after=3).run()
 
     for name in sorted({span.name for span in spans.get_finished_spans()}):
         print(f"span: {name}")

@@ -37,7 +37,7 @@ async def main() -> None:
         await orders.publish("orders.us", Order("tulip", 3))
 
         retry = Retry(js, RetryPolicy(dead_letter_subject="dead.orders"))
-        await consumer.consume(with_middleware(orders.handler(pack), retry), stop_after=3)
+        await consumer.consume(with_middleware(orders.handler(pack), retry), stop_after=3).run()
         letter = DeadLetter.of(await (await js.stream("DEAD")).get_message(1))
         print(f"buried after {letter.attempts} attempt: {letter.data.decode()}")
 

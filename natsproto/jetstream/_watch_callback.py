@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
-from natsproto._async_hints import AwaitHint
+from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.readers import EndWaiters
@@ -55,16 +55,16 @@ class Watcher(Protocol[E_co]):
         ...
 
 
-class WatchCallback(AwaitHint, Generic[E]):
-    """A watch that passes its entries to a callback, one after the other. Enter it, or ``await`` it to run until it
-    ends.
+class WatchCallback(RunHint, Generic[E]):
+    """A watch that passes its entries to a callback, one after the other. Use it with ``async with``, or ``await`` its
+    ``run()``.
 
     The callback is ``def`` or ``async def``; an exception is logged and emitted as a HandlerFailed event, then the next
     entry follows. An error that ends the watch (its bucket was deleted, the client was closed) is raised by ``wait``,
-    ``ready``, the ``await`` and at the end of the block; it is logged if none of them is waiting.
+    ``ready``, ``run`` and at the end of the block; it is logged if none of them is waiting.
     """
 
-    _unused_warning = "watch(cb=...) was never awaited or entered"
+    _unused_warning = "watch(cb=...) was never run or entered"
 
     def __init__(self, watcher: Watcher[E], callback: Callable[[E], HandlerResult], connection: Connection) -> None:
         check_handler("cb", callback, "entry")
@@ -140,18 +140,18 @@ class WatchCallback(AwaitHint, Generic[E]):
         if exc is None and task is not None and task.done():
             _raise_error(task)
 
-    def __await__(self) -> Generator[object, None, None]:
-        self._begun = True
-        return self._until_it_ends().__await__()
+    async def run(self, until: asyncio.Event | None = None) -> None:
+        """Start it, and wait until it has ended, or until the event is set, which stops it.
 
-    async def _until_it_ends(self) -> None:
+        Raises the error that ended it, if any. Cancelling also cancels a running call.
+        """
         async with self:
-            await self.wait()
+            await self.wait(until)
 
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # suppresses the warning about an unused object
         if self._task is None:
-            raise LocalProtocolError(f"enter or await the {self._watcher.what} first")
+            raise LocalProtocolError(f"enter the {self._watcher.what} with async with first")
         return self._task
 
     async def _run(self) -> None:

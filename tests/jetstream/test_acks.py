@@ -180,7 +180,7 @@ async def test_consume_keeps_long_jobs_alive(jetstream: JetStream) -> None:
         await asyncio.sleep(6.5)  # longer than the server's own six seconds
         seen.append(message.metadata.num_delivered)
 
-    await consumer.consume(handler, stop_after=2, concurrency=2, keep_alive=True, on_success="ack_sync")
+    await consumer.consume(handler, stop_after=2, concurrency=2, keep_alive=True, on_success="ack_sync").run()
     assert seen == [1, 1]
     assert (await consumer.info()).num_ack_pending == 0
 

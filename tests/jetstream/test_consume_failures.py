@@ -32,12 +32,12 @@ async def test_key_function_that_fails_ends_consume(consumer: PullConsumer) -> N
         return "a"
 
     with pytest.raises(ValueError, match="no key"):
-        await consumer.consume(ignore, concurrency=2, key=key)
+        await consumer.consume(ignore, concurrency=2, key=key).run()
     await known(consumer, lambda info: info.delivered.consumer_seq == 3)
 
 
 async def test_success_may_wait_for_its_ack(consumer: PullConsumer) -> None:
-    await consumer.consume(ignore, on_success="ack_sync", stop_after=3)
+    await consumer.consume(ignore, on_success="ack_sync", stop_after=3).run()
     assert (await consumer.info()).ack_floor.stream_seq == 3  # at once: each ack was confirmed
 
 
@@ -49,8 +49,8 @@ async def test_handler_is_kept_alive(consumer: PullConsumer) -> None:
         seen.append(message.data)
 
     for keep_alive in (True, 0.02):
-        await consumer.consume(slow, keep_alive=keep_alive, stop_after=1)
-    await consumer.consume(lambda message: seen.append(message.data), keep_alive=True, stop_after=1)
+        await consumer.consume(slow, keep_alive=keep_alive, stop_after=1).run()
+    await consumer.consume(lambda message: seen.append(message.data), keep_alive=True, stop_after=1).run()
     assert seen == [b"1", b"2", b"3"]
     await known(consumer, lambda info: not info.num_ack_pending)
 
@@ -63,7 +63,7 @@ async def test_nak_delay_that_fails_is_reported(consumer: PullConsumer, nats_cli
         raise ValueError("no")
 
     async with events(nats_client) as seen:
-        await consumer.consume(fail, nak_delay=delay, stop_after=3)
+        await consumer.consume(fail, nak_delay=delay, stop_after=3).run()
     where = [event.handler for event in seen if hasattr(event, "handler")]
     assert where == ["handler of consumer 'd' of stream 'S'", "nak_delay of consumer 'd' of stream 'S'"] * 3
     await known(consumer, lambda info: info.num_ack_pending == 3)  # they come again, but not soon
@@ -82,9 +82,9 @@ async def test_error_cb_of_every_kind(consumer: PullConsumer, caplog: pytest.Log
     def raises(message: JsMessage, error: BaseException) -> None:
         raise LookupError("in error_cb")
 
-    await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1)
-    await consumer.consume(fail, on_error="term", error_cb=raises, stop_after=1)
-    await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1)
+    await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1).run()
+    await consumer.consume(fail, on_error="term", error_cb=raises, stop_after=1).run()
+    await consumer.consume(fail, on_error="term", error_cb=later, stop_after=1).run()
     assert on_error == ["1", "3"]
     assert [line for line in caplog.messages if "error_cb" in line] == [
         "error_cb of consumer 'd' of stream 'S' failed: LookupError('in error_cb')"
@@ -101,7 +101,7 @@ async def test_cancelled_error_of_a_handler_is_a_failure(consumer: PullConsumer)
     def on_error(message: JsMessage, error: BaseException) -> None:
         failed.append(type(error))
 
-    await consumer.consume(handler, on_error="term", error_cb=on_error, stop_after=3)
+    await consumer.consume(handler, on_error="term", error_cb=on_error, stop_after=3).run()
     assert failed == [asyncio.CancelledError] * 3
 
 
@@ -111,7 +111,7 @@ async def test_ack_on_a_closed_client_is_logged(
     async def handler(message: JsMessage) -> None:
         await nats_client.close()
 
-    await consumer.consume(handler, stop_after=1)
+    await consumer.consume(handler, stop_after=1).run()
     [line] = [line for line in caplog.messages if line.startswith("ack of a message")]
     reason = "publish: the connection is closed: connect again"
     assert line == f"ack of a message of consumer 'd' of stream 'S' failed: {reason}"
@@ -120,7 +120,7 @@ async def test_ack_on_a_closed_client_is_logged(
 async def test_consume_must_be_begun(consumer: PullConsumer) -> None:
     context = consumer.consume(ignore)
     for end in (context.wait, context.drain):
-        with pytest.raises(errors.LocalProtocolError, match="enter or await"):
+        with pytest.raises(errors.LocalProtocolError, match="with async with first"):
             await end()
     assert not context.closed
     async with context:

@@ -574,7 +574,7 @@ async def test_plain_functions_are_handlers_too(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1000)
     consumer = await stream.create_consumer(durable_name="d", ack_policy="none")
     seen: list[int] = []
-    await consumer.consume(lambda message: seen.append(int(message.data)), stop_after=1000, on_success="nothing")
+    await consumer.consume(lambda message: seen.append(int(message.data)), stop_after=1000, on_success="nothing").run()
     assert seen == list(range(1, 1001))
 
 
@@ -588,7 +588,7 @@ async def test_so_many_handlers_run_at_a_time_and_no_more(jetstream: JetStream) 
         await barrier.wait()
 
     consumption = consumer.consume(handler, concurrency=5, stop_after=20)
-    await consumption
+    await consumption.run()
     assert consumption.handled == 20
 
 
@@ -610,7 +610,7 @@ async def test_consume_handles_messages_of_a_key_in_order(jetstream: JetStream) 
         busy.remove(message.subject)
         seen.setdefault(message.subject, []).append(int(message.data))
 
-    await consumer.consume(handler, concurrency=8, key=lambda message: message.subject, stop_after=100)
+    await consumer.consume(handler, concurrency=8, key=lambda message: message.subject, stop_after=100).run()
     assert sorted(number for part in seen.values() for number in part) == list(range(1, 101))
     assert all(part == sorted(part) for part in seen.values())
     assert together > 1
@@ -628,7 +628,7 @@ async def test_failures_are_answered_and_reported_as_asked(jetstream: JetStream,
     async with events(nats_client) as seen:
         await consumer.consume(
             handler, stop_after=4, error_cb=lambda message, error: reported.append((message.data, str(error)))
-        )
+        ).run()
     assert reported == [(b"2", "two")]
     assert [(event.handler, str(event.error)) for event in seen if isinstance(event, HandlerFailed)] == [
         ("handler of consumer 'd' of stream 'S'", "two")
@@ -667,7 +667,7 @@ async def test_handler_may_answer_itself(jetstream: JetStream) -> None:
             await message.ack()
             raise ValueError("after the answer")
 
-    await consumer.consume(handler, stop_after=2)
+    await consumer.consume(handler, stop_after=2).run()
     await known(consumer, lambda info: not info.num_ack_pending)
 
 
@@ -757,7 +757,7 @@ async def test_stopping_from_inside_a_handler(jetstream: JetStream) -> None:
             await consumption.stop()
 
     consumption = consumer.consume(handler)
-    await consumption
+    await consumption.run()
     assert seen == [1, 2, 3]
 
 

@@ -351,7 +351,7 @@ async def test_group_members_end_with_a_fatal_change(jetstream: JetStream, kind:
         group = await ElasticGroup.create(js, "O", "g", max_members=1)
         await group.add_members("a")
     member = group.consume("a", desk.handler("a"), ack_wait=WAIT)
-    running = asyncio.ensure_future(member)
+    running = asyncio.ensure_future(member.run())
     await eventually(lambda: member.is_joined)
     await (await js.key_value(f"{kind}-consumer-groups")).put("O.g", written)
     with pytest.raises(GroupChanged) as changed:

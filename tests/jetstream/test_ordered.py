@@ -175,7 +175,7 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
             await eventually(lambda: messages.pending == 11)
         assert numbers(await ordered.fetch(2)) == [10, 11]
         seen: list[bytes] = []
-        await ordered.consume(lambda message: seen.append(message.data), stop_after=8)
+        await ordered.consume(lambda message: seen.append(message.data), stop_after=8).run()
         assert seen == [b"%d" % number for number in range(12, 20)]
         assert ordered.last_seq == 20
         assert numbers(await ordered.fetch(1)) == [20]

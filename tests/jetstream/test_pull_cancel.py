@@ -139,7 +139,7 @@ async def _batches(consumer: PullConsumer, got: list[JsMessage]) -> None:
 
 
 async def _consume(consumer: PullConsumer, got: list[JsMessage]) -> None:
-    await consumer.consume(got.append, stop_after=3, prefetch=4, on_success="nothing")
+    await consumer.consume(got.append, stop_after=3, prefetch=4, on_success="nothing").run()
 
 
 @pytest.mark.parametrize("read", [_fetch, _next, _iterate, _messages, _batches, _consume])

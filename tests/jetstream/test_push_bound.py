@@ -30,7 +30,7 @@ async def test_push_durable_bound_twice_refused(jetstream: JetStream, nats_serve
                         await second.messages().__aenter__()
                     assert (caught.value.consumer, caught.value.stream) == ("d", "S")
                 with pytest.raises(AlreadyBound):
-                    await (await stream.push_consumer("d")).consume(print)
+                    await (await stream.push_consumer("d")).consume(print).run()
                 await store(stream, [1])
                 assert numbers([await messages.next(LONG)]) == [1]
                 await store(stream, [2])

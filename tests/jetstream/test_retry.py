@@ -64,7 +64,7 @@ async def test_retries_are_one_warning_each(
         raise ValueError("no way")
 
     await jetstream.publish("s.1", b"payload")
-    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=3))), stop_after=3)
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=3))), stop_after=3).run()
     reported = [
         (record.levelname, bool(record.exc_info)) for record in caplog.records if "no way" in record.getMessage()
     ]
@@ -81,8 +81,8 @@ async def test_nak_of_a_failing_handler_is_an_error(
     for _ in range(3):
         await jetstream.publish("s.1")
     retry = Retry(jetstream, quick())
-    await consumer.consume(fail, stop_after=1)
-    await consumer.consume(with_middleware(fail, retry), stop_after=1)
+    await consumer.consume(fail, stop_after=1).run()
+    await consumer.consume(with_middleware(fail, retry), stop_after=1).run()
     await retry.handle(await consumer.next(), fail)
     reported = [
         (record.levelname, bool(record.exc_info)) for record in caplog.records if "a bug" in record.getMessage()
@@ -106,7 +106,7 @@ async def test_retry_ends_in_a_dead_letter(
     await jetstream.publish("s.1", b"payload", headers=headers, msg_id="mine")
     retry = Retry(jetstream, quick(max_attempts=3))
     consumption = consumer.consume(with_middleware(fail, retry), stop_after=3)
-    await consumption
+    await consumption.run()
     assert (attempts, consumption.failed) == ([1, 2, 3], 3)
     [letter] = await dead(jetstream)
     assert (letter.subject, letter.data, list(letter.headers.pairs())) == ("s.1", b"payload", headers[:2])
@@ -128,7 +128,7 @@ async def test_retry_succeeds_in_the_end(jetstream: JetStream, consumer: PullCon
 
     await jetstream.publish("s.1")
     handler = with_middleware(fail_twice, Retry(jetstream, quick(max_attempts=3)))
-    await consumer.consume(handler, stop_after=3, on_success="ack_sync")
+    await consumer.consume(handler, stop_after=3, on_success="ack_sync").run()
     assert (await dead(jetstream), await left(consumer)) == ([], 0)
 
 
@@ -144,7 +144,7 @@ async def test_retry_tries_what_may_be_mended(
 
     await jetstream.publish("s.1")
     policy = quick(max_attempts=4, retry_on=(OSError, InvalidPayload), give_up_on=(InvalidPayload, ConnectionError))
-    await consumer.consume(with_middleware(fail, Retry(jetstream, policy)), stop_after=attempts)
+    await consumer.consume(with_middleware(fail, Retry(jetstream, policy)), stop_after=attempts).run()
     [letter] = await dead(jetstream)
     assert letter.attempts == attempts
 
@@ -158,7 +158,7 @@ async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, c
         raise AssertionError("it was called")
 
     consumption = consumer.consume(with_middleware(handle, Retry(jetstream, quick(max_attempts=2))), stop_after=1)
-    await consumption
+    await consumption.run()
     [letter] = await dead(jetstream)
     assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 3, "", 0)
     assert "not acknowledged" in letter.error
@@ -267,7 +267,9 @@ async def test_answer_of_the_handler_stands(jetstream: JetStream, consumer: Pull
         await message.ack_sync()
         raise ValueError("later")
 
-    await consumer.consume(with_middleware(answer_and_fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1)
+    await consumer.consume(
+        with_middleware(answer_and_fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1
+    ).run()
     assert (await dead(jetstream), await left(consumer)) == ([], 0)
 
 
@@ -279,7 +281,7 @@ async def test_replay_brings_the_dead_back(jetstream: JetStream, consumer: PullC
     def fail(message: JsMessage) -> None:
         raise ValueError("no")
 
-    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=4)
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=4).run()
     assert await replay(jetstream, "DEAD", select=lambda letter: letter.data in b"13") == 2
     messages = await consumer.fetch(2)
     assert [(m.subject, m.data, dict(m.headers.pairs())["Tag"]) for m in messages] == [
@@ -301,7 +303,7 @@ async def test_replay_that_is_cut_off_stores_once(
     def fail(message: JsMessage) -> None:
         raise ValueError("no")
 
-    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1)
+    await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=1))), stop_after=1).run()
     with monkeypatch.context() as patched:
         patched.setattr(Stream, "delete_message", _cancelled)
         with pytest.raises(asyncio.CancelledError):
@@ -327,7 +329,7 @@ async def test_retries_and_dead_letters_are_counted(nats_server: Server) -> None
         def fail(message: JsMessage) -> None:
             raise ValueError("no")
 
-        await consumer.consume(with_middleware(fail, Retry(js, quick(max_attempts=3))), stop_after=3)
+        await consumer.consume(with_middleware(fail, Retry(js, quick(max_attempts=3))), stop_after=3).run()
     data = reader.get_metrics_data()
     assert data is not None
     counted = {

@@ -94,7 +94,7 @@ async def test_payload_that_does_not_fit_is_buried(jetstream: JetStream, stream:
         handled.append(order)
 
     consumer = await stream.create_consumer(durable_name="consumer")
-    await consumer.consume(with_middleware(orders.handler(handle), retry), stop_after=3)
+    await consumer.consume(with_middleware(orders.handler(handle), retry), stop_after=3).run()
     assert handled == [Order(1), Order(2)]
     letters = [DeadLetter.of(one) async for one in (await jetstream.stream("DEAD")).get_batch()]
     assert [(letter.consumer, letter.subject, letter.attempts) for letter in letters] == [

@@ -121,7 +121,7 @@ async def test_close_cancels_the_callback_not_who_waits(jetstream: JetStream, na
         await asyncio.Event().wait()
 
     async def run() -> None:
-        await kv.watch(cb=hang)
+        await kv.watch(cb=hang).run()
 
     task = asyncio.create_task(run())
     await called.wait()
@@ -140,7 +140,7 @@ async def test_watch_callback_may_stop_its_watch(jetstream: JetStream) -> None:
         await watching.stop()
 
     watching = kv.watch(cb=first)
-    await watching
+    await watching.run()
     assert seen == ["0"]
 
 
@@ -192,7 +192,7 @@ async def test_watch_callback_is_to_be_entered(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     with pytest.raises(TypeError, match="cb must be callable"):
         kv.watch(cb=5)  # type: ignore[call-overload]
-    with pytest.warns(RuntimeWarning, match="never awaited or entered"):
+    with pytest.warns(RuntimeWarning, match="never run or entered"):
         kv.watch(cb=print)
     with pytest.raises(LocalProtocolError):
         await kv.watch(cb=print).ready()

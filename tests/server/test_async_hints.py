@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import inspect
+import re
 import warnings
 from collections.abc import Callable
 from contextlib import aclosing
@@ -52,13 +54,13 @@ async def test_forgotten_fetch_warns(consumer: PullConsumer) -> None:
 
 
 async def test_forgotten_consume_warns(consumer: PullConsumer) -> None:
-    assert warned(lambda: consumer.consume(print)) == ["consume(...) was never awaited or entered"]
+    assert warned(lambda: consumer.consume(print)) == ["consume(...) was never run or entered"]
 
 
 async def test_forgotten_group_consume_warns(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="G", subjects=["g.*"])
     group = await StaticGroup.create(jetstream, "G", "g", members=["m"], max_members=1)
-    assert warned(lambda: group.consume("m", print)) == ["consume(...) of a group was never awaited or entered"]
+    assert warned(lambda: group.consume("m", print)) == ["consume(...) of a group was never run or entered"]
 
 
 async def test_forgotten_service_warns(nats_client: Client) -> None:
@@ -111,9 +113,9 @@ async def test_attribute_hint(nats_server: Server, consumer: PullConsumer) -> No
         (connecting, "publish", "await it, or enter it with async with"),
         (connecting, "jetstream", "await it, or enter it with async with"),
         (fetch, "append", "await it, or iterate it with async for"),
-        (consumption, "next", "await it, or enter it with async with"),
+        (consumption, "next", "await its run(), or enter it with async with"),
     ):
-        with pytest.raises(AttributeError, match=f"has no attribute '{name}': it has not begun; {hint}"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': it has not begun; {re.escape(hint)}"):
             getattr(unbegun, name)
         assert not hasattr(unbegun, name)
         with pytest.raises(AttributeError) as plain:
@@ -193,3 +195,24 @@ async def test_for_over_awaitables(nats_client: Client, consumer: PullConsumer) 
     with pytest.raises(TypeError, match=r"^Fetch is an async iterable: await it for a list, or use async for$"):
         list(fetch)
     assert await fetch == []
+
+
+async def test_await_of_what_runs_names_run(jetstream: JetStream, consumer: PullConsumer) -> None:
+    stream = await jetstream.create_stream(name="G", subjects=["g.*"])
+    group = await StaticGroup.create(jetstream, "G", "g", members=["m"], max_members=1)
+    kv = await jetstream.create_key_value(bucket="b")
+    store = await jetstream.create_object_store(bucket="o")
+    runnable: dict[str, Callable[[], Any]] = {
+        "ConsumeContext": lambda: consumer.consume(print),
+        "ConsumeContext ordered": lambda: stream.ordered_consumer().consume(print),
+        "WatchCallback": lambda: kv.watch(cb=print),
+        "WatchCallback of objects": lambda: store.watch(cb=print),
+        "Member": lambda: group.consume("m", print),
+    }
+    for name, start in runnable.items():
+        with pytest.raises(TypeError, match=rf"^{name.split()[0]} cannot be awaited: await its run\(\) .* async with$"):
+            await start()
+        stop = asyncio.Event()
+        stop.set()
+        async with asyncio.timeout(10):
+            await start().run(stop)

@@ -74,7 +74,7 @@ async def test_consumer_middleware_sees_errors_and_acks(jetstream: JetStream) ->
 
     handler = with_middleware(handle, skip, Marks("a", seen))
     consumption = consumer.consume(handler, stop_after=4, nak_delay=0, on_success="ack_sync")
-    await consumption
+    await consumption.run()
     assert seen == ["a in", "good", "a out", "a in", "a saw bad", "a out", "a in", "bad", "a out"]
     assert (consumption.handled, consumption.failed) == (4, 1)
     assert (await consumer.info()).num_ack_pending == 0

@@ -90,7 +90,7 @@ async def use_everything(telemetry: otel.Telemetry, server: Server) -> None:
             if message.metadata.num_delivered == 1:
                 raise ValueError("no")
 
-        await consumer.consume(with_middleware(handle, telemetry.tracing), stop_after=4, nak_delay=0)
+        await consumer.consume(with_middleware(handle, telemetry.tracing), stop_after=4, nak_delay=0).run()
 
         @telemetry.process
         async def answer(message: Message) -> None:

@@ -103,7 +103,7 @@ async def _messages(ground: Ground, consumer: Any, how: str, delete: Step) -> Wa
     return Waiting(calls[how], how != "next", close=messages.stop, drain=messages.drain, delete=delete)
 
 
-@waits("wait", "await")
+@waits("wait", "run")
 async def consume(ground: Ground, how: str) -> Waiting:
     return await _consume(ground, await ground.stream.create_consumer("c"), how)
 
@@ -116,10 +116,10 @@ async def push_consume(ground: Ground, how: str) -> Waiting:
 
 async def _consume(ground: Ground, consumer: Any, how: str) -> Waiting:
     running = consumer.consume(lambda message: None)
-    if how == "await":
+    if how == "run":
 
         async def run() -> None:
-            await running
+            await running.run()
 
         return Waiting(run, True, close=running.stop, delete=ground.delete_consumer())
     await running.__aenter__()
@@ -140,7 +140,7 @@ async def ordered(ground: Ground, how: str) -> Waiting:
             return await all_of(messages.batches() if how == "messages.batches" else messages)
 
     async def consume() -> None:
-        await consumer.consume(lambda message: None)
+        await consumer.consume(lambda message: None).run()
 
     async def fetch() -> object:
         return await consumer.fetch(10, timeout=LONG)
@@ -160,7 +160,7 @@ async def ordered(ground: Ground, how: str) -> Waiting:
     )
 
 
-@waits("next", "async for", "batches", "callback.wait", "callback await")
+@waits("next", "async for", "batches", "callback.wait", "callback.run")
 async def key_watch(ground: Ground, how: str) -> Waiting:
     delete = ground.delete_stream("KV_B")
     if how.startswith("callback"):
@@ -174,7 +174,7 @@ async def key_watch(ground: Ground, how: str) -> Waiting:
     return Waiting(calls[how], how != "next", close=watch.stop, delete=delete)
 
 
-@waits("next", "async for", "callback.wait", "callback await")
+@waits("next", "async for", "callback.wait", "callback.run")
 async def object_watch(ground: Ground, how: str) -> Waiting:
     delete = ground.delete_stream("OBJ_O")
     if how.startswith("callback"):
@@ -186,10 +186,10 @@ async def object_watch(ground: Ground, how: str) -> Waiting:
 
 
 async def _watch_callback(ground: Ground, running: Any, how: str, delete: Step) -> Waiting:
-    if how == "callback await":
+    if how == "callback.run":
 
         async def run() -> None:
-            await running
+            await running.run()
 
         return Waiting(run, True, close=running.stop, delete=delete)
     await running.__aenter__()
@@ -233,7 +233,7 @@ async def service(ground: Ground) -> Waiting:
     return Waiting(service.wait_stopped, True, close=service.stop)
 
 
-@waits("wait", "await", "wait_joined")
+@waits("wait", "run", "wait_joined")
 async def member(ground: Ground, how: str) -> Waiting:
     group = await ElasticGroup.create(ground.js, "S", "g", max_members=1)
     if how != "wait_joined":
@@ -241,9 +241,9 @@ async def member(ground: Ground, how: str) -> Waiting:
     member = group.consume("a", lambda message: None)
 
     async def run() -> None:
-        await member
+        await member.run()
 
-    if how == "await":
+    if how == "run":
         return Waiting(run, True, close=member.stop, delete=group.delete)
     await member.__aenter__()
     ground.stack.push_async_callback(member.stop)

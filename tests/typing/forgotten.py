@@ -14,6 +14,8 @@ async def forgotten(nc: natsproto.Client, js: JetStream, consumer: PullConsumer,
     print(natsproto.connect("a").publish)  # type: ignore[attr-defined]
     print(consumer.fetch(1).append)  # type: ignore[attr-defined]
     print(consumer.consume(print).next)  # type: ignore[attr-defined]
+    await consumer.consume(print)  # type: ignore[misc]
+    await kv.watch(cb=print)  # type: ignore[misc]
     await kv.keys()  # type: ignore[misc]
     await kv.watch()  # type: ignore[misc]
     await consumer.messages()  # type: ignore[misc]

@@ -53,6 +53,6 @@ async def reading(nc: Client) -> None:
 
     async def wrong(order: str, message: JsMessage) -> None: ...
 
-    await consumer.consume(orders.handler(pack))
-    await consumer.consume(with_middleware(orders.handler(pack), retry))
+    await consumer.consume(orders.handler(pack)).run()
+    await consumer.consume(with_middleware(orders.handler(pack), retry)).run()
     orders.handler(wrong)  # type: ignore[arg-type]

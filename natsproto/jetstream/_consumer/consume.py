@@ -10,11 +10,11 @@ import asyncio
 import inspect
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from types import TracebackType
 from typing import Literal, TypeAlias, cast
 
-from natsproto._async_hints import AwaitHint
+from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.readers import EndWaiters
@@ -240,16 +240,15 @@ class HandlerTasks:
             self._connection._emit(HandlerFailed(handler=where, error=error))
 
 
-class ConsumeContext(AwaitHint):
-    """A running ``consume``: passes messages to a handler. Use it with ``async with``, or ``await`` it to run until it
-    ends.
+class ConsumeContext(RunHint):
+    """A running ``consume``: passes messages to a handler. Use it with ``async with``, or ``await`` its ``run()``.
 
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
-    unusable: then ``wait``, the ``await`` and the end of the block raise the error; it is logged if none of them is
+    unusable: then ``wait``, ``run`` and the end of the block raise the error; it is logged if none of them is
     waiting. The end of the block stops it; an exception in the block also cancels running calls.
     """
 
-    _unused_warning = "consume(...) was never awaited or entered"
+    _unused_warning = "consume(...) was never run or entered"
 
     def __init__(
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
@@ -300,13 +299,14 @@ class ConsumeContext(AwaitHint):
         if exc is None:
             self._raise_error()
 
-    def __await__(self) -> Generator[object, None, None]:
-        self._begun = True
-        return self._run().__await__()
+    async def run(self, until: asyncio.Event | None = None) -> None:
+        """Start it, and wait until it has ended, or until the event is set, which stops it.
 
-    async def _run(self) -> None:
+        Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling also cancels running
+        calls.
+        """
         async with self:
-            await self.wait()
+            await self.wait(until)
 
     async def wait(self, until: asyncio.Event | None = None) -> None:
         """Wait until it has ended, or until the event is set: ``wait(stop)`` in a worker that ``stop`` shuts down.
@@ -357,7 +357,7 @@ class ConsumeContext(AwaitHint):
     def _check_started(self) -> None:
         self._begun = True  # suppresses the warning about an unused object
         if not self._tasks:
-            raise LocalProtocolError(f"enter or await consume() of {self._description} first")
+            raise LocalProtocolError(f"enter consume() of {self._description} with async with first")
 
     async def _all_done(self, until: asyncio.Event | None = None) -> None:
         await self._handler_tasks.end_waiters.wait(self._tasks, until)

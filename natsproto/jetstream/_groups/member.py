@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Final
 
-from natsproto._async_hints import AwaitHint
+from natsproto._async_hints import RunHint
 from natsproto._core.readers import EndWaiters
 from natsproto._handlers import check_handler, finish
 from natsproto.errors import (
@@ -94,15 +93,15 @@ class MemberHandler:
         await finish(self.handler(message))
 
 
-class Member(AwaitHint):
-    """One instance of a member. Created by ``consume`` of a group: use it with ``async with``, or ``await`` it to run
-    until it ends.
+class Member(RunHint):
+    """One instance of a member. Created by ``consume`` of a group: use it with ``async with``, or ``await`` its
+    ``run()``.
 
-    It ends by ``stop``, when the group is deleted, or on an error, which ``wait``, the ``await`` and leaving the block
-    raise (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
+    It ends by ``stop``, when the group is deleted, or on an error, which ``wait``, ``run`` and leaving the block raise
+    (GroupChanged, PermissionDenied, BucketNotFound …). Leaving the block stops.
     """
 
-    _unused_warning = "consume(...) of a group was never awaited or entered"
+    _unused_warning = "consume(...) of a group was never run or entered"
 
     def __init__(
         self,
@@ -177,13 +176,13 @@ class Member(AwaitHint):
         if exc is None:
             await self.wait()
 
-    def __await__(self) -> Generator[object, None, None]:
-        self._begun = True
-        return self._run_until_ended().__await__()
+    async def run(self, until: asyncio.Event | None = None) -> None:
+        """Join, and wait until it has ended, or until the event is set, which stops it. Raises the error that ended it.
 
-    async def _run_until_ended(self) -> None:
+        Cancelling stops it.
+        """
         async with self:
-            await self.wait()
+            await self.wait(until)
 
     async def wait(self, until: asyncio.Event | None = None) -> None:
         """Wait until it has ended, or until the event is set; raise its error, unless it was stopped or the group
@@ -209,7 +208,7 @@ class Member(AwaitHint):
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # avoids the warning about an unused object
         if self._task is None:
-            raise LocalProtocolError(f"enter or await member {self.name!r} first")
+            raise LocalProtocolError(f"enter member {self.name!r} with async with first")
         return self._task
 
     # ---------------------------------------------------------------- internals
