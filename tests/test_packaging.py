@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import subprocess
 import sys
 import tarfile
 import tomllib
 import zipfile
+from collections.abc import Mapping
 from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
+import yaml  # type: ignore[import-untyped]
 from trove_classifiers import classifiers
 
 ROOT = Path(__file__).parent.parent
@@ -30,8 +35,16 @@ pytestmark = pytest.mark.xdist_group("packaging")  # what is built is built once
 
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The sdist of this tree, and the wheel built from that sdist: whoever packages it does the same."""
-    folder = tmp_path_factory.mktemp("dist")
+    """The sdist of this tree, and the wheel built from that sdist: whoever packages it does the same.
+
+    $NATSPROTO_DIST is a folder that has both already: those of a release.
+    """
+    if ready := os.environ.get("NATSPROTO_DIST"):
+        return Path(ready).absolute()
+    return built(tmp_path_factory.mktemp("dist"))
+
+
+def built(folder: Path) -> Path:
     run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
 
@@ -132,21 +145,88 @@ def test_twine_and_check_wheel_contents_find_nothing(dist: Path, wheel: Path) ->
     run(sys.executable, "-m", "check_wheel_contents", wheel)
 
 
+@pytest.mark.slow
+def test_a_build_can_be_repeated(dist: Path, tmp_path: Path) -> None:
+    """Whoever builds the tag with the same tools has the files of the release."""
+    again = built(tmp_path)
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in dist.iterdir()} == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in again.iterdir()
+    }
+
+
+# ---------------------------------------------------------------- the release
+
+WORKFLOWS = sorted((ROOT / ".github/workflows").glob("*.yml"))
+
+
+def jobs_of(name: str) -> dict[str, Any]:
+    jobs: dict[str, Any] = yaml.safe_load((ROOT / ".github/workflows" / name).read_text())["jobs"]
+    return jobs
+
+
+def commands(job: Mapping[str, Any]) -> list[str]:
+    return [step["run"] for step in job["steps"] if "run" in step]
+
+
+def actions(job: Mapping[str, Any]) -> list[str]:
+    return [step["uses"].partition("@")[0] for step in job["steps"] if "uses" in step]
+
+
 def test_publishing_needs_no_secret() -> None:
     """Trusted publishing: PyPI believes the workflow's identity, and only the job that publishes has one."""
-    workflow = (ROOT / ".github/workflows/publish.yml").read_text()
-    assert "secrets." not in workflow
-    assert workflow.count("id-token: write") == 1
-    assert "twine check --strict" in workflow
+    assert all("secrets." not in path.read_text() for path in WORKFLOWS)
+    jobs = jobs_of("publish.yml")
+    rights = {name: job["permissions"] for name, job in jobs.items()}
+    assert rights == {"build": {"contents": "read"}, "test": {"contents": "read"}, "publish": {"id-token": "write"}}
+    assert actions(jobs["publish"]) == ["actions/download-artifact", "pypa/gh-action-pypi-publish"]
+
+
+def test_the_tested_files_are_the_published_ones() -> None:
+    """They are built before anything else has run on the machine."""
+    jobs = jobs_of("publish.yml")
+    assert jobs["test"]["needs"] == "build"
+    assert jobs["publish"]["needs"] == ["build", "test"]
+    (install, build) = (command for command in commands(jobs["build"]) if command.startswith("python -m "))
+    assert "--require-hashes --only-binary :all: --no-deps -r .github/build-requirements.txt" in install
+    assert build == "python -m build --no-isolation"
+    assert "unzip -q build/release/*.whl 'natsproto/*'" in commands(jobs["test"])[0]
+    assert "git diff --exit-code" in commands(jobs["test"])[0]
+    assert commands(jobs["test"])[1:] == ["make test", '.venv/bin/python -m pytest -m "" tests/test_packaging.py']
+    assert "sha256sum --check --strict" in commands(jobs["publish"])[0]
+
+
+def test_build_tools_have_hashes() -> None:
+    lines = (ROOT / ".github/build-requirements.txt").read_text().splitlines()
+    pinned = [line for line in lines if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z0-9-]+==[0-9.]+ --hash=sha256:[0-9a-f]{64}", line) for line in pinned)
+    assert {"build", "hatchling"} <= {line.partition("==")[0] for line in pinned}
+
+
+def test_actions_are_pinned_by_their_commit() -> None:
+    by_tag = ["pypa/gh-action-pypi-publish@v1.14.0"]  # the note above it says why
+    lines = [line.strip() for path in WORKFLOWS for line in path.read_text().splitlines()]
+    used = [line.removeprefix("- uses: ") for line in lines if line.startswith("- uses: ")]
+    assert len(used) > 5
+    assert [one for one in used if not re.fullmatch(r"[\w/.-]+@[0-9a-f]{40} # v[\d.]+", one)] == by_tag
+
+
+def test_page_names_all_packages_and_publishers(metadata: Message) -> None:
+    page = (ROOT / "docs/security.md").read_text()
+    table = page.partition("| extra | package | published by |")[2].partition("\n\n")[0]
+    rows = {tuple(part.strip(" `") for part in line.split("|")[1:3]) for line in table.splitlines()[2:]}
+    extras = EXTRAS - {"all"}
+    needs = {(extra, re.split(r"[<>=;\[ ]", need)[0]) for extra in extras for need in needs_of(extra, metadata)}
+    of_clusters = {("spark", name) for extra, name in needs if extra == "spark-cluster"}  # the extra contains that one
+    assert rows == needs - of_clusters - {("spark", "natsproto")}
 
 
 def test_nothing_is_required_without_an_extra(metadata: Message) -> None:
     assert [need for need in metadata.get_all("Requires-Dist", []) if "extra ==" not in need] == []
 
 
-def test_the_extra_all_means_all_but_spark(metadata: Message) -> None:
+def test_extra_all_means_all_but_spark_and_server(metadata: Message) -> None:
     of_all = needs_of("all", metadata)
-    small = EXTRAS - {"all", "spark", "spark-cluster"}
+    small = EXTRAS - {"all", "server", "spark", "spark-cluster"}
     assert of_all in (
         set().union(*(needs_of(extra, metadata) for extra in small)),
         {f"natsproto[{','.join(sorted(small))}]"},
