@@ -16,6 +16,7 @@ from natsproto._durations import positive_seconds
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
+from natsproto.errors._base import hide_arguments
 
 if TYPE_CHECKING:
     from natsproto.codecs import Codec
@@ -299,6 +300,7 @@ class Connecting(AwaitHint):
             await self._client.close()
 
 
+@hide_arguments
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     /,

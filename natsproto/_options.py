@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, TypedDict, Unpack, cast
+from typing import Any, Self, TypedDict, Unpack, cast
 
 from natsproto import _option_rules as rules
 from natsproto._context_files import (
@@ -31,7 +31,7 @@ from natsproto._nats_py_names import OPTIONS, hint
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError
-from natsproto.errors._base import HIDDEN
+from natsproto.errors._base import HIDDEN, hide_arguments, hide_locals
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.frames import ServerInfo
@@ -237,9 +237,10 @@ class Options(Value):
     websocket_path: str | None = _option(None, rules.path)
     on_event: Callable[..., object] | None = _option(None, rules.function)
 
-    _addresses: tuple[ServerAddress, ...]
+    _addresses: tuple[ServerAddress, ...] = ()  # until the options are checked: an error report may print them
     _anonymous: bool
 
+    @hide_arguments
     def __init__(self, servers: str | Sequence[str] = DEFAULT_SERVER, **given: Unpack[OptionArgs]) -> None:
         made = self.__dict__
         made.update(_DEFAULTS)
@@ -257,6 +258,12 @@ class Options(Value):
         """The parsed ``servers``."""
         return self._addresses
 
+    @hide_arguments
+    def replace(self, **changed: Any) -> Self:
+        """See Value."""
+        return super().replace(**changed)
+
+    @hide_arguments
     def merge(self, **given: Unpack[OptionArgs]) -> Options:
         """Return a copy with some options changed, checked like a new one."""
         return self.replace(**given)
@@ -297,6 +304,7 @@ class Options(Value):
         sources = (self.user, self.password, self.token, self.jwt, self.nkey_seed)
         return self.auth is None and self.creds is None and all(one is None or type(one) is str for one in sources)
 
+    @hide_locals
     async def credentials_for(self, address: ServerAddress, nonce: str, info: ServerInfo) -> Credentials:
         """Return the credentials of one attempt: callables are called and files read every time.
 
@@ -378,6 +386,7 @@ class Options(Value):
         """Return the name that the certificate of ``address`` is verified against."""
         return self.tls_hostname or address.tls_name
 
+    @hide_locals
     async def websocket_headers_for(self, address: ServerAddress) -> dict[str, str]:
         """Return the custom HTTP headers of one WebSocket handshake; a callable is called every time.
 
@@ -403,6 +412,7 @@ class Options(Value):
     # ------------------------------------------------------------ where options come from
 
     @classmethod
+    @hide_arguments
     def from_env(cls, environ: Mapping[str, str] = os.environ) -> Options:
         """Create Options from the environment variables of the ``nats`` command line tool.
 
@@ -437,6 +447,7 @@ class Options(Value):
         return cls(**cast("dict[str, Any]", found))
 
     @classmethod
+    @hide_arguments
     def from_context(cls, name: str | None = None, environ: Mapping[str, str] = os.environ) -> Options:
         """Create Options from a context of the ``nats`` command line tool (ADR-21).
 

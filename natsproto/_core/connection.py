@@ -28,6 +28,7 @@ from natsproto._handlers import check_handler
 from natsproto._options import Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
+from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
@@ -223,12 +224,11 @@ class Connection:
         payload = as_bytes(payload)
         headers = headers if self._instrumentation is None else self._instrumentation.responding(headers)
         block = None if headers is None else block_of(headers)
+        lines = self._control_lines
         try:
-            line = self._control_lines.message_line(publish_subject(reply), None, block, len(payload))
+            self._outbox.put(lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
         except InvalidSubject as exc:  # the choice of the sender, not of the caller
             self._reply_guard.refuse(reply, exc.rule)
-        else:
-            self._outbox.put(line, payload)
 
     def _unsubscribe_nowait(self, subscription: Subscription) -> None:
         """End a subscription from code that cannot await."""
@@ -474,8 +474,7 @@ class Connection:
             policy=check_policy(slow_policy),
             instrumentation=None if self._instrumentation is None else self._instrumentation.of_subscription(subject),
         )
-        if max_messages is not None:
-            check_max_messages(max_messages)
+        check_max_messages(max_messages)
         self._registry.subscribe(subscription, message_type, message_note)
         if max_messages is not None:
             self._registry.unsubscribe(subscription, max_messages)
@@ -519,6 +518,7 @@ class Connection:
             raise LocalProtocolError("allow_reconnect is False, so reconnect() would close the client: use close()")
         await self._engine.reconnect()
 
+    @hide_arguments
     def set_servers(self, servers: str | Sequence[str]) -> None:
         """Replace all known servers, discovered ones included. The connection in use stays (ADR-40).
 

@@ -87,6 +87,10 @@ class WebSocketWire:
     async def open(self, wire: Wire) -> None:
         """Send the upgrade request and wait for the response."""
         self._wire = wire
+        self._send_request()
+        await self._upgraded
+
+    def _send_request(self) -> None:
         request = self._protocol.connect()
         for name, value in self._headers.items():
             if name in request.headers:
@@ -94,7 +98,6 @@ class WebSocketWire:
             request.headers[name] = value
         self._protocol.send_request(request)
         self._flush()
-        await self._upgraded
 
     # ---------------------------------------------------------------- Wire
 

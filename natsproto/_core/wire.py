@@ -117,6 +117,9 @@ class DialPlan(Value):
     max_message: int = 1 << 26
     largest_compressed: Callable[[], int] | None = None
 
+    def __repr__(self) -> str:
+        return f"DialPlan(hostname={self.hostname!r}, timeout={self.timeout})"  # the headers may be secret
+
 
 Dial = Callable[[ServerAddress, DialPlan, WireHandler], Awaitable[Wire]]
 

@@ -180,6 +180,8 @@ class AuthCallout:
             raise InvalidCredentials("request", "is a JWT of another kind")
         if claims.expires_at is not None and claims.expires_at.timestamp() < time.time():
             raise InvalidCredentials("request", "has expired: the server no longer waits for the response")
+        if claims.not_before is not None and claims.not_before.timestamp() > time.time():
+            raise InvalidCredentials("request", "is not valid yet: the clocks of the server and of this machine differ")
         decode_public(claims.issuer, "server")
         return claims, _request(claims.nats)
 

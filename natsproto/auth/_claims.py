@@ -17,6 +17,7 @@ from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.auth._keys import KeyPair, decode_public, verify
 from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto.errors._base import hide_arguments
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
 
@@ -141,6 +142,7 @@ class Claims(Value):
     name: str
     issued_at: datetime
     expires_at: datetime | None
+    not_before: datetime | None
     nats: Mapping[str, object]
 
 
@@ -166,11 +168,12 @@ def encode_jwt(
     return f"{signed}.{_encode_base64(issuer.sign(signed.encode()))}"
 
 
+@hide_arguments
 def decode_jwt(jwt: str) -> Claims:
     """Decode a JWT of any kind. The signature is verified with the key of the issuer named in it.
 
-    The caller decides if that issuer is trusted, and checks the expiry. InvalidCredentials, without any of the text,
-    for a damaged or modified JWT.
+    The caller decides if that issuer is trusted, and checks ``not_before`` and ``expires_at``. InvalidCredentials,
+    without any of the text, for a damaged or modified JWT.
     """
     try:
         signed, _, signature = jwt.rpartition(".")
@@ -190,6 +193,7 @@ def decode_jwt(jwt: str) -> Claims:
             name=str(body.get("name", "")),
             issued_at=datetime.fromtimestamp(body["iat"], UTC),
             expires_at=datetime.fromtimestamp(body["exp"], UTC) if body.get("exp") else None,
+            not_before=datetime.fromtimestamp(body["nbf"], UTC) if body.get("nbf") else None,
             nats=MappingProxyType(nats),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as exc:

@@ -10,6 +10,7 @@ from base64 import b32decode, b32encode
 from typing import Literal, TypeAlias, get_args
 
 from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto.errors._base import hide_arguments
 
 try:
     from nacl.exceptions import CryptoError
@@ -51,6 +52,7 @@ class KeyPair:
         return cls(kind, bytes(SigningKey.generate()))
 
     @classmethod
+    @hide_arguments
     def from_seed(cls, seed: str) -> KeyPair:
         """Return the key pair of ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials for a damaged seed or an xkey's."""
         kind, key = _decode_seed(seed)
@@ -88,6 +90,7 @@ class XKey:
         return cls(bytes(PrivateKey.generate()))
 
     @classmethod
+    @hide_arguments
     def from_seed(cls, seed: str) -> XKey:
         """Return the key pair of ``seed`` (``SX…``). InvalidCredentials for a damaged seed or one of another kind."""
         kind, key = _decode_seed(seed)
@@ -121,7 +124,10 @@ class XKey:
             raise InvalidCredentials("sealed data", "cannot be decrypted: sealed with other keys, or damaged") from None
 
     def _box(self, public_key: str) -> Box:
-        return Box(self._key, PublicKey(decode_public(public_key, "curve")))
+        try:
+            return Box(self._key, PublicKey(decode_public(public_key, "curve")))
+        except CryptoError:  # a point of low order: everybody could compute the shared key
+            raise InvalidCredentials("public key", "is not a usable xkey") from None
 
 
 def verify(public_key: str, data: bytes, signature: bytes) -> bool:

@@ -64,7 +64,7 @@ def _translate(error: NatsError) -> BaseException:
     if isinstance(error, ours.WrongRevision):
         return js_errors.KeyWrongLastSequenceError(description=getattr(error.__cause__, "description", str(error)))
     if isinstance(error, ours.ServerError):
-        return errors.Error(f"nats: {error.text.lower()}")
+        return errors.Error(f"nats: {NatsError(error.text.lower())}")  # which escapes control characters
     if isinstance(error, ours.PullRefused):
         return js_errors.APIError(code=error.code, description=error.description)
     if isinstance(error, ours.InvalidHeader):

@@ -5,9 +5,30 @@ Constructors take facts, which become fields, and format the message from them.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
+from functools import wraps
+from typing import Any, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
+
+
+def escaped(text: str) -> str:
+    """Return a text without characters that a terminal or a log would obey, such as line ends and ESC."""
+    if text.isprintable():
+        return text
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+
 
 class NatsError(Exception):
-    """Base of all errors that natsproto raises on purpose. Pickling keeps the fields."""
+    """Base of all errors that natsproto raises on purpose. Pickling keeps the fields.
+
+    ``str()`` escapes control characters, which a server or a peer may have sent; the fields are as received.
+    """
+
+    def __str__(self) -> str:
+        return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle, (type(self), self.args, self.__dict__)
@@ -74,3 +95,49 @@ def shown(value: object) -> str:
         return HIDDEN
     text = repr(value)
     return text if len(text) <= 80 else text[:77] + "..."
+
+
+def _without_frames(error: E) -> E:
+    """Return an error without the frames that it came through. A cause keeps its own."""
+    if error.__cause__ is None:
+        error.__context__ = None
+    return error.with_traceback(None)
+
+
+def hide_arguments(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorate a function that gets secrets: the frames of its errors do not contain them.
+
+    Tools for error reports, such as Sentry, send the local variables of every frame.
+    """
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        error: Exception
+        try:
+            return function(*args, **kwargs)
+        except (NatsError, TypeError, ValueError) as exc:
+            error = _without_frames(exc)
+        del args, kwargs
+        try:
+            raise error
+        finally:
+            del error  # it refers to this frame
+
+    return call
+
+
+def hide_locals(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate a coroutine function that reads secrets, as ``hide_arguments`` does a function."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except NatsError as exc:
+            error = _without_frames(exc)
+        try:
+            raise error
+        finally:
+            del error
+
+    return call

@@ -10,9 +10,11 @@ import binascii
 import re
 from base64 import b32decode, urlsafe_b64encode
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from natsproto._value import Value
 from natsproto.errors import InvalidCredentials
+from natsproto.errors._base import hide_arguments
 
 _MARKER = re.compile(r"-{3,}\s*(BEGIN|END)\s+(.*?)\s*-{3,}")
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
@@ -36,6 +38,9 @@ class Credentials(Value):
     nkey: str | None = None
     seed: bytes | None = None
     signer: Callable[[bytes], bytes] | None = None
+
+    if not TYPE_CHECKING:
+        __init__ = hide_arguments(Value.__init__)
 
     def _check(self) -> None:
         for name in ("user", "password", "token", "jwt", "nkey"):
@@ -62,6 +67,7 @@ class Credentials(Value):
         return f"Credentials({', '.join(f'{name}=(hidden)' for name in given)})"
 
 
+@hide_arguments
 def parse_creds(text: str) -> Credentials:
     """Parse the text of a ``.creds`` file: a user JWT and the seed that signs for it.
 
@@ -77,6 +83,7 @@ def parse_creds(text: str) -> Credentials:
     return Credentials(jwt=jwt, seed=_ascii(seed))
 
 
+@hide_arguments
 def parse_seed(text: str) -> bytes:
     """Return the user seed in ``text``: the bare ``SU…``, or the seed block of a key or creds file.
 
@@ -87,6 +94,7 @@ def parse_seed(text: str) -> bytes:
     return seed
 
 
+@hide_arguments
 def connect_fields(credentials: Credentials, nonce: str) -> dict[str, str]:
     """Return the authentication fields of CONNECT: user, pass, auth_token, jwt, nkey, sig, those that are set.
 

@@ -1,6 +1,6 @@
 """Discovery of services (ADR-32): PING, INFO and STATS requests to the services of an account.
 
-Any client may respond to such a request, so a response that cannot be decoded is logged and skipped.
+Any client may respond to such a request, so responses that cannot be decoded are skipped, and counted in the log.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from natsproto._core.connection import Connection
 from natsproto.errors import ConfigError, NoResponders
+from natsproto.errors._base import escaped
 from natsproto.protocol.frames import Message
 from natsproto.service._responses import PREFIX, error_of
 
@@ -54,6 +55,7 @@ async def _decoded(
     responses: AsyncGenerator[Message], verb: str, decode: Callable[[bytes, float], T]
 ) -> AsyncGenerator[T]:
     sent_at = perf_counter()
+    skipped, first = 0, ""
     async with aclosing(responses):
         try:
             async for response in responses:
@@ -63,8 +65,11 @@ async def _decoded(
                         raise ValueError(str(error))
                     value = decode(response.data, perf_counter() - sent_at)
                 except (ValueError, RecursionError) as exc:
-                    log.warning("skipped a response to %s: %s", verb, exc)
+                    skipped, first = skipped + 1, first or escaped(str(exc))
                     continue
                 yield value
         except NoResponders:
             return
+        finally:
+            if skipped:  # one line, as anybody may send any number of them
+                log.warning("skipped %d responses to %s; the first: %s", skipped, verb, first)

@@ -25,6 +25,7 @@ from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
+from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
 from natsproto.protocol.subject import publish_subject
@@ -196,6 +197,7 @@ class Client(SyncWrapper[client.Client]):
         portal, inner = self._reach()
         return portal.run(lambda: inner.discovered_servers)
 
+    @hide_arguments
     def set_servers(self, servers: str | Sequence[str]) -> None:
         """Replace every known server, discovered ones included, in this process; see the async client."""
         portal, inner = self._reach()
@@ -347,6 +349,7 @@ class _Process:
             portal.stop()
 
 
+@hide_arguments
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     /,

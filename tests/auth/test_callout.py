@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
@@ -11,7 +13,7 @@ import natsproto
 from natsproto import Event, HandlerFailed
 from natsproto.auth import AUTH_SUBJECT, AuthCallout, AuthRequest, KeyPair, Permission, Refused, UserClaims, XKey
 from natsproto.auth._callout import Decide
-from natsproto.auth._claims import encode_jwt
+from natsproto.auth._claims import _HEADER, _decode_base64, _encode_base64, _json, decode_jwt, encode_jwt
 from natsproto.errors import ConnectFailed, InvalidCredentials, LoginRefused
 from natsproto.testing import Server, run_server
 from tests.kit.identity import Account, Operator
@@ -120,6 +122,22 @@ async def test_callout_works_in_operator_mode() -> None:
             await natsproto.connect(server.url, creds=guest.creds, token="no")
 
 
+def signed(issuer: KeyPair, body: dict[str, object]) -> str:
+    """A JWT with any content."""
+    text = f"{_encode_base64(_json(_HEADER))}.{_encode_base64(_json(body))}"
+    return f"{text}.{_encode_base64(issuer.sign(text.encode()))}"
+
+
+def test_jwt_says_from_when_it_is_valid() -> None:
+    server, user = KeyPair.generate("server"), KeyPair.generate("user").public_key
+    good = encode_jwt("user", user, server, {})
+    body = json.loads(_decode_base64(good.split(".")[1]))
+    assert decode_jwt(good).not_before is None
+    later = decode_jwt(signed(server, {**body, "nbf": 1800000000})).not_before
+    assert later is not None
+    assert later.timestamp() == 1800000000
+
+
 async def test_request_not_of_a_server_is_not_answered(nats_server: Server) -> None:
     account, server = KeyPair.generate("account"), KeyPair.generate("server")
     user, stranger = KeyPair.generate("user").public_key, KeyPair.generate("operator")
@@ -132,6 +150,7 @@ async def test_request_not_of_a_server_is_not_answered(nats_server: Server) -> N
         encode_jwt(kind, account.public_key, server, nats, audience=audience, expires_in=-60),
         encode_jwt("user", account.public_key, server, nats, audience=audience),
         encode_jwt(kind, account.public_key, server, {}, audience=audience),
+        signed(server, {**json.loads(_decode_base64(good.split(".")[1])), "nbf": int(time.time()) + 600}),
         "nonsense",
     ]
     async with natsproto.connect(nats_server.url) as nc:

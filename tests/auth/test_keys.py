@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.auth import KeyKind, KeyPair, XKey, verify
+from natsproto.auth._keys import _PREFIXES, _encode
 from natsproto.errors import ConfigError, InvalidCredentials
 
 KINDS: tuple[KeyKind, ...] = ("account", "cluster", "operator", "server", "user")
@@ -84,3 +85,13 @@ def test_wrong_kinds_of_keys_are_named() -> None:
         KeyPair.generate("curve")  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         KeyPair.from_seed(pair.seed.encode())  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("point", [bytes(32), bytes([1, *bytes(31)])])
+def test_xkeys_that_are_no_keys_are_refused(point: bytes) -> None:
+    """With such a point everybody knows the shared key."""
+    weak = _encode(bytes([_PREFIXES["curve"]]), point)
+    with pytest.raises(InvalidCredentials, match="not a usable xkey"):
+        XKey.generate().seal(b"secret", weak)
+    with pytest.raises(InvalidCredentials, match="not a usable xkey"):
+        XKey.generate().open(b"xkv1" + bytes(60), weak)

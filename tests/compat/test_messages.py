@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
@@ -213,3 +214,20 @@ def test_nuids_are_unique_and_of_one_length() -> None:
     assert len({one[:12] for one in made}) == 1
     nuid._seq = MAX_SEQ - 1
     assert nuid.next()[:12] != made[0][:12]  # a new prefix when the numbers are used up
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_nuids_differ_after_a_fork() -> None:
+    nuid = NUID()
+    nuid.next()
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.write(writer, bytes(nuid.next()))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(process, 0)
+    with open(reader, "rb") as pipe:
+        forked = pipe.read()
+    assert len(forked) == 22
+    assert forked[:12] != nuid.next()[:12]

@@ -19,7 +19,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
-from natsproto.jetstream.kv._lock import Lock
+from natsproto.jetstream.kv._lock import Lock, LockBlocked
 from natsproto.testing import Server
 from tests.kit.tasks import cancel_after
 
@@ -234,3 +234,23 @@ async def test_what_is_wrong_with_a_lock_is_said_at_once(jetstream: JetStream) -
         kv.lock("a", ttl=0.5)
     with pytest.raises(TtlRefused):
         await kv.lock("a").acquire()
+
+
+@pytest.mark.parametrize(
+    ("ttl", "reason"),
+    [(None, "was not written by a lock and has no TTL of its own"), (60, "was not written by a lock")],
+)
+async def test_lock_tells_of_a_strangers_entry(jetstream: JetStream, ttl: int | None, reason: str) -> None:
+    bucket = await jetstream.create_key_value(bucket="B", limit_marker_ttl=5)
+    events: list[natsproto.Event] = []
+    jetstream.connection.add_listener(events.append)
+    revision = await bucket.create("k", b"stranger", ttl=ttl)
+    lock = bucket.lock("k", ttl=1)
+    for _ in range(3):
+        assert not await lock.try_acquire()
+    [event] = [event for event in events if isinstance(event, LockBlocked)]
+    assert (event.bucket, event.key, event.revision) == ("B", "k", revision)
+    assert event.reason == reason
+    async with bucket.lock("other", ttl=1):
+        assert not await bucket.lock("other", ttl=1).try_acquire()
+    assert sum(isinstance(event, LockBlocked) for event in events) == 1

@@ -17,9 +17,10 @@ import pytest
 import natsproto
 from natsproto._core.events import Closed, Event, Reconnected, ServersDiscovered
 from natsproto._options import AuthChallenge, Options
-from natsproto.errors import NatsError
+from natsproto.auth import KeyPair, XKey, decode_jwt
+from natsproto.errors import ConfigError, NatsError
 from natsproto.protocol.addresses import ServerAddress
-from natsproto.protocol.auth import Credentials, connect_fields
+from natsproto.protocol.auth import Credentials, connect_fields, parse_creds, parse_seed
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import ServerState
 from natsproto.testing import ServerTls, run_cluster, run_server
@@ -45,6 +46,8 @@ SECRETS = {
 URL = f"nats://ann:{quote(PASSWORD, safe='')}@127.0.0.1:1"
 TOKEN_URL = f"nats://{quote(TOKEN, safe='')}@127.0.0.1:1"
 
+PACKAGE = str(Path(natsproto.__file__).parent)
+
 
 def leaks(text: str) -> list[str]:
     return [kind for kind, forms in SECRETS.items() if any(form in text for form in forms)]
@@ -59,6 +62,7 @@ def looks(thing: object, depth: int = 5) -> Iterator[str]:
     yield str(thing)
     if isinstance(thing, BaseException):
         yield "".join(traceback.format_exception(thing))
+        yield from map(repr, own_locals(thing))
         for link in (thing.__cause__, thing.__context__, *getattr(thing, "exceptions", ())):
             if link is not None:
                 yield from looks(link, depth - 1) if depth else ()
@@ -77,6 +81,13 @@ def looks(thing: object, depth: int = 5) -> Iterator[str]:
                 value = getattr(thing, name, None)
                 if not callable(value):
                     yield from looks(value, depth - 1)
+
+
+def own_locals(error: BaseException) -> Iterator[object]:
+    """The local variables in natsproto's frames, which tools for error reports send; a repr must not crash either."""
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename.startswith(PACKAGE):
+            yield from frame.f_locals.values()
 
 
 async def failure(connecting: Awaitable[object]) -> NatsError:
@@ -177,6 +188,15 @@ async def damaged_credentials(tmp_path: Path) -> Things:
         {"creds": USER.creds, "jwt": JWT}, {"token": TOKEN, "auth": print},
     ):  # fmt: skip
         yield refusal(natsproto.connect, "nats://127.0.0.1:1", **given)
+
+
+@situation
+async def keys_and_tokens_that_are_damaged(tmp_path: Path) -> Things:
+    for make in (KeyPair.from_seed, XKey.from_seed, parse_seed, parse_creds, decode_jwt):
+        yield refusal(make, f"{SEED[:-1]}!")
+        yield refusal(make, JWT[:-4])
+    yield refusal(Credentials, jwt=JWT, seed=SEED.encode(), signer=bytes)
+    yield refusal(connect_fields, Credentials(jwt=JWT, seed=SEED.encode()), "")
 
 
 @situation
@@ -472,3 +492,12 @@ def test_there_are_enough_situations() -> None:
 def test_the_test_would_notice() -> None:
     assert leaks("".join(looks(ValueError(PASSWORD)))) == ["password"]
     assert leaks("".join(looks({"a": [SEED]}))) == ["seed"]
+
+
+def test_half_built_options_can_be_printed() -> None:
+    """As by a tool for error reports that prints the ``self`` of every frame."""
+    for given in ({"ping_interval": -1}, {"token": TOKEN}, {"nonsense": 1}):
+        made = Options.__new__(Options)
+        with pytest.raises((ConfigError, TypeError)):
+            made.__init__(URL, user="ann", password=PASSWORD, **given)  # type: ignore[misc]
+        assert not leaks(repr(made))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import getpid
 from random import Random
 from secrets import randbits
 
@@ -19,11 +20,17 @@ class NUID:
     """Makes identifiers: a random prefix followed by a number that grows in random steps."""
 
     def __init__(self) -> None:
+        self._seed()
+
+    def _seed(self) -> None:
+        self._process = getpid()
         self._random = Random(randbits(128))  # noqa: S311  # unique, not secret
         self.randomize_prefix()
         self.reset_sequential()
 
     def next(self) -> bytearray:
+        if self._process != getpid():  # after a fork the parent makes the same identifiers
+            self._seed()
         self._seq += self._inc
         if self._seq >= MAX_SEQ:
             self.randomize_prefix()

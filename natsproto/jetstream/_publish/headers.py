@@ -20,6 +20,7 @@ from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_he
 from natsproto.protocol.subject import subscribe_subject
 
 MSG_ID_HEADER = "Nats-Msg-Id"
+TTL_HEADER = "Nats-TTL"
 _VERSION_LINE = b"NATS/1.0\r\n"
 
 
@@ -223,6 +224,6 @@ _HEADERS: Mapping[str, tuple[str, Callable[[str, object], str]]] = {
     "expected_last_msg_id": ("Nats-Expected-Last-Msg-Id", _text),
     "expected_last_subject_seq": ("Nats-Expected-Last-Subject-Sequence", _number),
     "expected_last_subject_seq_subject": ("Nats-Expected-Last-Subject-Sequence-Subject", _pattern),
-    "ttl": ("Nats-TTL", lambda _, ttl: ttl_text(ttl)),
+    "ttl": (TTL_HEADER, lambda _, ttl: ttl_text(ttl)),
     "rollup": ("Nats-Rollup", _rollup),
 }

@@ -3,7 +3,7 @@
 from natsproto.jetstream.kv._bucket import KeyValue, KeyValueBatch, KeyValueStatus
 from natsproto.jetstream.kv._entry import KeyValueEntry, KeyValueNotice, Operation
 from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys, SubjectKeys
-from natsproto.jetstream.kv._lock import Lock
+from natsproto.jetstream.kv._lock import Lock, LockBlocked
 from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "KeyValueStatus",
     "KeyWatcher",
     "Lock",
+    "LockBlocked",
     "Operation",
     "PathKeys",
     "SubjectKeys",

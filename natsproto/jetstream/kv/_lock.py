@@ -8,11 +8,13 @@ time when it was stored.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Coroutine
 from math import ceil
 from types import TracebackType
 from typing import Any
 
+from natsproto._core.events import Event
 from natsproto._durations import seconds
 from natsproto.errors import (
     ConfigError,
@@ -26,7 +28,7 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.headers import TTL_HEADER, MessageArgs
 from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload, as_bytes
@@ -37,6 +39,20 @@ RENEWALS_PER_TTL = 3
 """Renewals within one TTL: two may fail."""
 RETRY_INTERVAL_S = 0.1
 """Seconds after which a failed attempt is repeated."""
+
+
+class LockBlocked(Event):
+    """A lock waits for an entry that no lock of natsproto has written, or that does not expire: if its writer is gone,
+    somebody has to delete the key. Emitted once for a ``revision``.
+    """
+
+    bucket: str
+    key: str
+    revision: int
+    reason: str
+
+    level = logging.WARNING
+    line = "lock %(key)r of bucket %(bucket)r waits for revision %(revision)d of its key, which %(reason)s"
 
 
 class Lock:
@@ -62,6 +78,7 @@ class Lock:
         self._args: MessageArgs = {}  # of its writes, once the server is known to understand them
         self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
+        self._reported = 0  # the last revision of a LockBlocked
         self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
         self._renew_task: asyncio.Task[None] | None = None
         self._release_task: asyncio.Task[None] | None = None
@@ -136,6 +153,7 @@ class Lock:
             except WrongRevision:
                 last = await self._last_entry()
                 if last is not None and not last.is_deleted and not self._is_mine(last):
+                    self._report_stranger(last)
                     return False
                 expected = 0 if last is None else last.revision
 
@@ -333,6 +351,19 @@ class Lock:
 
     def _is_mine(self, entry: KeyValueEntry[bytes]) -> bool:
         return entry.headers.last(LOCK_ID_HEADER) == self._id[LOCK_ID_HEADER]
+
+    def _report_stranger(self, entry: KeyValueEntry[bytes]) -> None:
+        """Report an entry that may never be removed, once."""
+        faults = {
+            "was not written by a lock": LOCK_ID_HEADER not in entry.headers,
+            "has no TTL of its own": TTL_HEADER not in entry.headers,
+        }
+        reason = " and ".join(fault for fault, is_found in faults.items() if is_found)
+        if reason and entry.revision != self._reported:
+            self._reported = entry.revision
+            self._bucket.api.connection._emit(
+                LockBlocked(bucket=self._bucket.bucket, key=self._key, revision=entry.revision, reason=reason)
+            )
 
     async def _wait_until_free(self) -> None:
         """Wait until the key has no value, at most ``ttl`` seconds: a key may also be removed without a marker."""
