@@ -46,7 +46,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/server/test_auth.py": 773,
         "tests/server/test_core.py": 606,
         "tests/server/test_services.py": 628,
-        "tests/server/test_testing.py": 746,
+        "tests/server/test_testing.py": 703,
         "tests/server/test_tls.py": 615,
         "tests/server/test_websocket.py": 655,
         "tests/test_options.py": 779,

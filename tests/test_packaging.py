@@ -82,11 +82,10 @@ def test_one_pure_wheel_and_one_sdist_are_built(dist: Path) -> None:
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"natsproto"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"natsproto", "pytest_natsproto.py"}
     assert "natsproto/py.typed" in names
-    assert {name for name in names if name.endswith(".py")} == {
-        path.relative_to(ROOT).as_posix() for path in (ROOT / "natsproto").rglob("*.py")
-    }
+    modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "natsproto").rglob("*.py")}
+    assert {name for name in names if name.endswith(".py")} == modules | {"pytest_natsproto.py"}
 
 
 def test_sdist_holds_what_make_needs(dist: Path) -> None:
@@ -255,7 +254,7 @@ def test_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) 
 
 
 def test_client_modules_import_without_extras(clean_python: Path, tmp_path: Path) -> None:
-    """Those that stand for an extra say which one is missing; ``natsproto.testing._plugin`` is for pytest.
+    """Those that stand for an extra say which one is missing.
 
     ``natsproto.spark`` itself needs nothing, and loads those of its modules that need Spark when they are asked for.
     """
@@ -266,5 +265,5 @@ def test_client_modules_import_without_extras(clean_python: Path, tmp_path: Path
         "    except (ImportError, natsproto.errors.ConfigError) as error: print(found.name, error)\n"
     )
     refused = run(clean_python, "-I", "-W", "error", "-c", program, cwd=tmp_path).splitlines()
-    lazy = re.compile(r"natsproto\.testing\._plugin |natsproto\.spark\.\w+ No module named '(pyspark|pyarrow)'")
+    lazy = re.compile(r"natsproto\.spark\.\w+ No module named '(pyspark|pyarrow)'")
     assert all("natsproto[" in line or lazy.match(line) for line in refused), refused

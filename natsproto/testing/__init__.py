@@ -1,4 +1,4 @@
-"""Real nats-servers for tests, examples and benchmarks. The pytest fixtures are in ``natsproto.testing._plugin``."""
+"""Real nats-servers for tests, examples and benchmarks. The pytest fixtures are in ``pytest_natsproto``."""
 
 from natsproto.testing._cluster import Cluster, run_cluster
 from natsproto.testing._config import ServerTls

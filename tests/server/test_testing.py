@@ -38,8 +38,6 @@ from natsproto.testing import (
 from natsproto.testing._config import ServerSettings
 from natsproto.testing._steps import drive, wait_until
 
-pytest_plugins = ["pytester"]
-
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="sharing a bound port is a Linux facility")
 
 
@@ -703,44 +701,3 @@ def test_cluster_start_timeout_raises_with_logs() -> None:
         run_cluster(2, config=lonely, jetstream=False, start_timeout=2),
     ):
         pytest.fail("was never ready")
-
-
-# ---------------------------------------------------------------- the fixtures
-
-
-async def test_nats_client_is_connected_to_nats_server(nats_server: Server, nats_client: Any) -> None:
-    assert (await info_of(nats_server))["jetstream"] is True
-    await nats_client.flush()
-    assert nats_client.server_info.port == nats_server.port
-
-
-ASYNC_TEST = """
-import pytest
-
-{mark}
-async def test_client(nats_server, nats_client):
-    await nats_client.flush()
-    assert nats_client.server_info.port == nats_server.port
-"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("mode", "mark"), [("strict", "@pytest.mark.asyncio"), ("auto", "")])
-def test_fixtures_work_for_users_in_both_asyncio_modes(pytester: pytest.Pytester, mode: str, mark: str) -> None:
-    pytester.makepyfile(ASYNC_TEST.format(mark=mark))
-    pytester.runpytest_subprocess(f"--asyncio-mode={mode}").assert_outcomes(passed=1)
-
-
-@pytest.mark.slow
-def test_server_fixture_needs_no_asyncio_plugin(pytester: pytest.Pytester) -> None:
-    pytester.makepyfile("def test_server(nats_server): assert nats_server.running")
-    pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=1)
-
-
-@pytest.mark.slow
-def test_fixture_without_binary_fails_its_test(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NATSPROTO_SERVER_BINARY", "/nowhere/nats-server")
-    pytester.makepyfile("def test_a(): pass\ndef test_b(nats_server): pass")
-    result = pytester.runpytest_subprocess()
-    result.assert_outcomes(passed=1, errors=1)
-    result.stdout.fnmatch_lines(["*ServerNotFound: no nats-server binary in*"])
