@@ -30,7 +30,7 @@ class Sending:
     __slots__ = ("headers",)
 
     def __init__(self, headers: HeadersLike | None = None) -> None:
-        self.headers = headers
+        self.headers: HeadersLike | None = headers
         """The headers to send, with the context of the trace."""
 
     def end(self, outcome: object = None) -> None:
