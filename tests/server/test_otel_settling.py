@@ -62,7 +62,7 @@ async def test_consume_settles_within_process_span(nats_server: Server, spans: S
             await js.publish("s.a", b"%d" % number)
         await consumer.consume(
             with_middleware(handle, telemetry.tracing), stop_after=7, nak_delay=0, concurrency=concurrency
-        )
+        ).run()
     published, processed, settled = spans.of("publish"), spans.of("process"), spans.of("settle S")
     assert sorted(map(str, acks(settled))) == ["+ACK"] * 6 + ["-NAK"]
     assert {parent(span) for span in settled} == {identity(span) for span in processed}
@@ -82,7 +82,7 @@ async def test_untraced_publisher_gets_no_orphan_settle(nats_server: Server, spa
         stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory")
         consumer = await stream.create_consumer(durable_name="d")
         await plain.jetstream().publish("s.a", b"")
-        await consumer.consume(with_middleware(handle, telemetry.tracing), stop_after=1)
+        await consumer.consume(with_middleware(handle, telemetry.tracing), stop_after=1).run()
         (process,), (settle,) = spans.of("process"), spans.of("settle S")
         assert (parent(process), parent(settle)) == (None, identity(process))
         await plain.jetstream().publish("s.a", b"")
