@@ -55,6 +55,7 @@ def examples() -> list[errors.NatsError]:
         errors.TlsFailed("the certificate is not valid at this time (certificate has expired)", SERVER),
         errors.TlsConnectFailed([(SERVER, errors.TlsFailed("see the cause (wrong version number)", SERVER))], 0.1),
         errors.ConnectionClosed("publish"),
+        errors.StreamWentBack("ORDERS", 3, 102),
         errors.OutboxFull(8_388_000, 1024, 8_388_608),
         errors.RequestTimeout("request to 'svc.add'", 5.0),
         errors.DrainTimeout("drain", 30.0, ["12 messages of 'orders' not handled"]),

@@ -71,7 +71,8 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── PublishFailed
     │   ├── PublishUncertain
     │   │   └── PublishTimeout(RequestTimeout)
-    │   └── PullRefused
+    │   ├── PullRefused
+    │   └── StreamWentBack
     ├── KeyValueError
     │   ├── BucketNotFound(ObjectStoreError)
     │   ├── KeyNotFound(KeyError)
@@ -155,6 +156,7 @@ from natsproto.errors._jetstream import (
     StreamNameInUse,
     StreamNotFound,
     StreamProtected,
+    StreamWentBack,
     SubjectsOverlap,
     TooManyRequests,
     TtlRefused,
@@ -248,6 +250,7 @@ __all__ = [
     "StreamNameInUse",
     "StreamNotFound",
     "StreamProtected",
+    "StreamWentBack",
     "SubjectsOverlap",
     "SubscriptionClosed",
     "TlsConnectFailed",

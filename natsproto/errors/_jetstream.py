@@ -333,6 +333,25 @@ class PublishUncertain(JetStreamError):
         NatsError.__init__(self, _uncertain(subject, reason))
 
 
+class StreamWentBack(JetStreamError):
+    """The stream stored the message, but under a sequence that it had given before: it has lost acknowledged messages.
+
+    They had the sequences from ``seq``, which this message has now, to ``last_lost``. Raised once; a
+    StreamLostMessages event says the same.
+    """
+
+    stream: str
+    seq: int
+    last_lost: int
+
+    def __init__(self, stream: str, seq: int, last_lost: int) -> None:
+        self.stream, self.seq, self.last_lost = stream, seq, last_lost
+        super().__init__(
+            f"stream {stream!r} stored the message as {seq}, but has lost its messages from {seq} to {last_lost}, which"
+            " were acknowledged: publish those again that you still have"
+        )
+
+
 class PublishTimeout(PublishUncertain, RequestTimeout):
     """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one."""
 

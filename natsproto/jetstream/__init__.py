@@ -108,6 +108,7 @@ from natsproto.jetstream._message import JsMessage, Metadata
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publish import StreamLostMessages
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream
@@ -213,6 +214,7 @@ __all__ = [
     "StreamConsumerLimits",
     "StreamInfo",
     "StreamLeaderElected",
+    "StreamLostMessages",
     "StreamQuorumLost",
     "StreamSource",
     "StreamSourceConsumer",

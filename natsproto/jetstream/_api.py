@@ -34,6 +34,7 @@ from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream._info import AccountInfo, api_level
 from natsproto.jetstream._retry_request import retry_request
+from natsproto.jetstream._sequence_log import SequenceLog
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
@@ -108,6 +109,8 @@ class Api:
         self.domain = domain
         self.prefix: str = (prefix or DEFAULT_PREFIX).removesuffix(".")
         self.timeout: float = positive_seconds("timeout", timeout)
+        self.sequences = SequenceLog()
+        """The highest acknowledged sequence of each stream."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
         if inbox_prefix is not None:

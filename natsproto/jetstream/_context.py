@@ -127,7 +127,7 @@ class JetStream(BucketManager):
             check_server = partial(self._api.require_api_level, new.level, new.version, operation, timeout)
             await check_server()
         return await publish(
-            self._connection,
+            self._api,
             subject,
             payload,
             headers,
@@ -186,6 +186,7 @@ class JetStream(BucketManager):
             timeout=self._timeout(timeout),
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
+            api=self._api,
             search_for=lambda payload: partial(self._search_own_write, payload),
         )
         return Publisher(self._connection, limits, auto_msg_id=auto_msg_id)

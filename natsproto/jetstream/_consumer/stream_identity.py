@@ -89,4 +89,6 @@ class StreamIdentity:
             if first.ts != NEVER and found.state.last_ts is not None and found.state.last_ts > first.ts:
                 break
             await asyncio.sleep(POLL_INTERVAL_S)
-        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, "the stream was lost and recreated", self._operation)
+        went_back = found.created == self._created
+        reason = f"went back from message {read} to {found.state.last_seq}" if went_back else "was lost and recreated"
+        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, f"the stream {reason}", self._operation)

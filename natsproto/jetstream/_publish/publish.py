@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from natsproto._core.connection import Connection
+from natsproto._core.events import Event
 from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
     NatsError,
     PublishUncertain,
+    StreamWentBack,
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream._info import PubAck, pub_ack
+from natsproto.jetstream._api import Api
+from natsproto.jetstream._info import PubAck, StreamInfo, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
 from natsproto.jetstream._publish.refusals import (
     FURTHER_REPLY_WAITS_S,
@@ -25,8 +29,25 @@ from natsproto.jetstream._publish.refusals import (
 )
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, PublishState
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
+from natsproto.jetstream._sequence_log import AckedSequence
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
+
+INFO_TIMEOUT_S = 2.0
+"""Seconds to wait for the info that tells a recreated stream from one that went back."""
+
+
+class StreamLostMessages(Event):
+    """A stream lost acknowledged messages, as its server lost the end of its store. They had the sequences from
+    ``first_lost`` to ``last_lost``, which the stream gives to new messages now. Emitted once.
+    """
+
+    stream: str
+    first_lost: int
+    last_lost: int
+
+    level = logging.ERROR
+    line = "stream {stream} lost its messages {first_lost} to {last_lost}, which were acknowledged"
 
 
 class Search(Protocol):
@@ -42,7 +63,7 @@ class Search(Protocol):
 
 
 async def publish(
-    connection: Connection,
+    api: Api,
     subject: str,
     payload: Payload,
     headers: HeadersLike | None,
@@ -58,6 +79,7 @@ async def publish(
     UnsupportedByServer for a server that must not get the message; it is called again for every new server.
     ``search`` looks for a message that has an expectation and no id.
     """
+    connection = api.connection
     pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
     interval = RESEND_AFTER_S if has_id else 0.0
@@ -71,7 +93,13 @@ async def publish(
             reply = await connection._request_resending(
                 subject, payload, timeout=left, headers=pairs, interval=interval
             )
-            return pub_ack(reply.data, f"publish to {subject!r}")
+            ack = pub_ack(reply.data, f"publish to {subject!r}")
+            lost_from = api.sequences.on_ack(ack, sent_at, loop.time())
+            if lost_from is not None:
+                await report_lost_messages(api, ack, lost_from)
+            return ack
+        except StreamWentBack:
+            raise
         except ConnectionClosed as exc:
             raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
         except NatsError as exc:
@@ -90,9 +118,9 @@ async def publish(
         try:
             if isinstance(error, WrongLastSequence) and reply is not None:
                 expected = expectation_of(subject, pairs or ())
-                ack = await _acknowledged_after_all(connection, reply, expected, state, error, search)
-                if ack is not None:
-                    return ack
+                found = await _acknowledged_after_all(connection, reply, expected, state, error, search)
+                if found is not None:
+                    return found
                 pause = state.pause_after_doubt(error, expected, loop.time())
             else:
                 pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time())
@@ -132,3 +160,19 @@ async def _acknowledged_after_all(
             if ack is not None:
                 return ack
     return None
+
+
+async def report_lost_messages(api: Api, ack: PubAck, before: AckedSequence) -> None:
+    """Report that a stream went back behind an acknowledged sequence: an event, and StreamWentBack for the publisher.
+
+    Does nothing when the stream was created after that acknowledgement, or when that cannot be found out.
+    """
+    try:
+        operation = f"info of stream {ack.stream!r}"
+        info = await api.call_for(StreamInfo, f"STREAM.INFO.{ack.stream}", operation=operation, timeout=INFO_TIMEOUT_S)
+    except NatsError:
+        return
+    age = (info.ts - info.created).total_seconds()
+    if age > asyncio.get_running_loop().time() - before.acked_at:
+        api.connection._emit(StreamLostMessages(stream=ack.stream, first_lost=ack.seq, last_lost=before.seq))
+        raise StreamWentBack(ack.stream, ack.seq, before.seq)

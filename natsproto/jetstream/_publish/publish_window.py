@@ -22,7 +22,6 @@ from natsproto._core.wire import RANDOM_BITS
 from natsproto.errors import (
     ApiError,
     ConnectionLost,
-    FailedMessage,
     LocalProtocolError,
     NatsError,
     OutboxFull,
@@ -31,13 +30,16 @@ from natsproto.errors import (
     PublishTimeout,
     PublishUncertain,
     RequestTimeout,
+    StreamWentBack,
     WrongLastSequence,
 )
+from natsproto.jetstream._api import Api
 from natsproto.jetstream._features import RequiredFeature
-from natsproto.jetstream._info import PLAIN_ACK, pub_ack
+from natsproto.jetstream._info import PLAIN_ACK, PubAck, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.jetstream._publish.failures import Failures
 from natsproto.jetstream._publish.headers import AutoMsgIds, has_msg_id
-from natsproto.jetstream._publish.publish import Search
+from natsproto.jetstream._publish.publish import Search, report_lost_messages
 from natsproto.jetstream._publish.refusals import (
     FURTHER_REPLY_WAITS_S,
     Doubt,
@@ -53,6 +55,7 @@ from natsproto.jetstream._publish.retry_policy import (
     RetryCounter,
     uncertain_error,
 )
+from natsproto.jetstream._sequence_log import AckedSequence
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
@@ -60,6 +63,10 @@ from natsproto.protocol.headers import Headers
 _MAX_REPLY = b"9" * 46
 """The longest text after the inbox: a token of 24 digits, and two lengths of ten with their spaces."""
 _is_plain = PLAIN_ACK.fullmatch
+
+
+COMPARE_INTERVAL_S = 0.25
+"""Seconds between two comparisons of a sequence with those acknowledged before."""
 
 
 class PublisherOptions(NamedTuple):
@@ -70,43 +77,10 @@ class PublisherOptions(NamedTuple):
     timeout: float
     retry_attempts: int | None
     retry_wait: float
+    api: Api | None = None
+    """For the sequences that the context knows; None: they are not compared."""
     search_for: Callable[[bytes], Search] | None = None
     """Returns the search for a message with this payload."""
-
-
-class Failures:
-    """The failed messages that were not reported yet, and the error that ended the publisher."""
-
-    __slots__ = ("_unreported", "count", "fatal_error", "unexpected_error")
-
-    def __init__(self) -> None:
-        self.count = 0
-        """The number of failures so far, reported or not."""
-        self.fatal_error: NatsError | None = LocalProtocolError(
-            "a publisher publishes inside its block: async with js.publisher() as pub"
-        )
-        """The error of calls that publish; None while the publisher is open."""
-        self.unexpected_error: NatsError | None = None
-        """The unexpected error that ended the window."""
-        self._unreported: dict[int, tuple[AckFuture, int]] = {}
-
-    def __len__(self) -> int:
-        """The number of unreported failures."""
-        return len(self._unreported)
-
-    def add(self, number: int, future: AckFuture, size: int) -> None:
-        """Add a failed message; ``size`` is that of its payload, in bytes."""
-        self.count += 1
-        self._unreported[number] = future, size
-
-    def take(self) -> list[FailedMessage]:
-        """Return the failures whose futures were not examined, in publishing order, and forget them."""
-        unreported, self._unreported = self._unreported, {}
-        return [
-            FailedMessage(number, future.subject, size, error)
-            for number, (future, size) in sorted(unreported.items())
-            if (error := future.unseen_error()) is not None
-        ]
 
 
 @dataclass(slots=True)
@@ -156,6 +130,9 @@ class PublishWindow:
         self._failures = Failures()
         self._sending = False  # new messages go out at once: nothing waits, and there is a connection
         self._pause: asyncio.TimerHandle | None = None  # while nothing is sent
+        self._last_acked: AckFuture | None = None  # of the last chunk
+        self._compared_at = 0.0  # when its sequence was last compared
+        self._report: asyncio.Task[None] | None = None  # of messages that the stream has lost
         self._doubts: dict[str, asyncio.Task[None]] = {}  # of refusals that are not certain
         self._changed = Notifier()
 
@@ -191,6 +168,8 @@ class PublishWindow:
         last = self.replies.count
         while self._pending and number_of(next(iter(self._pending))) <= last:
             await self._changed.wait()
+        if self._report is not None:
+            await asyncio.wait((self._report,))
 
     def raise_failures(self) -> None:
         """Raise PublishFailed for failures that were not seen, once; then the unexpected error that has ended it."""
@@ -198,6 +177,9 @@ class PublishWindow:
         self._wake_waiters()
         if failures:
             raise PublishFailed(failures) from failures[0].error
+        if (went_back := self._failures.went_back) is not None:
+            self._failures.went_back = None
+            raise went_back
         if self._failures.unexpected_error is not None:
             raise self._failures.unexpected_error.with_traceback(None)
 
@@ -269,6 +251,7 @@ class PublishWindow:
         try:
             if _is_plain(message.data) and (self._auto_ids is None or not message.data.endswith(b"true}")):
                 self._settle(token, future, message.data)
+                self._last_acked = future
             elif message.is_no_responders:
                 counter = self._retry_state(token, future).retry_counter
                 self._on_refused(token, future, counter.no_stream_error(future.subject, self._limits.timeout))
@@ -280,8 +263,28 @@ class PublishWindow:
     @fail_on_unexpected
     def on_replies_handled(self) -> None:
         """All replies of one chunk were handled."""
+        if self._last_acked is not None and self._limits.api is not None:
+            self._compare_sequence(self._last_acked, self._limits.api)
         if self._changed:
             self._wake_waiters()
+
+    def _compare_sequence(self, acked: AckFuture, api: Api) -> None:
+        """Notice a stream that went back; a few times a second, as it takes as long as another message."""
+        self._last_acked, now = None, self._time()
+        if now < self._compared_at + COMPARE_INTERVAL_S:
+            return
+        self._compared_at = now
+        ack = acked.result()
+        before = api.sequences.on_ack(ack, acked._deadline - self._limits.timeout, now)
+        if before is not None:
+            report = self._report_lost_messages(api, ack, before)
+            self._report = asyncio.get_running_loop().create_task(report, name="natsproto lost messages")
+
+    async def _report_lost_messages(self, api: Api, ack: PubAck, before: AckedSequence) -> None:
+        try:
+            await report_lost_messages(api, ack, before)
+        except StreamWentBack as exc:
+            self._failures.went_back = exc
 
     @fail_on_unexpected
     def on_disconnect(self, error: ConnectionLost) -> None:
@@ -554,8 +557,9 @@ class PublishWindow:
         self.replies.close()
         if self._pause is not None:
             self._pause.cancel()
-        for task in self._doubts.values():
-            task.cancel()
+        for task in (*self._doubts.values(), self._report):
+            if task is not None:
+                task.cancel()
         for token, future in list(self._pending.items()):
             retry = self._retry_states.get(token)
             if token not in self._waiting or (retry is not None and retry.maybe_stored):

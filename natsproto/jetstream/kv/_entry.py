@@ -377,7 +377,7 @@ class BucketStream(Generic[V]):
         search: Search | None = None,
     ) -> PubAck:
         return await publish(
-            self.api.connection,
+            self.api,
             subject,
             payload,
             headers,

@@ -24,6 +24,7 @@ from natsproto.errors import (
     NatsError,
     PublishUncertain,
     RequestTimeout,
+    StreamWentBack,
     WrongLastSequence,
     WrongRevision,
 )
@@ -135,7 +136,8 @@ class Lock:
         """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
         ``KeyValue.create``.
 
-        LocalProtocolError when this object holds it already.
+        LocalProtocolError when this object holds it already. StreamWentBack when the server has lost the end of the
+        bucket, so that the token would not be above the last one of this object: the lock is released then.
         """
         if self._revision:
             raise LocalProtocolError(
@@ -148,7 +150,11 @@ class Lock:
         while True:
             started_at = self._loop.time()
             try:
-                self._start_holding(await self._acquire(expected), started_at)
+                revision = await self._acquire(expected)
+                if revision <= self._token:
+                    await self._purge(revision)
+                    raise StreamWentBack(self._bucket.stream.name, revision, self._token)
+                self._start_holding(revision, started_at)
                 return True
             except WrongRevision:
                 last = await self._last_entry()

@@ -220,7 +220,7 @@ class ObjectIndex:
 
     async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> IndexEntry:
         ack = await publish(
-            self.api.connection,
+            self.api,
             meta_subject(self.bucket, name),
             dumps(info),
             None,
