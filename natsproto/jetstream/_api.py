@@ -109,7 +109,7 @@ class Api:
         self.domain = domain
         self.prefix: str = (prefix or DEFAULT_PREFIX).removesuffix(".")
         self.timeout: float = positive_seconds("timeout", timeout)
-        self.sequences = SequenceLog()
+        self.sequences: SequenceLog = SequenceLog()
         """The highest acknowledged sequence of each stream."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
