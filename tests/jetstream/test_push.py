@@ -97,7 +97,7 @@ async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, n
     with pytest.raises(ConfigError, match=r"open it with push_consumer\(name\)"):
         await stream.consumer("d")
     with pytest.raises(ConfigError, match="is for create_push_consumer"):
-        await stream.create_push_consumer(durable_name="e", deliver_subject="deliver.e")
+        await stream.create_consumer(durable_name="e", deliver_subject="deliver.e")
     with pytest.raises(ConsumerNotFound):
         await stream.push_consumer("nobody")
     await stream.create_consumer(durable_name="pull")
