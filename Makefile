@@ -44,7 +44,7 @@ help: ## say what each target does
 run: $(VENV)/.ready-run ## start a real nats-server and tell docs/examples/quickstart.py against it
 	@$(BIN)/python docs/examples/quickstart.py
 
-test: $(VENV)/.ready-test ## every feature on the real server, in less than five minutes (ARGS= for pytest)
+test: $(VENV)/.ready-test ## every feature on the real server, about five minutes on two idle cores (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
 	@$(PYTEST) --durations=15 --durations-min=1 $(ARGS)
 

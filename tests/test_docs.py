@@ -145,6 +145,14 @@ def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> No
                 assert process.wait(60) == 0, process.stderr.read()
 
 
+def test_make_targets_of_the_pages_exist() -> None:
+    targets = set(re.findall(r"^([a-z-]+):.*## ", (DOCS.parent / "Makefile").read_text(), re.MULTILINE))
+    pages = {path: path.read_text() for path in (*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md"))}
+    named = {path: set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) for path, text in pages.items()}
+    assert {"run", "test"} <= named[DOCS.parent / "README.md"]
+    assert set().union(*named.values()) <= targets
+
+
 def test_every_link_between_the_pages_leads_somewhere() -> None:
     pages = [*DOCS.rglob("*.md"), *(DOCS.parent / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md"))]
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
