@@ -10,6 +10,8 @@ import pytest
 
 import natsproto
 from natsproto import Client, Message
+from natsproto._core.wire import RANDOM_BITS
+from natsproto.errors import KeyExists
 from natsproto.jetstream import FastPublisher, JetStream, Publisher
 from natsproto.testing import run_server
 from tests.hostile.helpers import Ears, Peers, Stranger, following, following_ids, peers
@@ -156,3 +158,27 @@ async def test_allow_responses_is_the_cure() -> None:
             await service.flush()
             assert (await request).data == b"0"
             assert len(violations) == 3
+
+
+async def test_no_write_is_recognised_by_a_guessed_id(seed: int) -> None:
+    """A peer that may write the bucket cannot make the client believe that it has created the key itself."""
+    permissions = Stranger(("$KV.b.>",), ("$KV.b.>",))
+    chance = random.Random(seed)
+    async with peers(permissions) as users:
+        bucket = await users.client.jetstream().create_key_value(bucket="b")
+        seen: list[str] = []
+        users.stranger.subscribe("$KV.b.*", cb=lambda message: seen.append(message.headers["Natsproto-Write"]))
+        await users.stranger.flush()
+        for number in range(chance.randint(1, 3)):
+            await bucket.create(f"seen{number}", b"client")
+        await users.stranger.flush()
+        name, number_text, *rest = seen[-1][:8], *seen[-1][8:].split(".")
+        for ahead in range(1, 9):  # the create that follows next, and those after it
+            following_number = f"{name}{int(number_text, 16) + ahead:x}"
+            bits = chance.choice([*rest, f"{chance.getrandbits(RANDOM_BITS):x}"])
+            guess = f"{following_number}.{bits}" if rest else following_number
+            await users.stranger.publish(f"$KV.b.other{ahead}", b"stranger", headers={"Natsproto-Write": guess})
+        await users.stranger.flush()
+        for ahead in range(1, 9):
+            with pytest.raises(KeyExists):
+                await bucket.create(f"other{ahead}", b"client")

@@ -244,10 +244,13 @@ class BucketStream(Generic[V]):
         self.api, self.stream, self.subjects = api, stream, subjects
         self.bucket: str = subjects.bucket
         self._gets: dict[str, LastGet] = {}  # by the encoded key
-        self._write_ids = map(f"{api.connection._new_id()[:8]}{{:x}}".format, count(1))
+        id_format = f"{api.connection._new_id()[:8]}{{:x}}.{{:x}}".format
+        self._write_ids = map(id_format, count(1), iter(api.connection._random_bits(), None))
 
     def new_write_id(self) -> str:
-        """Return the id of a write: short, as it counts for the bucket's ``max_value_size``."""
+        """Return the id of a write: short, as it counts for the bucket's ``max_value_size``, and unpredictable, as
+        another writer could use it first.
+        """
         return next(self._write_ids)
 
     # ---------------------------------------------------------------- reading
