@@ -130,7 +130,7 @@ class ObjectChanged(ObjectStoreError):
 
 
 class ObjectLinkError(ObjectStoreError):
-    """The target of a link is missing, or the link cannot be created; ``reason`` says why."""
+    """The target of a link is missing or in another store, or the link cannot be created; ``reason`` says why."""
 
     bucket: str
     name: str
