@@ -54,7 +54,7 @@ SAMPLES: dict[str, object] = {
     "revision": 1, "path": "nowhere",
     "seq": 1, "server": "n", "peer": "p", "account": "A", "quorum": 1, "group": "g", "priority_group": "g",
     "replaced": "s.b", "version": "1.0.0", "keys": ["k"], "subjects": ["s.a"], "source": b"x", "until": NEVER,
-    "target": "o", "store": "B", "handler": print, "function": print, "callback": print,
+    "target": "o", "store": "B", "handler": print, "function": print, "callback": print, "fn": print,
 }  # fmt: skip
 CONFIGURE: dict[str, dict[str, object]] = {
     "stream": {"name": "S"}, "consumer": {"durable_name": "c"}, "key_value": {"bucket": "B"},
