@@ -16,7 +16,16 @@ PAGE = Path(__file__).parent.parent / "docs/errors.md"
 _TABLE = re.compile(r"(?<=<!-- messages: begin -->\n).*?(?=<!-- messages: end -->)", re.DOTALL)
 
 SERVER = "nats.example.com:4222"
-GROUPS = {"NatsError", "ProtocolError", "Unavailable", "JetStreamError", "KeyValueError", "ObjectStoreError"}
+GROUPS = {
+    "AlreadyExists",
+    "NotFound",
+    "NatsError",
+    "ProtocolError",
+    "Unavailable",
+    "JetStreamError",
+    "KeyValueError",
+    "ObjectStoreError",
+}
 """Base classes that are not raised themselves."""
 
 
@@ -94,6 +103,7 @@ def examples() -> list[errors.NatsError]:
         errors.AlreadyAcked("orders.eu", "ack", "nak"),
         errors.AlreadyBound("ORDERS", "worker"),
         errors.ConsumerGone("it was deleted", "worker", "ORDERS"),
+        errors.ConsumerDeleted("Consumer Deleted", "worker", "ORDERS"),
         errors.DataLost("ORDERS", 1, 5000, "the stream begins at 3001"),
         errors.DeliveryUnknown("ORDERS", "worker", 17, 12),
         errors.GroupChanged("ORDERS", "pricing", "it has 4 members now"),
@@ -105,6 +115,7 @@ def examples() -> list[errors.NatsError]:
         uncertain,
         errors.PublishTimeout("orders.eu", 5.0),
         errors.PullRefused(409, "Consumer is push based", "worker"),
+        errors.BucketExists("config", ["history is 5, not 3"]),
         errors.BucketNotFound("config"),
         errors.KeyNotFound("config", "theme"),
         errors.KeyDeleted("config", "theme", 4),

@@ -5,7 +5,7 @@ import tempfile
 from pathlib import Path
 
 import natsproto
-from natsproto.errors import StreamNameInUse
+from natsproto.errors import StreamExists
 from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
 
@@ -27,7 +27,7 @@ async def main() -> None:
         print(f"{info.state.messages} messages, kept for {info.config.max_age:.0f} s")
         try:
             await js.create_stream("ORDERS", subjects=["other"])
-        except StreamNameInUse as error:
+        except StreamExists as error:
             print(f"refused: {error.description}")
 
         async with js.advisories() as events:

@@ -57,7 +57,9 @@ def translate_error(error: BaseException) -> BaseException:
 
 
 def _translate(error: NatsError) -> BaseException:
-    if isinstance(error, ours.ApiError):
+    if isinstance(error, ours.BucketNotFound) and isinstance(error.__cause__, ours.NoStream):
+        error = error.__cause__  # a write, after which nobody looks whether the bucket exists
+    if isinstance(error, ours.ApiError) and not isinstance(error, ours.ConsumerGone):
         return js_errors.BY_CODE.get(error.code, js_errors.APIError)(
             code=error.code, description=error.description, err_code=error.err_code
         )

@@ -25,6 +25,8 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── TlsFailed
     │   ├── ConnectionClosed
     │   └── OutboxFull
+    ├── AlreadyExists
+    ├── NotFound
     ├── RequestTimeout(TimeoutError)
     │   └── DrainTimeout
     ├── NoResponders
@@ -39,19 +41,19 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── ApiError
     │   │   ├── BadRequest
     │   │   ├── BatchRefused
-    │   │   ├── ConsumerExists
-    │   │   ├── ConsumerNotFound
+    │   │   ├── ConsumerExists(AlreadyExists)
+    │   │   ├── ConsumerNotFound(NotFound)
     │   │   ├── CounterRefused
     │   │   ├── InvalidConsumerConfig
     │   │   ├── InvalidStreamConfig
     │   │   ├── JetStreamNotEnabled
     │   │   ├── JetStreamUnavailable
     │   │   ├── LimitReached
-    │   │   ├── MessageNotFound
+    │   │   ├── MessageNotFound(NotFound)
     │   │   ├── MessageTooLarge
     │   │   ├── ScheduleRefused
-    │   │   ├── StreamNameInUse
-    │   │   ├── StreamNotFound
+    │   │   ├── StreamExists(AlreadyExists)
+    │   │   ├── StreamNotFound(NotFound)
     │   │   ├── StreamProtected
     │   │   ├── SubjectsOverlap
     │   │   ├── TooManyRequests
@@ -61,10 +63,11 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── AlreadyAcked
     │   ├── AlreadyBound
     │   ├── ConsumerGone
+    │   │   └── ConsumerDeleted(ConsumerNotFound)
     │   ├── DataLost
     │   ├── DeliveryUnknown
     │   ├── GroupChanged
-    │   ├── GroupNotFound
+    │   ├── GroupNotFound(NotFound)
     │   ├── HeartbeatMissed
     │   ├── InvalidReply
     │   ├── NoStream
@@ -74,15 +77,16 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── PullRefused
     │   └── StreamWentBack
     ├── KeyValueError
-    │   ├── BucketNotFound(ObjectStoreError)
-    │   ├── KeyNotFound(KeyError)
+    │   ├── BucketExists(ObjectStoreError, AlreadyExists)
+    │   ├── BucketNotFound(ObjectStoreError, NotFound)
+    │   ├── KeyNotFound(NotFound, KeyError)
     │   │   └── KeyDeleted
     │   ├── LockLost
     │   └── WrongRevision
-    │       └── KeyExists
+    │       └── KeyExists(AlreadyExists)
     ├── ObjectStoreError
-    │   ├── ObjectNotFound(KeyError)
-    │   ├── ObjectExists
+    │   ├── ObjectNotFound(NotFound, KeyError)
+    │   ├── ObjectExists(AlreadyExists)
     │   ├── ObjectChanged
     │   ├── ObjectLinkError
     │   └── DigestMismatch
@@ -90,11 +94,13 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
 """
 
 from natsproto.errors._base import (
+    AlreadyExists,
     ConfigError,
     InvalidCredentials,
     InvalidHeader,
     InvalidSubject,
     NatsError,
+    NotFound,
     RequestTimeout,
 )
 from natsproto.errors._client import (
@@ -128,6 +134,7 @@ from natsproto.errors._jetstream import (
     ApiError,
     BadRequest,
     BatchRefused,
+    ConsumerDeleted,
     ConsumerExists,
     ConsumerGone,
     ConsumerNotFound,
@@ -153,7 +160,7 @@ from natsproto.errors._jetstream import (
     PublishUncertain,
     PullRefused,
     ScheduleRefused,
-    StreamNameInUse,
+    StreamExists,
     StreamNotFound,
     StreamProtected,
     StreamWentBack,
@@ -164,6 +171,7 @@ from natsproto.errors._jetstream import (
     WrongLastSequence,
 )
 from natsproto.errors._stores import (
+    BucketExists,
     BucketNotFound,
     DigestMismatch,
     KeyDeleted,
@@ -183,14 +191,17 @@ from natsproto.errors._stores import (
 __all__ = [
     "AlreadyAcked",
     "AlreadyBound",
+    "AlreadyExists",
     "ApiError",
     "BadRequest",
     "BatchRefused",
+    "BucketExists",
     "BucketNotFound",
     "ConfigError",
     "ConnectFailed",
     "ConnectionClosed",
     "ConnectionLost",
+    "ConsumerDeleted",
     "ConsumerExists",
     "ConsumerGone",
     "ConsumerNotFound",
@@ -227,6 +238,7 @@ __all__ = [
     "NoResponders",
     "NoStream",
     "NotAuthorized",
+    "NotFound",
     "ObjectChanged",
     "ObjectExists",
     "ObjectLinkError",
@@ -247,7 +259,7 @@ __all__ = [
     "ServiceError",
     "SlowConsumer",
     "StaleConnection",
-    "StreamNameInUse",
+    "StreamExists",
     "StreamNotFound",
     "StreamProtected",
     "StreamWentBack",

@@ -66,6 +66,14 @@ class InvalidCredentials(ConfigError):
             self.args: tuple[str, ...] = (f"{name}: {rule}",)
 
 
+class NotFound(NatsError):
+    """Base of the errors for a stream, consumer, message, bucket, key, object or group that does not exist."""
+
+
+class AlreadyExists(NatsError):
+    """Base of the errors for a stream, consumer, bucket, key or object that exists; nothing was changed."""
+
+
 class RequestTimeout(NatsError, TimeoutError):
     """No response came within ``timeout`` seconds; the request may or may not have been handled."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from natsproto.errors._base import NatsError, RequestTimeout, shown
+from natsproto.errors._base import AlreadyExists, NatsError, NotFound, RequestTimeout, shown
 
 
 class JetStreamError(NatsError):
@@ -41,7 +41,7 @@ class BatchRefused(ApiError):
     """The server rejected an atomic or fast-ingest batch (ADR-50); ``description`` names the rule it broke."""
 
 
-class ConsumerExists(ApiError):
+class ConsumerExists(ApiError, AlreadyExists):
     """A consumer of this name exists with another configuration.
 
     ``deliver_subject`` is that of the existing consumer if it is a push consumer and a pull consumer was asked for.
@@ -76,7 +76,7 @@ class ConsumerExists(ApiError):
             self.args: tuple[str, ...] = (self.args[0].replace(self.advice, advice),)
 
 
-class ConsumerNotFound(ApiError):
+class ConsumerNotFound(ApiError, NotFound):
     """The stream has no consumer of this name, or no longer."""
 
 
@@ -106,7 +106,7 @@ class LimitReached(ApiError):
     """A limit of the stream, the account or the server is reached."""
 
 
-class MessageNotFound(ApiError):
+class MessageNotFound(ApiError, NotFound):
     """The stream holds no such message."""
 
 
@@ -118,7 +118,7 @@ class ScheduleRefused(ApiError):
     """The server rejected a scheduled message (ADR-51)."""
 
 
-class StreamNameInUse(ApiError):
+class StreamExists(ApiError, AlreadyExists):
     """A stream of this name exists with another configuration.
 
     ``differences`` names the fields that differ, such as "max_msgs is 10, not 5"; empty if it could not be looked up.
@@ -136,7 +136,7 @@ class StreamNameInUse(ApiError):
         super().__init__(code, err_code, description, operation)
 
 
-class StreamNotFound(ApiError):
+class StreamNotFound(ApiError, NotFound):
     """There is no stream of this name in this account and domain."""
 
     advice = "create it, or pass its domain"
@@ -216,6 +216,24 @@ class ConsumerGone(JetStreamError):
         super().__init__(f"{_consumer(consumer, stream)}: {reason}" if consumer else reason)
 
 
+class ConsumerDeleted(ConsumerGone, ConsumerNotFound):
+    """The consumer delivers no more messages: it was deleted, which the server said with this ``reason``."""
+
+    code: int
+    err_code: int
+    description: str
+    operation: str
+    reason: str
+    consumer: str
+    stream: str
+
+    def __init__(self, reason: str, consumer: str = "", stream: str = "") -> None:
+        self.code, self.err_code = 404, 10014
+        self.description, self.operation = reason, ""
+        self.reason, self.consumer, self.stream = reason, consumer, stream
+        NatsError.__init__(self, f"{_consumer(consumer, stream)}: {reason}" if consumer else reason)
+
+
 class DataLost(JetStreamError):
     """Some of the messages ``first`` to ``last`` of a stream are gone before they were read; ``reason`` says why."""
 
@@ -264,7 +282,7 @@ class GroupChanged(JetStreamError):
         super().__init__(f"consumer group {group!r} of stream {stream!r}: {reason}")
 
 
-class GroupNotFound(JetStreamError):
+class GroupNotFound(JetStreamError, NotFound):
     """The stream has no partitioned consumer group of this name and kind, or no longer."""
 
     stream: str

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from natsproto.errors._base import NatsError
+from collections.abc import Sequence
+
+from natsproto.errors._base import AlreadyExists, NatsError, NotFound
 
 
 class KeyValueError(NatsError):
@@ -13,7 +15,7 @@ class ObjectStoreError(NatsError):
     """Base of errors of object stores."""
 
 
-class BucketNotFound(KeyValueError, ObjectStoreError):
+class BucketNotFound(KeyValueError, ObjectStoreError, NotFound):
     """This account and domain has no key/value bucket or object store of this name.
 
     If a stream of that name exists, ``reason`` says why it is not a bucket.
@@ -28,7 +30,22 @@ class BucketNotFound(KeyValueError, ObjectStoreError):
         super().__init__(f"bucket {bucket!r} not found: {hint}")
 
 
-class KeyNotFound(KeyValueError, KeyError):
+class BucketExists(KeyValueError, ObjectStoreError, AlreadyExists):
+    """A bucket or object store of this name exists with another configuration.
+
+    ``differences`` names the fields that differ, such as "history is 5, not 3"; empty if it could not be looked up.
+    """
+
+    bucket: str
+    differences: tuple[str, ...]
+
+    def __init__(self, bucket: str, differences: Sequence[str] = ()) -> None:
+        self.bucket, self.differences = bucket, tuple(differences)
+        found = f", and its {', its '.join(differences)}" if differences else " with another configuration"
+        super().__init__(f"bucket {bucket!r} already exists{found}: update it, or create it under another name")
+
+
+class KeyNotFound(KeyValueError, NotFound, KeyError):
     """The bucket has no such key, or not at the requested revision."""
 
     bucket: str
@@ -85,7 +102,7 @@ class WrongRevision(KeyValueError):
         super().__init__(f"key {key!r} in bucket {bucket!r} is not at revision {expected}{now}: get it and retry")
 
 
-class KeyExists(WrongRevision):
+class KeyExists(WrongRevision, AlreadyExists):
     """create() found an existing value; nothing was written."""
 
     def __init__(self, bucket: str, key: str, actual: int | None = None) -> None:
@@ -93,7 +110,7 @@ class KeyExists(WrongRevision):
         self.args: tuple[str, ...] = (f"key {key!r} in bucket {bucket!r} already exists",)
 
 
-class ObjectNotFound(ObjectStoreError, KeyError):
+class ObjectNotFound(ObjectStoreError, NotFound, KeyError):
     """The store has no object of this name, or it was deleted."""
 
     bucket: str
@@ -107,7 +124,7 @@ class ObjectNotFound(ObjectStoreError, KeyError):
         return str(self.args[0])  # KeyError would show the repr
 
 
-class ObjectExists(ObjectStoreError):
+class ObjectExists(ObjectStoreError, AlreadyExists):
     """The store already has an object of this name; nothing was changed."""
 
     bucket: str

@@ -11,7 +11,14 @@ from contextlib import contextmanager
 from typing import Final, final
 
 from natsproto import errors
-from natsproto.errors import ApiError, BucketNotFound, StreamNotFound
+from natsproto.errors import (
+    ApiError,
+    BucketNotFound,
+    ConsumerDeleted,
+    ConsumerGone,
+    ConsumerNotFound,
+    StreamNotFound,
+)
 
 
 @final
@@ -286,7 +293,7 @@ ERROR_CLASSES: Final[Mapping[int, type[ApiError]]] = {
         (errors.MessageNotFound, (10037, 10043)),
         (errors.MessageTooLarge, (10054, 10097)),
         (errors.ScheduleRefused, (10188, 10189, 10190, 10191, 10192, 10203, 10212, 10223)),
-        (errors.StreamNameInUse, (10058, 10130)),
+        (errors.StreamExists, (10058, 10130)),
         (errors.StreamNotFound, (10059,)),
         (errors.StreamProtected, (10057, 10109, 10110, 10111)),
         (errors.SubjectsOverlap, (10065,)),
@@ -317,6 +324,12 @@ def api_error(payload: Mapping[str, object], operation: str = "") -> ApiError:
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
     return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, operation)
+
+
+def consumer_gone(error: ApiError, consumer: str, stream: str) -> ConsumerGone:
+    """Return the error for a consumer of which the server says that it, or its stream, does not exist."""
+    kind = ConsumerDeleted if isinstance(error, ConsumerNotFound) else ConsumerGone
+    return kind(error.description, consumer, stream)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar, overload
 
 from natsproto._async_hints import items
-from natsproto.errors import InvalidStreamConfig, NatsError, StreamNameInUse
+from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import (
@@ -59,6 +59,14 @@ _ALL_CHUNKS = f"{OBJECT_SUBJECTS}*.C.>"
 """A subject that matches the stream of every object store."""
 
 
+def _in_words_of_buckets(field: str, text: str) -> str:
+    """Return a difference of two streams with the name that the field has for a bucket."""
+    for name, fields in _STREAM_FIELDS.items():
+        if fields[-1] == field or fields[0] == field:
+            return name + text.removeprefix(field)
+    return text
+
+
 class BucketManager(StreamManager):
     """Manages the key/value buckets and object stores of one account or domain. A part of JetStream."""
 
@@ -77,7 +85,7 @@ class BucketManager(StreamManager):
         win).
 
         ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing, also if
-        another client has created it; StreamNameInUse when its configuration differs. Otherwise as ``create_stream``.
+        another client has created it; BucketExists when its configuration differs. Otherwise as ``create_stream``.
         """
         return await self._write_key_value(
             "CREATE", amended(KeyValueConfig, config, fields, "bucket"), key_codec, timeout
@@ -202,7 +210,7 @@ class BucketManager(StreamManager):
         """Create an object store (ADR-20) from its name, an ObjectStoreConfig, its fields, or these together (the
         fields win).
 
-        Creating an existing store again does nothing, also if another client has created it; StreamNameInUse when its
+        Creating an existing store again does nothing, also if another client has created it; BucketExists when its
         configuration differs. Otherwise as ``create_stream``.
         """
         return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields, "bucket"), timeout)
@@ -300,17 +308,21 @@ class BucketManager(StreamManager):
                 if not verb:
                     return await create_or_update_stream(self._api, stream, False, timeout)
                 return await write_stream(self._api, verb, stream, False, timeout)
-            except (StreamNameInUse, InvalidStreamConfig) as exc:
-                if verb == "CREATE" and not isinstance(exc, StreamNameInUse):
+            except (StreamExists, InvalidStreamConfig) as exc:
+                if verb == "CREATE" and not isinstance(exc, StreamExists):
                     raise
                 try:
                     info = (await self.stream(stream.name, timeout=timeout)).cached_info
                 except NatsError:
+                    if verb == "CREATE":
+                        raise BucketExists(config.bucket) from exc
                     raise exc from None
                 if verb == "CREATE":
-                    if {one.field for one in stream_differences(info.config, stream)} <= _NOT_ASKED_FOR:
+                    differences = list(stream_differences(info.config, stream))
+                    if {one.field for one in differences} <= _NOT_ASKED_FOR:
                         return info
-                elif info.config.allow_msg_ttl and not stream.allow_msg_ttl:
+                    raise BucketExists(config.bucket, [_in_words_of_buckets(*one) for one in differences]) from exc
+                if info.config.allow_msg_ttl and not stream.allow_msg_ttl:
                     return await write_stream(self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout)
                 raise
 

@@ -19,7 +19,6 @@ from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
     ConnectionLost,
-    ConsumerGone,
     ConsumerNotFound,
     DeliveryUnknown,
     LocalProtocolError,
@@ -28,7 +27,7 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.jetstream._api_errors import api_error
+from natsproto.jetstream._api_errors import api_error, consumer_gone
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._timestamp import Timestamp
@@ -288,7 +287,7 @@ class JsMessage(Message):
         if "error" in payload:
             error = api_error(payload, operation)
             if isinstance(error, (ConsumerNotFound, StreamNotFound)):
-                raise ConsumerGone(error.description, consumer, stream)
+                raise consumer_gone(error, consumer, stream)
             return
         last_known = decode(ConsumerInfo, payload).delivered.consumer_seq
         if last_known < mine:

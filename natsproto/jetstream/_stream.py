@@ -14,12 +14,15 @@ from natsproto._async_hints import items
 from natsproto.errors import (
     ConfigError,
     LocalProtocolError,
+    MessageNotFound,
     NatsError,
     NoResponders,
-    StreamNameInUse,
+    StreamExists,
     StreamNotFound,
+    StreamProtected,
 )
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._codec import INT64, Duration, decode, encode
 from natsproto.jetstream._config import StreamConfig
@@ -200,9 +203,15 @@ class Stream(ConsumerManager):
         """
         body = {"seq": check_stream_sequence("seq", seq), "no_erase": not erase}
         operation = f"delete message {seq} of {self._description}"
-        await self._api.call_expecting_success(
-            f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
-        )
+        try:
+            await self._api.call_expecting_success(
+                f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
+            )
+        except StreamProtected as exc:
+            if exc.description != "stream store EOF":  # of a store in files, for a sequence after the last one
+                raise
+            missing = f"sequence {seq} not found"
+            raise MessageNotFound(404, ErrCode.SEQUENCE_NOT_FOUND, missing, operation) from exc
 
     async def backup(
         self,
@@ -407,13 +416,13 @@ async def write_stream(
             info = await api.call_for(
                 StreamInfo, f"STREAM.{verb}.{config.name}", body, operation=operation, timeout=timeout, level=level
             )
-    except StreamNameInUse as exc:
+    except StreamExists as exc:
         raise await _explain(api, exc, config, timeout) from None
     check_features_kept(config, info.config, STREAM_FEATURES, operation)
     return info
 
 
-async def _explain(api: Api, error: StreamNameInUse, config: StreamConfig, timeout: Duration | None) -> StreamNameInUse:
+async def _explain(api: Api, error: StreamExists, config: StreamConfig, timeout: Duration | None) -> StreamExists:
     """Add what differs between the existing stream and the wanted one, if it can be looked up."""
     try:
         info = await api.call_for(
@@ -422,7 +431,7 @@ async def _explain(api: Api, error: StreamNameInUse, config: StreamConfig, timeo
     except NatsError:
         return error
     differences = [one.text for one in stream_differences(info.config, config)]
-    return StreamNameInUse(error.code, error.err_code, error.description, error.operation, differences)
+    return StreamExists(error.code, error.err_code, error.description, error.operation, differences)
 
 
 async def create_or_update_stream(
@@ -434,7 +443,7 @@ async def create_or_update_stream(
     except StreamNotFound:
         try:
             return await write_stream(api, "CREATE", config, pedantic, timeout)
-        except StreamNameInUse:  # another client was faster
+        except StreamExists:  # another client was faster
             return await write_stream(api, "UPDATE", config, pedantic, timeout)
 
 

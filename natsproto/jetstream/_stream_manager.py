@@ -62,7 +62,7 @@ class StreamManager:
         """Create a stream from its name, a StreamConfig, its fields, or these together (the fields win).
 
         Without ``subjects`` it stores messages whose subject is its name. Creating an existing stream again does
-        nothing; StreamNameInUse when its configuration differs. ConfigError (InvalidSubject for names) before anything
+        nothing; StreamExists when its configuration differs. ConfigError (InvalidSubject for names) before anything
         is sent; InvalidStreamConfig, SubjectsOverlap, LimitReached; UnsupportedByServer when an older server does not
         know a field; and the errors of every call, see Stream. ``pedantic`` (server 2.11) makes the server reject
         values that it would otherwise adjust.
@@ -183,7 +183,7 @@ class StreamManager:
 
         ``changes`` replace fields of its configuration (replicas, placement; on server 2.15 also the name).
         ``progress`` is called after every chunk. ``timeout`` applies to each reply, not to the whole restore.
-        ConfigError when the folder is not a backup; StreamNameInUse when the stream exists; ApiError when the server
+        ConfigError when the folder is not a backup; StreamExists when the stream exists; ApiError when the server
         cannot use the backup; RequestTimeout; ConnectionLost; OSError of the files. Cancelling leaves no stream, once
         the server has noticed (5 s).
         """

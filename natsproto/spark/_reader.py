@@ -273,7 +273,7 @@ class RangeReader:
             try:
                 first = await anext(pages, None)
             except (ApiError, PermissionDenied, PullRefused) as exc:
-                if self._method == "consumer" or isinstance(exc, StreamNotFound):
+                if self._method == "consumer" or isinstance(exc, (ConsumerGone, StreamNotFound)):
                     raise
                 log.warning("stream %s is read by direct get, as no consumer can be used: %s", self._range.stream, exc)
             else:

@@ -117,7 +117,7 @@ async def test_stream_that_exists_is_not_overwritten(jetstream: JetStream, nats_
     stream = await make(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     await stream.purge()
-    with pytest.raises(errors.StreamNameInUse, match="restore of stream 'S'"):
+    with pytest.raises(errors.StreamExists, match="restore of stream 'S'"):
         await jetstream.restore_stream(tmp_path / "s")
     assert (await stream.info()).state.messages == 0
 

@@ -151,7 +151,7 @@ async def test_what_info_says_can_be_sent_back_unchanged(jetstream: JetStream) -
 async def test_stream_is_created_twice_with_the_same_config(jetstream: JetStream) -> None:
     await memory_stream(jetstream)
     await memory_stream(jetstream)
-    with pytest.raises(errors.StreamNameInUse, match="create stream 'S'"):
+    with pytest.raises(errors.StreamExists, match="create stream 'S'"):
         await memory_stream(jetstream, max_msgs=5)
 
 

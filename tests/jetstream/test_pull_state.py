@@ -10,7 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from natsproto.errors import ConfigError, ConsumerGone, HeartbeatMissed, PullRefused
+from natsproto.errors import ConfigError, ConsumerDeleted, ConsumerGone, HeartbeatMissed, PullRefused
 from natsproto.jetstream._codec import decode, dumps
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
@@ -339,7 +339,7 @@ STATUSES = [
     (500, "Something Worse", pending(10, 1000), Action.REFILL, LATER),
     (503, "", {}, Action.REFILL, LATER),
     (409, "Message Size Exceeds MaxBytes", pending(10, 1000), Action.STOP, PullRefused),
-    (409, "Consumer Deleted", {}, Action.STOP, ConsumerGone),
+    (409, "Consumer Deleted", {}, Action.STOP, ConsumerDeleted),
     (409, "Consumer is push based", {}, Action.STOP, ConsumerGone),
     (400, "Bad Request - Priority Group missing", {}, Action.STOP, PullRefused),
     (400, "Bad Request - Invalid Priority Group", {}, Action.STOP, PullRefused),

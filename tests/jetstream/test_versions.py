@@ -86,7 +86,7 @@ async def test_streams_are_managed_on_every_server(nc: Client) -> None:
     await js.delete_stream("T")
     with pytest.raises(errors.StreamNotFound):
         await js.stream("T")
-    with pytest.raises(errors.StreamNameInUse):
+    with pytest.raises(errors.StreamExists):
         await js.create_stream(STREAM.replace(description="another"))
     assert (await stream.seal()).config.sealed
 
@@ -329,7 +329,7 @@ async def test_backup_and_restore_on_every_server(nc: Client, tmp_path: Path) ->
     assert (state.messages, state.last_seq) == (500, 500)
     assert (await again.get_message(250)).data == b"250"
     assert [name async for name in again.consumer_names()] == ["c"]
-    with pytest.raises(errors.StreamNameInUse):
+    with pytest.raises(errors.StreamExists):
         await js.restore_stream(tmp_path / "s")
     memory = await js.create_stream(name="M", storage="memory")
     await works_since(nc, (2, 15), memory.backup(tmp_path / "m"))

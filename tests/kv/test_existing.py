@@ -29,17 +29,18 @@ async def test_bucket_of_nats_py_can_be_created_again(jetstream: JetStream, nats
 async def test_existing_bucket_that_differs_is_refused(jetstream: JetStream) -> None:
     await jetstream.create_key_value(bucket="b", history=5, ttl=60)
     await jetstream.create_key_value(bucket="b", history=5, ttl=60)
-    with pytest.raises(errors.StreamNameInUse) as caught:
+    with pytest.raises(errors.BucketExists) as caught:
         await jetstream.create_key_value(bucket="b", history=3, ttl=60, max_bytes=1000)
-    assert caught.value.differences == ("max_bytes is -1, not 1000", "max_msgs_per_subject is 5, not 3")
+    assert caught.value.differences == ("max_bytes is -1, not 1000", "history is 5, not 3")
+    assert isinstance(caught.value.__cause__, errors.StreamExists)
     await jetstream.create_object_store(bucket="o")
-    with pytest.raises(errors.StreamNameInUse, match=r"its storage is file, not memory \("):
+    with pytest.raises(errors.BucketExists, match=r"its storage is file, not memory: update it"):
         await jetstream.create_object_store(bucket="o", storage="memory")
 
 
 async def test_existing_stream_error_names_fields(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="S", subjects=["s.>"], max_age=60, metadata={"a": "1"})
-    with pytest.raises(errors.StreamNameInUse) as caught:
+    with pytest.raises(errors.StreamExists) as caught:
         await jetstream.create_stream(name="S", subjects=["s.a"], max_msgs=5)
     assert caught.value.differences == (
         "subjects is ['s.>'], not ['s.a']",
@@ -73,5 +74,5 @@ async def test_existing_bucket_is_refused_without_its_info() -> None:
                 if user == "all":
                     await creating
                 else:
-                    with pytest.raises(errors.StreamNameInUse):
+                    with pytest.raises(errors.BucketExists, match="with another configuration"):
                         await creating

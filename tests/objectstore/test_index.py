@@ -11,6 +11,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import (
+    BucketExists,
     BucketNotFound,
     ConfigError,
     InvalidReply,
@@ -20,7 +21,6 @@ from natsproto.errors import (
     ObjectLinkError,
     ObjectNotFound,
     PublishUncertain,
-    StreamNameInUse,
 )
 from natsproto.jetstream._config import ObjectStoreConfig, Placement, StorageType
 from natsproto.jetstream._context import JetStream
@@ -378,7 +378,7 @@ async def test_stores_are_made_changed_found_and_deleted(jetstream: JetStream) -
     await jetstream.create_key_value(bucket="kv")
     one = await jetstream.create_object_store(bucket="one", storage="memory")
     await jetstream.create_object_store(ObjectStoreConfig(bucket="one"), storage="memory")  # the same again
-    with pytest.raises(StreamNameInUse):
+    with pytest.raises(BucketExists):
         await jetstream.create_object_store(bucket="one", storage="memory", description="other")
     await jetstream.update_object_store(bucket="one", storage="memory", description="new", allow_batched=True)
     assert (await one.status()).description == "new"

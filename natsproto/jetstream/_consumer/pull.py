@@ -22,6 +22,7 @@ from natsproto.errors import (
     PermissionDenied,
     StreamNotFound,
 )
+from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
@@ -393,7 +394,7 @@ class PullSource:
                 self.buffer.drop_after(info.delivered.consumer_seq)
                 self._send_pulls(inbox.loop.time())
         except (ConsumerNotFound, StreamNotFound) as exc:
-            gone = ConsumerGone(exc.description, inbox.consumer, inbox.stream)
+            gone = consumer_gone(exc, inbox.consumer, inbox.stream)
         except PermissionDenied:
             self._may_lookup = False
         except NatsError:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PullRefused
+from natsproto.errors import ConsumerDeleted, ConsumerGone, HeartbeatMissed, NatsError, PullRefused
 from natsproto.jetstream._codec import dumps
 from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS, PullLimits, retry_wait
@@ -349,7 +349,8 @@ class PullState:
         """A status arrived for a pull (0: for a probe); ``headers`` may have the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
-            return self._stop(ConsumerGone(description, *self._consumer))
+            kind = ConsumerDeleted if "deleted" in said else ConsumerGone
+            return self._stop(kind(description, *self._consumer))
         if number == 0:
             return self._on_probe_status(code, now)
         if number <= self._last_ended:

@@ -21,13 +21,13 @@ from natsproto._durations import seconds
 from natsproto.errors import (
     AlreadyBound,
     ConfigError,
-    ConsumerGone,
     ConsumerNotFound,
     HeartbeatMissed,
     NatsError,
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
@@ -288,7 +288,7 @@ class PushSource:
         try:
             await lookup()
         except (ConsumerNotFound, StreamNotFound) as exc:
-            gone = ConsumerGone(exc.description, self._consumer, self._stream)
+            gone = consumer_gone(exc, self._consumer, self._stream)
         except NatsError:
             pass
         except Exception as exc:

@@ -146,8 +146,8 @@ class KeyValue(Generic[V]):
         ``limit_marker_ttl``, UnsupportedByServer before server 2.11; in a bucket with history the server raises it to
         ``limit_marker_ttl``). The history of the key is removed at once; otherwise its previous value would reappear.
 
-        PublishUncertain when the connection was lost or ``timeout`` passed: the value may have been written. NoStream
-        when the bucket does not exist; MessageTooLarge, LimitReached and every other ApiError when it is rejected.
+        PublishUncertain when the connection was lost or ``timeout`` passed: the value may have been written.
+        BucketNotFound; MessageTooLarge, LimitReached and every other ApiError when it is rejected.
         """
         bucket = self._bucket
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
@@ -550,7 +550,7 @@ class KeyValueBatch(Generic[V]):
         """
         self._committed = True
         try:
-            ack = await self._batch.commit()
+            ack = await self._bucket.checked(self._batch.commit())
         except WrongLastSequence as exc:
             raise await self._translate_refusal(exc) from exc
         if ack is not None:
@@ -579,7 +579,7 @@ class KeyValueBatch(Generic[V]):
             raise ConfigError("key", key, f"was written in this batch before: {why}")
         if expected is not None:
             args = {**args, "expected_last_subject_seq": expected}
-        await self._batch.publish(subject, payload, headers=headers, **args)
+        await self._bucket.checked(self._batch.publish(subject, payload, headers=headers, **args))
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:

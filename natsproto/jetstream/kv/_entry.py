@@ -8,6 +8,7 @@ stream into errors of keys.
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -21,6 +22,7 @@ from natsproto.errors import (
     MessageNotFound,
     MessageTooLarge,
     NatsError,
+    NoStream,
     StreamNotFound,
     WrongLastSequence,
     WrongRevision,
@@ -35,7 +37,7 @@ from natsproto.jetstream._publish.publish import Search, publish
 from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.kv._keys import BucketSubjects, V
+from natsproto.jetstream.kv._keys import BucketSubjects, T, V
 from natsproto.protocol.headers import Headers
 
 if TYPE_CHECKING:
@@ -53,6 +55,8 @@ for a duplicate. Entries do not show it.
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
 
+LOOKUP_TIMEOUT_S = 1.0
+"""Seconds to wait for the reply that tells why no stream has a key."""
 MAX_CACHED_GETS = 4096
 """Keys for which a handle keeps a prepared direct get."""
 
@@ -379,7 +383,7 @@ class BucketStream(Generic[V]):
         timeout: Duration | None,
         search: Search | None = None,
     ) -> PubAck:
-        return await publish(
+        sending = publish(
             self.api,
             subject,
             payload,
@@ -390,6 +394,27 @@ class BucketStream(Generic[V]):
             retry_wait=RETRY_WAIT_S,
             search=search,
         )
+        try:
+            return await sending
+        except NoStream as exc:
+            await self._check_exists(exc)
+            raise
+
+    async def checked(self, write: Awaitable[T]) -> T:
+        """Await a write. BucketNotFound, as reads raise it, instead of NoStream if the bucket's stream is gone."""
+        try:
+            return await write
+        except NoStream as exc:
+            await self._check_exists(exc)
+            raise
+
+    async def _check_exists(self, error: NoStream) -> None:
+        try:
+            await self.stream.info(timeout=LOOKUP_TIMEOUT_S)
+        except StreamNotFound:
+            raise BucketNotFound(self.bucket) from error
+        except NatsError:
+            return  # unknown
 
     def stored_subject(self, subject: str) -> str:
         """Return the subject under which the stream has a message that was written to this one."""

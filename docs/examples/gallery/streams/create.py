@@ -3,7 +3,7 @@
 import asyncio
 
 import natsproto
-from natsproto.errors import StreamNameInUse
+from natsproto.errors import StreamExists
 from natsproto.testing import run_server
 
 
@@ -23,7 +23,7 @@ async def main() -> None:
         print(stream.cached_info.config.subjects, stream.cached_info.config.max_age)
         try:
             await js.create_stream("ORDERS", subjects=["other"])
-        except StreamNameInUse as error:
+        except StreamExists as error:
             print("refused:", type(error).__name__)
 
 
@@ -31,4 +31,4 @@ asyncio.run(main())
 
 # origin: NATS docs, Stream management; Python tutorial, Create a stream; nats.go JetStream guide, Stream management
 # prints: ('orders.>',) 604800.0
-# prints: refused: StreamNameInUse
+# prints: refused: StreamExists
