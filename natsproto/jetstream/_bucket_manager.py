@@ -34,8 +34,9 @@ if TYPE_CHECKING:
 
     from natsproto.codecs import Codec
     from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
-    from natsproto.jetstream.kv._bucket import KeyValue, KeyValueStatus
+    from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
+    from natsproto.jetstream.kv._status import KeyValueStatus
     from natsproto.jetstream.objectstore._store import ObjectStore, ObjectStoreStatus
 
 T = TypeVar("T")
@@ -191,7 +192,7 @@ class BucketManager(StreamManager):
     @items
     async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
         """Yield the configuration and state of every bucket, including mirrors."""
-        from natsproto.jetstream.kv._bucket import KeyValueStatus
+        from natsproto.jetstream.kv._status import KeyValueStatus
 
         async for info in self.streams(timeout=timeout):
             if info.config.name.startswith(KV_STREAM):

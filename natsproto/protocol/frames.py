@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
-from natsproto.errors import LocalProtocolError, RemoteProtocolError
+from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
 
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -93,6 +93,21 @@ class Message:
         head, reply = self._head, self._reply
         head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
         return _wire_length(self.subject) + (_wire_length(reply) if reply else 0) + head_size + len(self.data)
+
+    @property
+    def text(self) -> str:
+        """The payload as text; InvalidPayload when it is not UTF-8."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError as exc:
+            raise InvalidPayload("decode", "str", str(exc)) from exc
+
+    def json(self) -> Any:
+        """Return the value of a JSON payload; InvalidPayload for others. ``typed`` checks its type, too."""
+        try:
+            return json.loads(self.data)
+        except (ValueError, RecursionError) as exc:
+            raise InvalidPayload("decode", "JSON", str(exc)) from exc
 
     @property
     def is_no_responders(self) -> bool:

@@ -10,8 +10,9 @@ import threading
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
+from natsproto._durations import DEFAULT, Default
 from natsproto._nats_py_names import KEY_VALUE, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
@@ -24,6 +25,9 @@ from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_
 
 if TYPE_CHECKING:
     from natsproto.jetstream._codec import Duration
+
+
+D = TypeVar("D")
 
 
 class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
@@ -205,7 +209,6 @@ class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     if not TYPE_CHECKING:
         __getattr__ = explain_missing(blocking_hints(KEY_VALUE))
 
-    get: Final = blocking(bucket.KeyValue[bytes].get)
     put: Final = blocking(bucket.KeyValue[bytes].put)
     create: Final = blocking(bucket.KeyValue[bytes].create)
     update: Final = blocking(bucket.KeyValue[bytes].update)
@@ -221,6 +224,41 @@ class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     cache: Final = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
     lock: Final = wrapped(bucket.KeyValue[bytes].lock, Lock)
     status: Final = blocking(bucket.KeyValue[bytes].status)
+
+    @overload
+    def get(
+        self, key: str, *, revision: int | None = None, direct: bool = True, timeout: Duration | None = None
+    ) -> KeyValueEntry[bytes]: ...
+
+    @overload
+    def get(
+        self,
+        key: str,
+        *,
+        default: D,
+        revision: int | None = None,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> KeyValueEntry[bytes] | D: ...
+
+    def get(
+        self,
+        key: str,
+        *,
+        default: D | Default = DEFAULT,
+        revision: int | None = None,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> KeyValueEntry[bytes] | D:
+        """Get the entry of a key, or its entry at a revision; ``entry.value`` is its value.
+
+        Without an entry, or when the key was deleted, purged or has expired, it returns ``default`` if that is given;
+        else KeyNotFound (a KeyError) or KeyDeleted (a KeyNotFound). BucketNotFound.
+        """
+        call, inner = self._portal.call, self._inner
+        if default is DEFAULT:
+            return call(inner.get, key, revision=revision, direct=direct, timeout=timeout)
+        return call(inner.get, key, default=default, revision=revision, direct=direct, timeout=timeout)
 
     @property
     def bucket(self) -> str:

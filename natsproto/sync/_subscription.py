@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from natsproto._core import subscription
 from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
@@ -30,6 +30,15 @@ class Received(SyncWrapper[M], Generic[M]):
     def data(self) -> bytes:
         """The payload."""
         return self._inner.data
+
+    @property
+    def text(self) -> str:
+        """The payload as text; InvalidPayload when it is not UTF-8."""
+        return self._inner.text
+
+    def json(self) -> Any:
+        """Return the value of a JSON payload; InvalidPayload for others."""
+        return self._inner.json()
 
     @property
     def reply(self) -> str | None:

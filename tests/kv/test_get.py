@@ -11,6 +11,7 @@ import pytest
 from natsproto import Client, Message
 from natsproto.errors import (
     ApiError,
+    BucketNotFound,
     ConfigError,
     InvalidReply,
     InvalidSubject,
@@ -166,7 +167,7 @@ async def test_bad_key_is_refused_every_time_and_asks_nobody(jetstream: JetStrea
                 await kv.get(key)
         for thing in (None, 5, ["k"], b"k"):
             with pytest.raises(TypeError, match="key must be a str"):
-                await kv.get(thing)  # type: ignore[arg-type]
+                await kv.get(thing)  # type: ignore[call-overload]
         for timeout in (0, 0.0, -1.0, float("nan"), float("inf"), True):
             with pytest.raises(ConfigError, match="timeout"):
                 await kv.get("k", timeout=timeout)
@@ -226,3 +227,21 @@ async def test_what_is_remembered_of_keys_is_bounded(jetstream: JetStream, monke
     for number in (*range(20), *range(20)):
         assert (await kv.get(f"k.{number}")).value == b"%d" % number
         assert len(kv._bucket._gets) <= 8
+
+
+async def test_get_with_default(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value("defaults", history=3)
+    revision = await kv.put("a", b"1")
+    for direct in (True, False):
+        entry = await kv.get("a", default=None, direct=direct)
+        assert entry is not None
+        assert entry.value == b"1"
+        assert await kv.get("b", default=7, direct=direct) == 7
+    await kv.delete("a")
+    assert await kv.get("a", default=None) is None
+    assert await kv.get("a", default=None, revision=revision + 5) is None
+    with pytest.raises(KeyDeleted):
+        await kv.get("a")
+    gone = await jetstream.key_value("nowhere", bind=True)
+    with pytest.raises(BucketNotFound):
+        await gone.get("a", default=None)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto.errors import LocalProtocolError, RemoteProtocolError
+from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.frames import Err, Message, Payload, Route, ServerInfo
 from natsproto.protocol.headers import NO_HEADERS, HeadersLike
 
@@ -239,3 +239,13 @@ def test_any_bytes_are_info_or_protocol_error(text: bytes) -> None:
 def test_an_info_has_a_short_repr() -> None:
     info = ServerInfo({"server_name": "n", "version": "2.15.1", "client_id": 7, "nonce": "secret"})
     assert repr(info) == "ServerInfo(server_name='n', version='2.15.1', client_id=7)"
+
+
+def test_text_and_json_of_a_payload() -> None:
+    assert Message("a", None, "é".encode(), None).text == "é"
+    assert Message("a", None, b'[1, "a", null]', None).json() == [1, "a", None]
+    with pytest.raises(InvalidPayload, match="utf-8"):
+        Message("a", None, b"\xff", None).text  # noqa: B018
+    for payload in (b"", b"{", b"\xff", b"[" * 100_000):
+        with pytest.raises(InvalidPayload, match="JSON"):
+            Message("a", None, payload, None).json()

@@ -77,6 +77,20 @@ def test_publish_subscribe_and_request(nats_server: Server, nc: sync.Client) -> 
     assert nc.stats.out_msgs >= 2
 
 
+def test_text_json_and_default(nats_server: Server, nc: sync.Client) -> None:
+    with nc.subscribe("a") as sub:
+        nc.publish("a", b'{"a": 1}')
+        message = sub.next(timeout=10)
+    assert (message.text, message.json()) == ('{"a": 1}', {"a": 1})
+    with run_server(jetstream=True) as stored, sync.connect(stored.url) as other:
+        kv = other.jetstream().create_key_value("B")
+        assert kv.get("a", default=None) is None
+        kv.put("a", b"1")
+        entry = kv.get("a", default=None)
+        assert entry is not None
+        assert entry.value == kv.get("a").value == b"1"
+
+
 def test_messages_are_iterated_and_answered(nc: sync.Client) -> None:
     requests = nc.subscribe("double", max_messages=100)
 

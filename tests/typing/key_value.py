@@ -24,6 +24,8 @@ async def bytes_by_default(js: JetStream, named: KeyValue) -> None:
     assert_type(await kv.put("a", b"1"), int)
     assert_type((await kv.get("a")).value, bytes)
     assert_type(await kv.history("a"), list[KeyValueEntry[bytes]])
+    assert_type(await kv.get("a", default=None), KeyValueEntry[bytes] | None)
+    assert_type(await kv.get("a"), KeyValueEntry[bytes])
     assert_type(await kv.get_many(["a"]), dict[str, KeyValueEntry[bytes]])
     assert_type(kv.keys(), AsyncGenerator[str])
     async with kv.watch("a") as watcher:

@@ -1,9 +1,10 @@
 """Key/value buckets on streams (ADR-8): ``js.create_key_value`` and ``js.key_value`` are the way in."""
 
-from natsproto.jetstream.kv._bucket import KeyValue, KeyValueBatch, KeyValueStatus
+from natsproto.jetstream.kv._bucket import KeyValue, KeyValueBatch
 from natsproto.jetstream.kv._entry import KeyValueEntry, KeyValueNotice, Operation
 from natsproto.jetstream.kv._keys import Base64Keys, KeyChain, KeyCodec, PathKeys, SubjectKeys
 from natsproto.jetstream.kv._lock import Lock, LockBlocked
+from natsproto.jetstream.kv._status import KeyValueStatus
 from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher
 
 __all__ = [

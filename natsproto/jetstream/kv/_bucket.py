@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, cast, overload
+from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 from natsproto._async_hints import items
-from natsproto._durations import positive_seconds, seconds
+from natsproto._durations import DEFAULT, Default, positive_seconds, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, explain_missing
-from natsproto._value import Value
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     ConfigError,
@@ -30,7 +29,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import DEFAULT_PREFIX, Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import KV_STREAM, KeyValueConfig, check_bucket_name
+from natsproto.jetstream._config import KV_STREAM, check_bucket_name
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
@@ -49,8 +48,11 @@ from natsproto.jetstream.kv._entry import (
 from natsproto.jetstream.kv._keys import BucketSubjects, KeyCodec, T, V
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._modify import modify
+from natsproto.jetstream.kv._status import KeyValueStatus
 from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher, watch
 from natsproto.protocol.frames import Payload
+
+D = TypeVar("D")
 
 MAX_MIRROR_POLLS, MIRROR_POLL_INTERVAL_S = 20, 0.05
 """How often ``create`` reads a mirror to find the deletion that it overwrites, and the seconds between."""
@@ -108,13 +110,35 @@ class KeyValue(Generic[V]):
 
     # ---------------------------------------------------------------- one key
 
+    @overload
     async def get(
         self, key: str, *, revision: int | None = None, direct: bool = True, timeout: Duration | None = None
-    ) -> KeyValueEntry[V]:
-        """Get the entry of a key, or its entry at a revision.
+    ) -> KeyValueEntry[V]: ...
 
-        KeyNotFound (a KeyError) when there is no entry, or none at that revision; KeyDeleted (a KeyNotFound) when the
-        key was deleted, purged or has expired. BucketNotFound.
+    @overload
+    async def get(
+        self,
+        key: str,
+        *,
+        default: D,
+        revision: int | None = None,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> KeyValueEntry[V] | D: ...
+
+    async def get(
+        self,
+        key: str,
+        *,
+        default: D | Default = DEFAULT,
+        revision: int | None = None,
+        direct: bool = True,
+        timeout: Duration | None = None,
+    ) -> KeyValueEntry[V] | D:
+        """Get the entry of a key, or its entry at a revision; ``entry.value`` is its value.
+
+        Without an entry, or when the key was deleted, purged or has expired, it returns ``default`` if that is given;
+        else KeyNotFound (a KeyError) or KeyDeleted (a KeyNotFound). BucketNotFound.
         """
         bucket = self._bucket
         entry: KeyValueEntry[V] | None
@@ -133,6 +157,8 @@ class KeyValue(Generic[V]):
                 entry = await bucket.find(key, direct=True, timeout=timeout)
         else:
             entry = await bucket.find(key, revision, direct=direct, timeout=timeout)
+        if default is not DEFAULT and (entry is None or entry.is_deleted):
+            return default
         if entry is None:
             raise KeyNotFound(bucket.bucket, key, revision)
         if entry.is_deleted:
@@ -423,68 +449,6 @@ class KeyValue(Generic[V]):
         """Get the configuration and state of the bucket. BucketNotFound."""
         with bucket_errors(self.bucket):
             return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
-
-
-class KeyValueStatus(Value):
-    """The configuration of a bucket, and the info of its stream."""
-
-    config: KeyValueConfig
-    stream: StreamInfo
-
-    @classmethod
-    def of(cls, info: StreamInfo) -> KeyValueStatus:
-        """Return the status from a stream's info. ConfigError when the stream is not a bucket."""
-        return cls(config=KeyValueConfig.from_stream(info.config), stream=info)
-
-    @property
-    def bucket(self) -> str:
-        """The name of the bucket."""
-        return self.config.bucket
-
-    @property
-    def values(self) -> int:
-        """Entries in the bucket, including history and deletions."""
-        return self.stream.state.messages
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all entries."""
-        return self.stream.state.bytes
-
-    @property
-    def last_revision(self) -> int:
-        """The revision of the last entry written."""
-        return self.stream.state.last_seq
-
-    @property
-    def history(self) -> int:
-        """Entries kept per key."""
-        return self.config.history
-
-    @property
-    def ttl(self) -> float:
-        """Seconds after which entries expire; 0 for never."""
-        return self.config.ttl
-
-    @property
-    def limit_marker_ttl(self) -> float:
-        """Seconds for which markers of expired keys are kept; 0: no markers, and no TTL for single keys."""
-        return self.config.limit_marker_ttl
-
-    @property
-    def is_compressed(self) -> bool:
-        """True if it is compressed on disk."""
-        return self.config.compression
-
-    @property
-    def backing_store(self) -> str:
-        """The backing store: "JetStream"."""
-        return "JetStream"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The metadata of the bucket, including the server's."""
-        return self.config.metadata
 
 
 def _no_revision() -> TypeError:

@@ -1,0 +1,71 @@
+"""The configuration and state of a key/value bucket."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from natsproto._value import Value
+from natsproto.jetstream._config import KeyValueConfig
+from natsproto.jetstream._info import StreamInfo
+
+
+class KeyValueStatus(Value):
+    """The configuration of a bucket, and the info of its stream."""
+
+    config: KeyValueConfig
+    stream: StreamInfo
+
+    @classmethod
+    def of(cls, info: StreamInfo) -> KeyValueStatus:
+        """Return the status from a stream's info. ConfigError when the stream is not a bucket."""
+        return cls(config=KeyValueConfig.from_stream(info.config), stream=info)
+
+    @property
+    def bucket(self) -> str:
+        """The name of the bucket."""
+        return self.config.bucket
+
+    @property
+    def values(self) -> int:
+        """Entries in the bucket, including history and deletions."""
+        return self.stream.state.messages
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all entries."""
+        return self.stream.state.bytes
+
+    @property
+    def last_revision(self) -> int:
+        """The revision of the last entry written."""
+        return self.stream.state.last_seq
+
+    @property
+    def history(self) -> int:
+        """Entries kept per key."""
+        return self.config.history
+
+    @property
+    def ttl(self) -> float:
+        """Seconds after which entries expire; 0 for never."""
+        return self.config.ttl
+
+    @property
+    def limit_marker_ttl(self) -> float:
+        """Seconds for which markers of expired keys are kept; 0: no markers, and no TTL for single keys."""
+        return self.config.limit_marker_ttl
+
+    @property
+    def is_compressed(self) -> bool:
+        """True if it is compressed on disk."""
+        return self.config.compression
+
+    @property
+    def backing_store(self) -> str:
+        """The backing store: "JetStream"."""
+        return "JetStream"
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """The metadata of the bucket, including the server's."""
+        return self.config.metadata
