@@ -36,10 +36,10 @@ class Length(NamedTuple):
 
 
 CEILING = {
-    "fetch(1) and ack": Length(63, 16, 28),
-    "a message of messages() and ack": Length(31, 12, 16),
-    "an update of a watch": Length(27, 13, 17),
-    "opening a watch": Length(230, 40, 122),
+    "fetch(1) and ack": Length(64, 18, 32),
+    "a message of messages() and ack": Length(50, 17, 25),
+    "an update of a watch": Length(28, 14, 18),
+    "opening a watch": Length(233, 41, 126),
     "key/value put": Length(36, 17, 25),
     "key/value get": Length(31, 13, 19),
     "key/value update": Length(47, 18, 28),

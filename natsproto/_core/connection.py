@@ -64,8 +64,7 @@ class Connection:
     """
 
     def __init__(self, options: Options, runtime: Runtime) -> None:
-        self._options = options
-        self._runtime = runtime
+        self._options, self._runtime = options, runtime
         self._instrumentation: Instrumentation | None = None
         self._engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox
@@ -73,6 +72,7 @@ class Connection:
         self._registry = self._engine.registry
         self._reply_guard = ReplyGuard(self._engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = self._engine.readers.start_cleanup
+        self._round_trips, self._time_slice = self._engine.round_trips, self._engine.time_slice
         self._control_lines = self._engine.control_lines
 
     async def _start(self) -> None:

@@ -21,11 +21,13 @@ from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
+from natsproto._core.ping_tokens import FlushToken, OldConnectionDrained, RoundTrips
 from natsproto._core.readers import ActiveReaders, give_turns
 from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.rejected_subs import RejectionProbe
 from natsproto._core.session import Session
 from natsproto._core.supervisor import Supervisor
+from natsproto._core.time_slice import TimeSlice
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._options import Options
 from natsproto.errors import (
@@ -73,24 +75,6 @@ TRANSITIONS: Mapping[State, frozenset[State]] = {
 }
 
 
-class FlushToken:
-    """A PING whose PONG shows that the server has handled everything before it: messages, and SUBs up to a sid."""
-
-    __slots__ = ("answered", "frames_out", "last_sid")
-
-    def __init__(self, answered: asyncio.Future[None] | None, frames_out: int, last_sid: int) -> None:
-        self.answered, self.frames_out, self.last_sid = answered, frames_out, last_sid
-
-
-class OldConnectionDrained:
-    """A PING whose PONG shows that the old session of a move has delivered all its messages."""
-
-    __slots__ = ("session",)
-
-    def __init__(self, session: Session) -> None:
-        self.session = session
-
-
 class Engine:
     """Keeps a client connected. Messages respond through ``origin``, the Connection."""
 
@@ -106,6 +90,8 @@ class Engine:
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
         self.readers = ActiveReaders()
+        self.round_trips = RoundTrips(lambda: self.session)
+        self.time_slice = TimeSlice(loop)
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None  # while its subscriptions are sent
@@ -323,6 +309,7 @@ class Engine:
     def _on_flush_pong(self, session: Session, token: FlushToken) -> None:
         if session is self.session:
             self.outbox.confirm(token.frames_out)
+            self.round_trips.on_pong(token.sent_at)
             self.registry.rejected_subs.accepted(token.last_sid)
             if token.answered is None:
                 self._cancel_confirm_ping()
@@ -341,7 +328,11 @@ class Engine:
 
     def _send_confirm_ping(self) -> None:
         if self.session is not None and self.outbox.unconfirmed:
-            self.session.ping(FlushToken(None, self.outbox.frames_out, self.registry.table.last_sid))
+            self.outbox.flush()
+            token = FlushToken(None, self.outbox.frames_out, self.registry.table.last_sid)
+            if self.outbox.size:
+                token.sent_at = 0.0  # the PING overtakes messages
+            self.session.ping(token)
         else:
             self._confirm_timer = None
             self.outbox.confirm_scheduled = False

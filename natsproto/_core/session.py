@@ -128,10 +128,11 @@ class Session:
         """True if the connection uses TLS."""
         self._is_held = False
         self._is_yielding = False
+        self.is_emptied = True
+        """True if the last read found no more bytes than it could take."""
         self._full_reads = 0  # in this turn of the event loop
         self._keep_alive: asyncio.TimerHandle | None = None
-        self._last_sent_bytes = 0
-        self._stuck_ticks = 0
+        self._stuck = (0, 0)  # bytes sent until the last keep-alive tick, and ticks without progress
 
     # ---------------------------------------------------------------- opening
 
@@ -287,6 +288,7 @@ class Session:
         self._receive(self.link.receive_into_room, count, count)
 
     def _receive(self, receive: Callable[[T], list[LinkEvent]], what: T, size: int) -> None:
+        self.is_emptied = size < READ_BUFFER_SIZE
         try:
             link = self.link
             events = receive(what)
@@ -447,9 +449,10 @@ class Session:
         assert self.wire is not None
         # A peer that sends but does not read is dead as well.
         unsent, passed = self.wire.unsent_bytes(), self.wire.sent_bytes()
-        self._stuck_ticks = self._stuck_ticks + 1 if unsent and passed <= self._last_sent_bytes else 0
-        self._last_sent_bytes = passed
-        if self._stuck_ticks > self._options.max_outstanding_pings:
+        before, ticks = self._stuck
+        ticks = ticks + 1 if unsent and passed <= before else 0
+        self._stuck = (passed, ticks)
+        if ticks > self._options.max_outstanding_pings:
             self.end(ConnectionLost(f"the server accepts no data: {unsent} bytes are stuck", str(self.address)))
             return
         silent = self.link.count_silent_tick()

@@ -63,6 +63,7 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.jetstream._consumer.consume import ConsumeContext
+from natsproto.jetstream._consumer.deliveries import AckWaitExceeded, DeliveriesExpired
 from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
@@ -122,6 +123,7 @@ __all__ = [
     "AccountTier",
     "AckFuture",
     "AckPolicy",
+    "AckWaitExceeded",
     "Admin",
     "Advisories",
     "Advisory",
@@ -148,6 +150,7 @@ __all__ = [
     "ConsumerReset",
     "CounterValue",
     "DeliverPolicy",
+    "DeliveriesExpired",
     "DesiredCluster",
     "DiscardPolicy",
     "ElasticGroup",

@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from natsproto.protocol.headers import Headers, HeadersLike
 
 _ACK_PREFIX = b"$JS.ACK."
+ACKED = b"+ACK"
+"""The note of a message that was acknowledged; always this object."""
 _DEFAULT_API_PREFIX = "$JS.API"
 _SHORTEST_ACK_WAIT_S = 1.5  # seconds
 RESEND_INTERVAL_S = 1.0
@@ -221,10 +223,10 @@ class JsMessage(Message):
             or origin._instrumentation is not None  # type: ignore[attr-defined]
             or reply[:8] != _ACK_PREFIX
         ):
-            self._send_ack_nowait(b"+ACK")  # raises, or the reply was looked at, or it is reported
+            self._send_ack_nowait(ACKED)  # raises, or the reply was looked at, or it is reported
         else:
-            origin._send_reply_nowait(reply, b"+ACK")  # type: ignore[attr-defined]
-            self._note = b"+ACK"
+            origin._send_reply_nowait(reply, ACKED)  # type: ignore[attr-defined]
+            self._note = ACKED
 
     async def ack_sync(self, timeout: float | None = None) -> None:
         """Acknowledge the message and wait for the server's confirmation. With message ids, this gives exactly-once
@@ -237,7 +239,7 @@ class JsMessage(Message):
         the server was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling it is
         like a timeout: the server may have received it.
         """
-        before = self._claim(b"+ACK")
+        before = self._claim(ACKED)
         try:
             connection = self._connection()
             wait = connection._request_timeout if timeout is None else positive_seconds("timeout", timeout)
@@ -300,7 +302,7 @@ class JsMessage(Message):
         connection = self._connection()
         with self._settling(connection, b"+NXT"):
             connection._put_message(subject, b"+NXT " + request, reply, None)
-        self._note = b"+ACK"
+        self._note = ACKED
 
     async def nak(self, delay: Duration | None = None) -> None:
         """Ask for redelivery, now or after ``delay`` seconds."""
@@ -322,6 +324,12 @@ class JsMessage(Message):
         """Restart the ``ack_wait`` of the message. AlreadyAcked when it was acknowledged."""
         before = self._note
         await self._send_ack(b"+WPI")
+        self._note = before
+
+    def in_progress_nowait(self) -> None:
+        """``in_progress`` that never waits."""
+        before = self._note
+        self._send_ack_nowait(b"+WPI")
         self._note = before
 
     @asynccontextmanager
@@ -497,6 +505,15 @@ def nak_all(messages: list[JsMessage]) -> None:
             message.nak_nowait()
         except NatsError:
             return  # it cannot be sent now; the server redelivers them all after ack_wait
+
+
+def extend_all(messages: list[JsMessage]) -> None:
+    """Restart the ack_wait of messages that wait or are handled."""
+    for message in messages:
+        try:
+            message.in_progress_nowait()
+        except NatsError:
+            return  # it cannot be sent now: the server redelivers them all after ack_wait
 
 
 _RETRIED = b"-NAK of a retry policy"

@@ -50,7 +50,7 @@ async def test_end_that_no_wait_sees_is_logged(jetstream: JetStream, caplog: pyt
 
 
 async def test_end_that_a_wait_raised_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
-    """While the handler is still at work: the wait returns because of its event."""
+    """While a handler is still at work: the wait returns because of its event."""
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
     began, go_on, stop = asyncio.Event(), asyncio.Event(), asyncio.Event()
@@ -61,7 +61,7 @@ async def test_end_that_a_wait_raised_is_not_logged(jetstream: JetStream, caplog
         await go_on.wait()
 
     with pytest.raises(ConsumerGone):  # noqa: PT012  # at the end of the block
-        async with consumer.consume(slow) as work:
+        async with consumer.consume(slow, concurrency=2) as work:
             await began.wait()
             await consumer.delete()
             with pytest.raises(ConsumerGone):  # noqa: PT012  # once it is known

@@ -33,7 +33,7 @@ async def test_key_function_that_fails_ends_consume(consumer: PullConsumer) -> N
 
     with pytest.raises(ValueError, match="no key"):
         await consumer.consume(ignore, concurrency=2, key=key).run()
-    await known(consumer, lambda info: info.delivered.consumer_seq == 3)
+    await known(consumer, lambda info: info.delivered.consumer_seq >= 2)
 
 
 async def test_success_may_wait_for_its_ack(consumer: PullConsumer) -> None:

@@ -110,7 +110,7 @@ async def test_prefetch_is_bounded_while_acks_are_awaited(jetstream: JetStream, 
             for _ in range(3000):
                 await (await messages.next()).ack()
         await nats_client.flush()
-        assert max(json.loads(message.data)["batch"] for message in await asked._read_batch()) == 500
+        assert 250 < max(json.loads(message.data)["batch"] for message in await asked._read_batch()) <= 500
 
 
 async def test_reader_error_is_forgotten_with_the_next(jetstream: JetStream) -> None:

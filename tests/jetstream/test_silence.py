@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto.errors import ConsumerGone, RequestTimeout
+from natsproto.jetstream import ConsumerConfig, ConsumerInfo, PullConsumer
 from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.reading import events, notices
 from tests.kit.clock import advance, virtual_clock
@@ -113,6 +114,12 @@ async def leader() -> AsyncIterator[tuple[Leader, Client, Stream]]:
         yield taking, nc, await nc.jetstream().stream("S", bind=True)
 
 
+def without_acks(stream: Stream) -> PullConsumer:
+    """The consumer C without acknowledgements, so that its pulls do not follow the pace of its reader."""
+    config = ConsumerConfig(name="C", ack_policy="none")
+    return PullConsumer(stream._api, "S", "C", ConsumerInfo(stream_name="S", name="C", config=config))
+
+
 def bodies(*pulls: Op) -> list[dict[str, object]]:
     return [json.loads(pull.payload) for pull in pulls]
 
@@ -121,7 +128,7 @@ def bodies(*pulls: Op) -> list[dict[str, object]]:
 async def test_leader_change_ends_every_open_pull() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, _, stream):
-        consumer = await stream.consumer("C", bind=True)
+        consumer = without_acks(stream)
         async with consumer.messages(prefetch=10) as messages:
             first = await server.pulled()
             server.messages(first, 5)
@@ -143,7 +150,7 @@ async def test_leader_change_ends_every_open_pull() -> None:
 async def test_dead_server_is_noticed_in_a_moment() -> None:
     loop = asyncio.get_running_loop()
     async with leader() as (server, nc, stream), events(nc) as seen:
-        consumer = await stream.consumer("C", bind=True)
+        consumer = without_acks(stream)
         async with consumer.messages(prefetch=20) as messages:
             server.messages(await server.pulled(), 8)
             for _ in range(8):
@@ -168,7 +175,7 @@ async def test_dead_server_is_noticed_in_a_moment() -> None:
 @virtual_clock
 async def test_silence_probe_once_for_each_pause() -> None:
     async with leader() as (server, _, stream):
-        consumer = await stream.consumer("C", bind=True)
+        consumer = without_acks(stream)
         async with consumer.messages(prefetch=100) as messages:
             pull = await server.pulled()
             for _ in range(7):

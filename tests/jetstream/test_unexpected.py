@@ -11,7 +11,7 @@ import pytest
 from natsproto.errors import JetStreamError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._consumer import watch as watching
-from natsproto.jetstream._consumer.messages import Buffer
+from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.ordered import OrderedConsumer, OrderedSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.ordered_state import OrderedState

@@ -11,6 +11,7 @@ import inspect
 import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from time import monotonic
 from types import TracebackType
 from typing import Literal, TypeAlias, cast
 
@@ -23,8 +24,10 @@ from natsproto._handlers import HandlerResult, check_handler, check_result, fini
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
+from natsproto.jetstream._consumer.buffer import is_any
+from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, is_retried, nak_all
+from natsproto.jetstream._message import ACKED, JsMessage, is_retried, nak_all
 
 log = logging.getLogger("natsproto")
 
@@ -34,9 +37,6 @@ the longest.
 """
 
 _GONE_ADVICE = "create the consumer, then consume it again"
-
-MAX_MESSAGES_PER_TURN = 256
-"""Messages that a handler which never suspends handles before other tasks get a turn."""
 
 MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
@@ -103,9 +103,12 @@ class HandlerTasks:
         """The calls that wait for the end."""
         self._connection, self._description = connection, what
         self._messages, self._handler, self._options = messages, handler, options
-        self._is_plain = is_async_callable(handler) and options.keep_alive is False
-        self._key_queues: list[deque[JsMessage]] = [deque() for _ in range(options.concurrency)] if options.key else []
-        messages.buffer.add_queues(self._key_queues)
+        self._is_async = is_async_callable(handler)
+        self._is_plain = self._is_async and options.keep_alive is False and options.on_success == "ack"
+        self._queues = messages.buffer.add_queues(options.concurrency) if options.key else []
+        if (deliveries := messages.buffer.deliveries) is not None:
+            deliveries.keeps_alive = options.keep_alive is not False
+            deliveries.state.on_workers(options.concurrency if self._is_async else 1)
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
@@ -119,84 +122,142 @@ class HandlerTasks:
         return tasks
 
     async def _work(self, worker: int) -> None:
-        messages, options = self._messages, self._options
-        take = messages.take if options.key is None else lambda: self._take_for_worker(worker)
-        turn = 0
+        messages, buffer, outbox, plain = (
+            self._messages,
+            self._messages.buffer,
+            self._connection._outbox,
+            self._is_plain,
+        )
+        queue = self._queues[worker] if self._queues else buffer.queue
+        ready, in_hand, time_slice = queue.messages, buffer.in_hand, self._connection._time_slice
         try:
-            while True:
-                while not self.is_stopping and (message := take()) is not None:
+            while await self._may_take(worker, ready):
+                now = monotonic()
+                while ready and not self.is_stopping:
+                    if now >= time_slice.ends_at and time_slice.is_over(now):
+                        await time_slice.next_turn()
+                        now = monotonic()
+                        if self.is_stopping or not ready:
+                            break
+                    message = ready.popleft()
+                    if now >= queue.check_at and not await self._is_ours(queue, message):
+                        now = monotonic()
+                        continue
+                    in_hand[worker] = message
                     self.in_progress += 1
+                    called = False
                     try:
-                        await self._handle(message)
+                        if plain:  # as nearly always; every coroutine less is 0.2 µs less
+                            if (result := await self._handler(message)) is not None:  # type: ignore[misc]  # it is async
+                                check_result(result)
+                            called = True
+                            if type(message._note) is not bytes:  # is_acked
+                                if outbox.must_wait:
+                                    await outbox.wait_writable()
+                                message.ack_nowait()
+                        else:
+                            await self._handle(message)
+                    except BaseException as exc:
+                        await self._on_error(message, exc, called=called)
                     finally:
+                        in_hand[worker] = None
                         self.in_progress -= 1
                         self.handled += 1
                         messages.release(message)
-                    turn += 1
-                    if turn >= MAX_MESSAGES_PER_TURN:
-                        turn = 0
-                        await asyncio.sleep(0)
-                more = not self.is_stopping and await messages.wait()
-                if self.is_stopping or not (more or (self._key_queues and self._key_queues[worker])):
-                    error = messages.error
-                    self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
-                    return
+                    began, now = now, monotonic()
+                    if message._note is ACKED:
+                        buffer.remember(message._reply)
+                    if buffer.is_measured or now - began > FAST_CALL_S or not self.handled & SAMPLE_MASK:
+                        buffer.on_handled(now - began)
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
             self.key_error = self.key_error or exc
             self.is_stopping = True
             messages.buffer.wake()
 
-    def _take_for_worker(self, worker: int) -> JsMessage | None:
-        """Take the next message whose key belongs to this worker; messages of one key are handled in order."""
-        queues, key = self._key_queues, self._options.key
+    async def _may_take(self, worker: int, ready: deque[JsMessage]) -> bool:
+        """Wait until this worker has a message. False at the end."""
+        messages = self._messages
+        while not self.is_stopping:
+            if self._queues and messages.buffer.ready:
+                self._distribute()
+            if ready:
+                return True
+            if not await messages.wait() and not ready:
+                break
+        error = messages.error
+        self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
+        return False
+
+    def _distribute(self) -> None:
+        """Move the messages to the workers of their keys; messages of one key are handled in order."""
+        key, buffer = self._options.key, self._messages.buffer
         assert key is not None
-        own = queues[worker]
-        if own:
-            return own.popleft()
-        others = False
-        found: JsMessage | None = None
-        while found is None and (message := self._messages.take()) is not None:
-            place = hash(key(message)) % len(queues)
-            if place == worker:
-                found = message
-            else:
-                queues[place].append(message)
-                others = True
-        if others:
-            self._messages.buffer.wake()
-        return found
+        buffer.move(lambda message: hash(key(message)) % len(self._queues))
+        buffer.wake()
+
+    async def _is_ours(self, queue: DeliveryQueue[JsMessage], message: JsMessage) -> bool:
+        """Return False for a message that was taken and must not be handled now."""
+        messages, key = self._messages, self._options.key
+        deliveries = messages.buffer.deliveries
+        if deliveries is None:
+            return True
+        is_behind: Callable[[JsMessage], bool] | None = is_any if self._options.concurrency == 1 else None
+        if key is not None:
+            mine = key(message)
+            is_behind = lambda one: key(one) == mine  # noqa: E731
+        verdict = deliveries.check(queue, message, monotonic(), is_behind, may_wait=not messages.buffer.is_finished)
+        if verdict is Verdict.WAIT:
+            await messages.buffer.next_change()
+        return verdict is Verdict.HAND_OVER
 
     async def _handle(self, message: JsMessage) -> None:
         options = self._options
+        called = False
         try:
-            if self._is_plain:  # as nearly always; every coroutine less is 0.2 µs less
-                if (result := await self._handler(message)) is not None:  # type: ignore[misc]  # it is async
-                    check_result(result)
-            elif options.keep_alive is False:
-                await finish(self._handler(message))
+            if options.keep_alive is False:
+                await self._call(message)
             else:
                 interval = None if options.keep_alive is True else options.keep_alive
                 async with message.keep_alive(interval):
-                    await finish(self._handler(message))
-        except (GeneratorExit, KeyboardInterrupt, SystemExit):
-            raise
+                    await self._call(message)
+            called = True
+            if options.on_success == "ack" and not message.is_acked:
+                await message.ack()
+            elif options.on_success == "ack_sync" and not message.is_acked:
+                await message.ack_sync()
         except BaseException as exc:
-            if isinstance(exc, asyncio.CancelledError) and _is_cancelled():
-                if options.on_error == "nak":
-                    nak_all([message])  # it is redelivered at once
-                raise
-            await self._failed(message, exc)
-        else:
-            if options.on_success == "nothing" or message.is_acked:
-                return
-            try:
-                if options.on_success == "ack":
-                    await message.ack()
-                else:
-                    await message.ack_sync()
-            except NatsError as exc:
-                self._on_ack_failed(options.on_success, exc)
+            await self._on_error(message, exc, called=called)
+
+    async def _on_error(self, message: JsMessage, error: BaseException, *, called: bool) -> None:
+        """Handle an error of the handler or, if it was ``called``, of the acknowledgement."""
+        if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
+            raise error
+        if called:
+            if not isinstance(error, NatsError):
+                raise error
+            self._on_ack_failed(self._options.on_success, error)
+            return
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            if self._options.on_error == "nak":
+                nak_all([message])  # it is redelivered at once
+            raise error
+        await self._failed(message, error)
+
+    async def _call(self, message: JsMessage) -> None:
+        if not self._is_async:
+            self._before_def_call()
+        result = self._handler(message)
+        deliveries = self._messages.buffer.deliveries
+        if deliveries is not None and not self._is_async and inspect.isawaitable(result):
+            deliveries.state.on_workers(self._options.concurrency)  # so many do run at a time
+        await finish(result)
+
+    def _before_def_call(self) -> None:
+        """Send what waits before a call that may keep the event loop."""
+        deliveries, outbox = self._messages.buffer.deliveries, self._connection._outbox
+        if outbox.size and deliveries is not None and deliveries.state.handle_time > FAST_CALL_S:
+            outbox.flush()
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
@@ -277,6 +338,26 @@ class ConsumeContext(RunHint):
     def pending(self) -> int:
         """Messages that have arrived and wait for the handler."""
         return self._messages.buffer.waiting
+
+    @property
+    def prefetch(self) -> int:
+        """The most messages to be requested, waiting or handled now; it follows the time that a handler takes."""
+        deliveries = self._messages.buffer.deliveries
+        return self._messages.buffer.max_messages if deliveries is None else deliveries.state.bound
+
+    @property
+    def stale(self) -> int:
+        """Messages that were not handled because the server delivers them again: they waited for ``ack_wait``, while
+        the program or the connection stood still.
+        """
+        deliveries = self._messages.buffer.deliveries
+        return 0 if deliveries is None else deliveries.state.stale
+
+    @property
+    def given_back(self) -> int:
+        """Messages that were given back unhandled, for others: all handlers were busy for twice ``ack_wait``."""
+        deliveries = self._messages.buffer.deliveries
+        return 0 if deliveries is None else deliveries.state.given_back
 
     @property
     def closed(self) -> bool:

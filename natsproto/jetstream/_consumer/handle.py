@@ -359,7 +359,7 @@ class PullConsumer(Consumer):
         return ConsumeContext(self._api.connection, self._description, messages, handler, handler_options)
 
     def _make_inbox(self) -> PullInbox:
-        self._inbox = PullInbox(self._api, self.stream_name, self.name, config=self._known_config)
+        self._inbox = PullInbox(self._api, self.stream_name, self.name, cached_info=lambda: self._info)
         return self._inbox
 
 

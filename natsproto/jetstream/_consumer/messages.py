@@ -7,7 +7,6 @@ Messages reads it endlessly, Fetch up to a bound. This module does not know how 
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from time import monotonic, time_ns
 from types import TracebackType
@@ -17,20 +16,21 @@ from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import Event
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
-from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto._core.notifier import release
 from natsproto._core.readers import ReaderTasks
 from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.buffer import Buffer
+from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
-from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
-from natsproto.jetstream._message import JsMessage, consumer_seq
+from natsproto.jetstream._message import ACKED, JsMessage
 
 T = TypeVar("T")
 
-MAX_UNCOUNTED: Final = 64
-"""Messages that may be consumed before the buffer counts them; counting each one costs 0.4 µs."""
-NEVER_REFILL: Final = 2**63
+
+LENT: Final = -1
+"""The key of what ``next`` has returned among the messages in hand."""
 
 
 class ConsumerNotice(Event):
@@ -41,139 +41,6 @@ class ConsumerNotice(Event):
     error: NatsError
 
     line = "%(error)s"
-
-
-class Buffer:
-    """The messages between one source and one reader, whose limit is ``max_messages``.
-
-    With ``counts_bytes`` the source needs the sizes of messages. ``prefetch`` measures the reader, if given.
-    """
-
-    def __init__(
-        self,
-        max_messages: int = 2**63,
-        *,
-        counts_bytes: bool = False,
-        prefetch: AdaptivePrefetch | None = None,
-    ) -> None:
-        self.counts_bytes: bool = counts_bytes
-        self.count_interval: int = max(1, min(MAX_UNCOUNTED, max_messages // 8))
-        """The number of consumed messages that are counted together."""
-        self.prefetch: AdaptivePrefetch | None = prefetch
-        self.ready: deque[JsMessage] = deque()
-        """Received messages that are not read yet."""
-        self.received: int = 0
-        self.received_bytes: int = 0
-        """Messages, and their bytes, received in total."""
-        self.consumed = self.consumed_bytes = 0
-        """Messages, and their bytes, that the reader has consumed."""
-        self.refill_at = NEVER_REFILL
-        """The number of consumed messages at which the source is to be called."""
-        self.ended: bool = False
-        """True if no more messages will arrive."""
-        self.error: NatsError | None = None
-        """The error that ended it; None if its owner did."""
-        self.unread: list[JsMessage] | None = None
-        """Messages received after the reader stopped; None while it reads."""
-        self._queues = [self.ready]
-        self._loop = asyncio.get_running_loop()
-        self._waiters: list[asyncio.Future[None]] = []
-        self._end_waiters: list[asyncio.Future[None]] = []
-
-    # ---------------------------------------------------------------- the source's side
-
-    def put(self, messages: list[JsMessage], size: int = 0) -> None:
-        """Append received messages of ``size`` bytes in total (0 unless ``counts_bytes``)."""
-        if self.prefetch is not None:
-            self.prefetch.on_messages(messages, self.received - self.consumed, monotonic())
-        self.received += len(messages)
-        self.received_bytes += size
-        if self.unread is not None:
-            self.unread += messages
-            return
-        self.ready += messages
-        if self._waiters:
-            waiters, self._waiters = self._waiters, []
-            for waiter in waiters:
-                if not waiter.done():
-                    waiter.set_result(None)
-
-    def put_counted(self, messages: list[JsMessage]) -> None:
-        """Append received messages and count their bytes."""
-        self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
-
-    def drop_after(self, last_known: int) -> None:
-        """Drop unread messages after this consumer sequence, the last one that the server knows: it redelivers the
-        rest. A server that was killed may have lost its last deliveries. It repeats them with the same sequences, and
-        ignores acknowledgements of the first ones until then.
-        """
-        for queue in self._queues:
-            # Messages wait in the order of their delivery, except those put back in front.
-            waiting = [(message, consumer_seq(message) > last_known) for message in queue]
-            unknown = [message for message, is_unknown in waiting if is_unknown]
-            if unknown:
-                queue.clear()
-                queue.extend(message for message, is_unknown in waiting if not is_unknown)
-                self.received -= len(unknown)
-                if self.counts_bytes:
-                    self.received_bytes -= sum(message.counted_size for message in unknown)
-
-    def end(self, error: NatsError | None) -> None:
-        """End the buffer: no more messages will arrive."""
-        self.ended, self.error = True, error
-        waiters = [*self._waiters, *self._end_waiters]
-        self._waiters, self._end_waiters = [], []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    # ---------------------------------------------------------------- the reader's side
-
-    @property
-    def is_finished(self) -> bool:
-        """True if no more messages will arrive, or the reader has stopped."""
-        return self.ended or self.unread is not None
-
-    @property
-    def waiting(self) -> int:
-        """Messages that wait to be read or handled."""
-        return sum(map(len, self._queues))
-
-    def next_change(self) -> asyncio.Future[None]:
-        """A future to await when ``ready`` is empty: done when messages arrive or the buffer ends, and by ``wake``."""
-        if running_loop() is not self._loop:
-            raise wrong_loop_error()
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        if len(self._waiters) > 8:  # cancelled readers leave theirs behind
-            self._waiters = [one for one in self._waiters if not one.done()]
-        self._waiters.append(waiter)
-        return waiter
-
-    def wait_end(self) -> asyncio.Future[None]:
-        """A future that is done when the buffer ends."""
-        if running_loop() is not self._loop:
-            raise wrong_loop_error()
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._end_waiters.append(waiter)
-        return waiter
-
-    def wake(self) -> None:
-        """Wake all waiting readers."""
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            release(waiter)
-
-    def stop(self) -> list[JsMessage]:
-        """Stop reading; return the list of unread messages, to which messages that arrive later are added."""
-        self.unread = unread = [message for queue in reversed(self._queues) for message in queue]
-        for queue in self._queues:
-            queue.clear()
-        self.wake()
-        return unread
-
-    def add_queues(self, queues: list[deque[JsMessage]]) -> None:
-        """Add queues of messages that were taken and are not handled yet; ``drop_after`` drops from them as well."""
-        self._queues += queues
 
 
 class MessageSource(Protocol):
@@ -232,6 +99,7 @@ class Messages(AsyncForHint):
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
         self._released = self._released_bytes = 0  # not counted yet
+        self._lent: tuple[JsMessage, float] | None = None  # by next(), and since when
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -258,21 +126,39 @@ class Messages(AsyncForHint):
 
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
-        buffer = self.buffer
-        ready, count_interval, sized = buffer.ready, buffer.count_interval, buffer.counts_bytes
-        count = size = 0
-        task = self._reader_tasks.enter()
+        buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
+        ready, in_hand, time_slice = queue.messages, buffer.in_hand, self._source.connection._time_slice
+        count = size = calls = 0
+        task, slot = self._reader_tasks.enter(), buffer.add_reader()
+        now = monotonic()
         try:
             while True:
                 while ready:
+                    if now >= time_slice.ends_at and time_slice.is_over(now):
+                        await time_slice.next_turn()
+                        now = monotonic()
+                        if not ready:
+                            break
                     message = ready.popleft()
+                    if now >= queue.check_at and (waiter := buffer.withhold(message)) is not None:
+                        await waiter
+                        now = monotonic()
+                        continue
                     count += 1
                     if sized:
                         size += message.counted_size
+                    in_hand[slot] = message
                     yield message
-                    if count >= count_interval:
+                    began, now = now, monotonic()
+                    calls += 1
+                    if message._note is ACKED:
+                        buffer.remember(message._reply)
+                    if buffer.is_measured or now - began > FAST_CALL_S or not calls & SAMPLE_MASK:
+                        buffer.on_handled(now - began)
+                    if count >= buffer.count_interval:
                         self._add_consumed(count, size)
                         count = size = 0
+                in_hand[slot] = None
                 if count:
                     self._add_consumed(count, size)
                     count = size = 0
@@ -280,8 +166,10 @@ class Messages(AsyncForHint):
                     if self._at_end():
                         return
                     await buffer.next_change()
+                    now = monotonic()
         finally:
             self._reader_tasks.leave(task)
+            buffer.remove_reader(slot)
             if count:
                 self._add_consumed(count, size)
 
@@ -291,26 +179,30 @@ class Messages(AsyncForHint):
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
-        buffer, ready = self.buffer, self.buffer.ready
-        task = self._reader_tasks.enter()
+        buffer, time_slice = self.buffer, self._source.connection._time_slice
+        task, slot = self._reader_tasks.enter(), buffer.add_reader()
         try:
             while True:
-                while ready:
-                    if not most or len(ready) <= most:
-                        batch = list(ready)
-                        ready.clear()
-                    else:
-                        batch = [ready.popleft() for _ in range(most)]
-                    size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
-                    try:
-                        yield batch
-                    finally:
-                        self._add_consumed(len(batch), size)
-                if self._at_end():
-                    return
-                await buffer.next_change()
+                if buffer.ready and time_slice.is_over(monotonic()):
+                    await time_slice.next_turn()
+                batch = buffer.take_batch(most)
+                if not batch:
+                    if self._at_end():
+                        return
+                    await buffer.next_change()
+                    continue
+                size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
+                buffer.in_hand[slot] = batch
+                began = monotonic()
+                try:
+                    yield batch
+                finally:
+                    buffer.in_hand[slot] = None
+                    buffer.on_batch_handled(batch, monotonic() - began)
+                    self._add_consumed(len(batch), size)
         finally:
             self._reader_tasks.leave(task)
+            buffer.remove_reader(slot)
 
     async def next(self, timeout: Duration | None = None) -> JsMessage:
         """Return the next message; wait at most ``timeout`` seconds (None: for ever).
@@ -321,28 +213,50 @@ class Messages(AsyncForHint):
         wait = None if timeout is None else seconds("timeout", timeout)
         buffer, instrumentation = self.buffer, self._source.connection._instrumentation
         asked_at = 0 if instrumentation is None else time_ns()
-        if not buffer.ready:
-            loop = asyncio.get_running_loop()
-            deadline = None if wait is None else loop.time() + wait
-            while not buffer.ready:
-                if self._at_end():
-                    raise SubscriptionClosed(self.what, "stopped")
-                waiter = buffer.next_change()
-                if deadline is None:
-                    await waiter
-                    continue
-                if loop.time() >= deadline:
-                    raise RequestTimeout(f"next message of {self.what}", wait or 0.0)
-                timer = loop.call_at(deadline, release, waiter)
-                try:
-                    await waiter
-                finally:
-                    timer.cancel()
-        message = buffer.ready.popleft()
-        self.release(message)
+        self._settle_lent()
+        deadline = None if wait is None else asyncio.get_running_loop().time() + wait
+        while True:
+            if not buffer.ready:
+                await self._wait_ready(wait, deadline)
+            message = buffer.ready.popleft()
+            now = monotonic()
+            if now < buffer.queue.check_at or (waiter := buffer.withhold(message)) is None:
+                break
+            await waiter
+        if buffer.deliveries is None:
+            self.release(message)
+        else:
+            self._lent = message, now
+            buffer.in_hand[LENT] = message
         if instrumentation is not None:
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
+
+    async def _wait_ready(self, wait: float | None, deadline: float | None) -> None:
+        """Wait for a message until the deadline, a time of the loop; raises the errors of ``next``."""
+        buffer, loop = self.buffer, asyncio.get_running_loop()
+        while not buffer.ready:
+            if self._at_end():
+                raise SubscriptionClosed(self.what, "stopped")
+            waiter = buffer.next_change()
+            if deadline is None:
+                await waiter
+                continue
+            if loop.time() >= deadline:
+                raise RequestTimeout(f"next message of {self.what}", wait or 0.0)
+            timer = loop.call_at(deadline, release, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+
+    def _settle_lent(self) -> None:
+        """Count the message that ``next`` has returned before: its reader is done with it."""
+        if self._lent is not None:
+            (message, since), self._lent = self._lent, None
+            self.buffer.in_hand[LENT] = None
+            self.buffer.on_batch_handled([message], monotonic() - since)
+            self.release(message)
 
     # ---------------------------------------------------------------- leaving
 
@@ -460,10 +374,7 @@ class Messages(AsyncForHint):
     def _add_consumed(self, count: int, size: int) -> None:
         """Count consumed messages and refill the buffer when it is due."""
         buffer = self.buffer
-        buffer.consumed += count
-        buffer.consumed_bytes += size
-        if buffer.prefetch is not None:
-            buffer.prefetch.on_consumed(count, monotonic())
+        buffer.on_consumed(count, size)
         if buffer.consumed >= buffer.refill_at:
             self._source.refill()
 

@@ -27,9 +27,10 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
+from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import no_message_error
-from natsproto.jetstream._consumer.messages import Buffer, Fetch, Messages
+from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered_state import (
     CREATE_TIMEOUT_GROWTH,
     FIRST_CREATE_TIMEOUT_S,

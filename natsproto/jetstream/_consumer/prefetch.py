@@ -31,6 +31,33 @@ class HasPayload(Protocol):
         ...
 
 
+class Prefetch(Protocol):
+    """The number of messages that may be requested, unread or in work: adapted to the reader."""
+
+    @property
+    def adapts_bytes(self) -> bool:
+        """True if it also limits the bytes; then ``reset`` is called when messages have become much bigger."""
+        ...
+
+    @property
+    def bound(self) -> int:
+        """The number by the last decision."""
+        ...
+
+    @property
+    def threshold(self) -> int:
+        """The rest at which more messages are requested."""
+        ...
+
+    def decide(self) -> int:
+        """Return the number from now on."""
+        ...
+
+    def reset(self) -> None:
+        """Forget the measurements."""
+        ...
+
+
 class AdaptivePrefetch:
     """The number of messages that may be in flight or unread, adapted to the reader.
 
@@ -43,15 +70,21 @@ class AdaptivePrefetch:
     advances within a turn of the event loop, which a reader may keep busy.
     """
 
-    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "bound")
+    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound")
 
     def __init__(self) -> None:
+        self.adapts_bytes = True
         self.bound: int = DEFAULT_MAX_MESSAGES
         """The number by the pace of the last decision."""
         self._pace = DEFAULT_MAX_MESSAGES
         self._consumed = 0
         self._since = self._busy = 0.0
         self._mean_size = 0  # bytes of a message
+
+    @property
+    def threshold(self) -> int:
+        """Half of the bound."""
+        return -(-self.bound // 2)
 
     def on_messages(self, messages: Sequence[HasPayload], waiting: int, now: float) -> None:
         """Record received messages; ``waiting`` others are unread."""

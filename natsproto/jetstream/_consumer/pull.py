@@ -7,8 +7,10 @@ reader's buffer in the same step of the event loop, which also sends the next pu
 from __future__ import annotations
 
 import asyncio
+import json
 from itertools import groupby
 from operator import attrgetter
+from time import monotonic
 from typing import Final, NamedTuple, cast
 
 from natsproto._core.instrumentation import ReaderInfo
@@ -23,13 +25,14 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._api_errors import consumer_gone
-from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice
+from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
+from natsproto.jetstream._consumer.deliveries import KEEP_PIN, Deliveries
+from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_inbox import PullInbox, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Decision, PullPhase, PullState
-from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage, consumer_seq
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
@@ -65,7 +68,12 @@ class PullSource:
     ) -> None:
         self._inbox, self._options, self._cursor, self._acking = inbox, options, cursor, acking
         self.connection = inbox.connection
-        self.buffer = buffer or Buffer(options.max_messages, counts_bytes=options.max_bytes > 0)
+        # Ages matter where the server delivers again, and pulls that end by themselves are for callers who choose.
+        is_followed = options.mode is PullMode.ENDLESS and cursor is None and inbox.may_redeliver
+        self._deliveries = Deliveries(self, inbox, options.max_messages) if is_followed else None
+        self.buffer = buffer or Buffer(
+            options.max_messages, counts_bytes=options.max_bytes > 0, deliveries=self._deliveries
+        )
         self.state: PullState
         """Set by ``start``."""
         self._ended = ended
@@ -85,7 +93,7 @@ class PullSource:
         """Start to pull; messages left over by an earlier reader come first. The arguments are an ordered reader's."""
         inbox, options = self._inbox, self._options
         if inbox.leftover and self._cursor is None:
-            self.buffer.put_counted(inbox.take_leftover(options.most_messages))
+            self._put_leftover(inbox.take_leftover(options.most_messages))
         now = inbox.loop.time()
         self.state = state = PullState(
             options,
@@ -93,7 +101,7 @@ class PullSource:
             now,
             consumer=(inbox.consumer, inbox.stream),
             until=until,
-            prefetch=prefetch,
+            prefetch=prefetch if self._deliveries is None else self._deliveries.state,
             predecessor=predecessor,
         )
         if state.phase is PullPhase.DONE:  # others have left enough
@@ -102,8 +110,12 @@ class PullSource:
             self.end(None)
             return
         self._replies = inbox.join(self)
+        if self._deliveries is not None:
+            self._deliveries.start()
         if not inbox.is_connected:
             state.on_disconnect()
+            if self._deliveries is not None:
+                self._deliveries.on_disconnect()
         self._send_pulls(now)
 
     def reader_info(self) -> ReaderInfo:
@@ -189,9 +201,13 @@ class PullSource:
             if options.priority.group:
                 self._remember_pin(messages)
             size = sum(message.counted_size for message in messages) if options.max_bytes else 0
-            buffer.put(messages, size)
+            arrived = len(messages)
+            if self._deliveries is None:
+                buffer.put(messages, size)
+            else:
+                self._put_followed(self._deliveries, messages, size)
             if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
-                decision = state.on_messages(len(messages), size, now)
+                decision = state.on_messages(arrived, size, now)
                 if decision is DONE:
                     self.end(None)
                 elif decision is not KEEP:
@@ -200,6 +216,37 @@ class PullSource:
             self._lose_consumer(None)
         elif left:
             self._inbox.keep_leftover(left)
+
+    def _put_followed(self, deliveries: Deliveries, messages: list[JsMessage], size: int) -> None:
+        """Put messages into the buffer, without those that are handled already."""
+        runs = deliveries.redeliveries.select(messages)
+        arrived = monotonic()
+        for number, run in runs:
+            if len(run) < len(messages) and size:
+                size = sum(message.counted_size for message in run)
+            deliveries.state.on_arrival(len(run), number, arrived)
+            self.buffer.put(run, size)
+
+    def _put_leftover(self, messages: list[JsMessage]) -> None:
+        now = monotonic()
+        if self._deliveries is not None:
+            self._deliveries.state.on_leftover(len(messages), 1, now, now)
+        self.buffer.put_counted(messages)
+
+    def put_late(self, message: JsMessage, began: float) -> None:
+        """Add a message that was delivered some time ago."""
+        if self._deliveries is not None:
+            self._deliveries.state.on_leftover(1, message.metadata.num_delivered, began, monotonic())
+        self.buffer.put_counted([message])
+
+    def remove_unread(self, messages: list[JsMessage]) -> None:
+        """Count these messages, which were removed from the buffer, as never received."""
+        self.buffer.on_removed(messages)
+
+    @property
+    def is_pulling(self) -> bool:
+        """True while messages may arrive."""
+        return self._replies is not None
 
     def _remember_pin(self, messages: list[JsMessage]) -> None:
         for message in messages:
@@ -213,7 +260,7 @@ class PullSource:
             return 0
         accepted = messages[: state.capacity]
         if accepted:
-            self.buffer.put_counted(accepted)
+            self._put_leftover(accepted)
             state.on_leftover()
             self._send_pulls(now)
         return len(accepted)
@@ -238,11 +285,16 @@ class PullSource:
     def on_disconnect(self) -> None:
         """The connection was lost."""
         self.state.on_disconnect()
+        if self._deliveries is not None:
+            self._deliveries.on_disconnect()
         self._send_pulls(self._inbox.loop.time())
 
     def on_reconnect(self) -> None:
         """The connection is back; no pull has survived."""
         state, now = self.state, self._inbox.loop.time()
+        if self._deliveries is not None:
+            self._deliveries.on_reconnect()
+            self.buffer.wake()
         self._reconnected = self._options.mode is PullMode.ENDLESS and self._cursor is None
         self._apply(state.on_reconnect(now), now)
         if self._reconnected and not state.pending and self._may_lookup and self._lookup_task is None:
@@ -260,7 +312,11 @@ class PullSource:
         checked when it fires.
         """
         state, buffer, replies, inbox = self.state, self.buffer, self._replies, self._inbox
+        is_idle = not state.pending and not state.has_abandoned_pulls
         while replies is not None and (request := state.next_request(now)) is not None:
+            if is_idle and self._deliveries is not None:
+                self._deliveries.state.on_pull(monotonic())
+                is_idle = False
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
             body = request.body(inbox.pins.get(group, "") if (group := request.priority.group) else "")
             acked, self._acking = self._acking, None
@@ -293,13 +349,20 @@ class PullSource:
             self._timer_at = deadline
             self._timer = inbox.loop.call_at(deadline, self._on_timer)
 
-    def _send_probe(self) -> None:
+    def _send_probe(self, body: bytes = PROBE) -> None:
+        """Send a pull as number 0, whose status tells only whether there is anybody."""
         if self._replies is None:
             return
         try:
-            self.connection._publish_encoded(self._inbox.encoded_subject, f"{self._replies.prefix}0".encode(), PROBE)
+            self.connection._publish_encoded(self._inbox.encoded_subject, f"{self._replies.prefix}0".encode(), body)
         except NatsError:
             return  # no room, or closed: then it has other troubles
+
+    def keep_pin(self) -> None:
+        """Keep the pin of a pinned client without a message."""
+        inbox, group = self._inbox, self._options.priority.group
+        if (pin := inbox.pins.get(group)) and not self.state.pending:
+            self._send_probe(f'{{{KEEP_PIN},"group":{json.dumps(group)},"id":{json.dumps(pin)}}}'.encode())
 
     def _on_timer(self) -> None:
         self._timer = None
@@ -384,11 +447,7 @@ class PullSource:
         inbox = self._inbox
         gone: NatsError | None = None
         try:
-            endpoint, operation = (
-                f"CONSUMER.INFO.{inbox.stream}.{inbox.consumer}",
-                f"info of consumer {inbox.consumer!r}",
-            )
-            info = await inbox.api.call_for(ConsumerInfo, endpoint, operation=operation)
+            info = await inbox.look_up()
             if self._reconnected:
                 self._reconnected = False
                 self.buffer.drop_after(info.delivered.consumer_seq)

@@ -14,6 +14,7 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
+from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
@@ -59,7 +60,7 @@ class PullSubscription:
     def __init__(self, inbox: PullInbox) -> None:
         self._inbox = inbox
         self._serial = 0
-        ack_wait = AckWait.of(inbox.config(), inbox.api.prefix)
+        ack_wait = AckWait.of(inbox.config, inbox.api.prefix)
         self._subject = inbox.api.new_inbox()
         self.prefix = ""
         """The prefix of the reply subjects of the reader's pulls."""
@@ -104,7 +105,7 @@ class PullInbox:
     and subscriptions they are nakked; where that would lose a message (no acknowledgements, its last delivery, or an
     unknown configuration) they stay for the next reader.
 
-    ``config`` returns the consumer's configuration, if known. ``pins`` holds the pin ids of the handle by group
+    ``cached_info`` returns the handle's last info, if it has one. ``pins`` holds the pin ids of the handle by group
     (ADR-42).
     """
 
@@ -114,10 +115,12 @@ class PullInbox:
         stream: str,
         consumer: str,
         *,
-        config: Callable[[], ConsumerConfig | None] = lambda: None,
+        cached_info: Callable[[], ConsumerInfo | None] = lambda: None,
     ) -> None:
         self.pins: dict[str, str] = {}
-        self.api, self.stream, self.consumer, self.config = api, stream, consumer, config
+        self.api, self.stream, self.consumer = api, stream, consumer
+        self._cached_info = cached_info
+        self._looked_up: ConsumerInfo | None = None
         self.connection = api.connection
         self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.encoded_subject: bytes = self.subject.encode()
@@ -136,6 +139,30 @@ class PullInbox:
     def description(self) -> str:
         """Its description in errors."""
         return f"consumer {self.consumer!r} of stream {self.stream!r}"
+
+    @property
+    def info(self) -> ConsumerInfo | None:
+        """The last known info of the consumer."""
+        return self._looked_up or self._cached_info()
+
+    @property
+    def config(self) -> ConsumerConfig | None:
+        """The last known configuration of the consumer."""
+        info = self.info
+        return None if info is None else info.config
+
+    @property
+    def may_redeliver(self) -> bool:
+        """False if the server is known to repeat no message."""
+        config = self.config
+        return config is None or config.ack_policy in (AckPolicy.EXPLICIT, AckPolicy.ALL)
+
+    async def look_up(self) -> ConsumerInfo:
+        """Get the info of the consumer; raises the errors of every call of the API."""
+        endpoint = f"CONSUMER.INFO.{self.stream}.{self.consumer}"
+        operation = f"info of consumer {self.consumer!r}"
+        self._looked_up = info = await self.api.call_for(ConsumerInfo, endpoint, operation=operation)
+        return info
 
     # ---------------------------------------------------------------- readers
 
@@ -250,8 +277,8 @@ class PullInbox:
 
     def return_unread(self, messages: list[JsMessage]) -> None:
         """Nak unread messages, or keep them where a nak would lose them."""
-        kept = [message for message in messages if not self._is_redelivered(message)]
-        nak_all([message for message in messages if self._is_redelivered(message)])
+        kept = [message for message in messages if not self.is_redelivered(message)]
+        nak_all([message for message in messages if self.is_redelivered(message)])
         if kept:
             self.put_back(kept)
 
@@ -271,12 +298,12 @@ class PullInbox:
 
     def _nak_leftover(self) -> None:
         left = self.take_leftover(len(self.leftover))
-        self.leftover += [message for message in left if not self._is_redelivered(message)]
-        nak_all([message for message in left if self._is_redelivered(message)])
+        self.leftover += [message for message in left if not self.is_redelivered(message)]
+        nak_all([message for message in left if self.is_redelivered(message)])
 
-    def _is_redelivered(self, message: JsMessage) -> bool:
+    def is_redelivered(self, message: JsMessage) -> bool:
         """True if the server is known to redeliver this message when it is not acknowledged."""
-        config = self.config()
+        config = self.config
         if config is None or config.ack_policy == AckPolicy.NONE:
             return False
         return config.max_deliver <= 0 or message.metadata.num_delivered < config.max_deliver

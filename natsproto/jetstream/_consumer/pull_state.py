@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, Protocol
 
 from natsproto.errors import ConsumerDeleted, ConsumerGone, HeartbeatMissed, NatsError, PullRefused
 from natsproto.jetstream._codec import dumps
-from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.prefetch import MAX_PULL_BYTES, Prefetch
 from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS, PullLimits, retry_wait
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_MAX_MESSAGES,
@@ -166,7 +166,7 @@ class PullState:
         *,
         consumer: tuple[str, str] = ("", ""),
         until: float = 0.0,
-        prefetch: AdaptivePrefetch | None = None,
+        prefetch: Prefetch | None = None,
         predecessor: PullState | None = None,
     ) -> None:
         self._options, self._counts, self._prefetch, self._consumer = options, counts, prefetch, consumer
@@ -250,7 +250,8 @@ class PullState:
         options, counts, limits = self._options, self._counts, self._limits
         held = counts.received - counts.consumed
         bound = options.max_messages if self._prefetch is None else self._prefetch.decide()
-        batch = min(bound if options.is_bytes_only else bound - self.pending - held, limits.batch)
+        is_unbounded = options.is_bytes_only and self._prefetch is None
+        batch = min(bound if is_unbounded else bound - self.pending - held, limits.batch)
         if options.stop_after:
             batch = min(batch, options.stop_after - counts.received - self.pending)
         if batch <= 0:
@@ -282,16 +283,16 @@ class PullState:
         self._open_pulls.append(_Pull(self.number, batch, size))
         self.idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat if heartbeat else expires + _GRACE_WITHOUT_HEARTBEAT_S
         self._last_heard, self._retry_at = now, 0.0
-        if self._prefetch is not None and bound > DEFAULT_MAX_MESSAGES:
+        if self._prefetch is not None and self._prefetch.adapts_bytes and bound > DEFAULT_MAX_MESSAGES:
             size = MAX_PULL_BYTES
         no_wait = early or options.mode is PullMode.NO_WAIT
         return PullRequest(batch, expires, size, no_wait, heartbeat, options.priority)
 
     def _threshold(self) -> int:
-        if self._options.refill_at is not None:
-            return self._options.refill_at
-        bound = self._options.max_messages if self._prefetch is None else self._prefetch.bound
-        return -(-bound // 2)
+        fixed = self._options.refill_at
+        if self._prefetch is None:
+            return -(-self._options.max_messages // 2) if fixed is None else fixed
+        return self._prefetch.threshold if fixed is None else min(fixed, self._prefetch.bound - 1)
 
     def _needs_pull(self) -> bool:
         """True if one of the bounds is at its threshold and the reader keeps up."""
@@ -402,7 +403,7 @@ class PullState:
             held_bytes = self._counts.received_bytes - self._counts.consumed_bytes
             free = min(self._options.max_bytes - held_bytes, self._limits.size)
             return REFILL if left_bytes < free else self._finish()
-        if self._prefetch is not None:
+        if self._prefetch is not None and self._prefetch.adapts_bytes:
             self._prefetch.reset()
             return REFILL
         if left_bytes >= most:

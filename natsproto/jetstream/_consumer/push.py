@@ -30,9 +30,10 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import AckPolicy
+from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.handle import Consumer
-from natsproto.jetstream._consumer.messages import NEVER_REFILL, Buffer, ConsumerNotice, Messages
+from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S

@@ -23,7 +23,8 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.messages import Buffer, Messages
+from natsproto.jetstream._consumer.buffer import Buffer
+from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._unexpected import wrap_unexpected

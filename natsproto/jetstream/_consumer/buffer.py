@@ -1,0 +1,267 @@
+"""The buffer between a source of messages and a reader.
+
+Owns the received messages that are not read yet, the waiting readers, and the counts. A source appends to it;
+``messages`` reads it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from itertools import count
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto.errors import NatsError
+from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, MAX_UNCOUNTED, DeliveryQueue, Verdict
+from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._message import ACKED, JsMessage, consumer_seq
+
+if TYPE_CHECKING:
+    from natsproto.jetstream._consumer.deliveries import Deliveries
+
+NEVER_REFILL: Final = 2**63
+
+
+def is_any(message: JsMessage) -> bool:
+    """True: all messages are handled in one order."""
+    return True
+
+
+class Buffer:
+    """The messages between one source and one reader, whose limit is ``max_messages``.
+
+    With ``counts_bytes`` the source needs the sizes of messages. ``prefetch`` measures the reader, if given, and
+    ``deliveries`` also follows the ages of the messages.
+    """
+
+    def __init__(
+        self,
+        max_messages: int = 2**63,
+        *,
+        counts_bytes: bool = False,
+        prefetch: AdaptivePrefetch | None = None,
+        deliveries: Deliveries | None = None,
+    ) -> None:
+        self.max_messages: int = max_messages
+        """The most messages to be requested or unread."""
+        self.counts_bytes: bool = counts_bytes
+        self.count_interval: int = max(1, min(MAX_UNCOUNTED, max_messages // 8))
+        """The number of consumed messages that are counted together."""
+        self.prefetch: AdaptivePrefetch | None = prefetch
+        self.deliveries: Deliveries | None = deliveries
+        self.queue: DeliveryQueue[JsMessage] = DeliveryQueue()
+        self._queues: list[DeliveryQueue[JsMessage]] = [self.queue]
+        self.in_hand: dict[int, JsMessage | list[JsMessage] | None] = {}
+        """The messages that each reader handles now."""
+        self.remember: Callable[[bytes | str | None], None] = deque[Any](maxlen=0).append
+        """Called with the ack subject of a message that was acknowledged after it was handled."""
+        if deliveries is not None:
+            self._queues = deliveries.state.queues
+            self.queue = self._queues[0]
+            self.in_hand = deliveries.redeliveries.in_hand
+            self.remember = deliveries.redeliveries.acknowledged.recent.append
+            self.count_interval = 1
+        self.is_measured = deliveries is not None
+        """True if each call of a handler is measured; otherwise every 16th is, and those that are not fast."""
+        self.ready: deque[JsMessage] = self.queue.messages
+        """Received messages that are not read yet."""
+        self.received: int = 0
+        self.received_bytes: int = 0
+        """Messages, and their bytes, received in total."""
+        self.consumed = self.consumed_bytes = 0
+        """Messages, and their bytes, that the reader has consumed."""
+        self.refill_at = NEVER_REFILL
+        """The number of consumed messages at which the source is to be called."""
+        self.ended: bool = False
+        """True if no more messages will arrive."""
+        self.error: NatsError | None = None
+        """The error that ended it; None if its owner did."""
+        self.unread: list[JsMessage] | None = None
+        """Messages received after the reader stopped; None while it reads."""
+        self._keys = count()
+        self._loop = asyncio.get_running_loop()
+        self._waiters: list[asyncio.Future[None]] = []
+        self._end_waiters: list[asyncio.Future[None]] = []
+
+    # ---------------------------------------------------------------- the source's side
+
+    def put(self, messages: list[JsMessage], size: int = 0) -> None:
+        """Append received messages of ``size`` bytes in total (0 unless ``counts_bytes``)."""
+        if self.prefetch is not None:
+            self.prefetch.on_messages(messages, self.received - self.consumed, monotonic())
+        self.received += len(messages)
+        self.received_bytes += size
+        if self.unread is not None:
+            self.unread += messages
+            return
+        self.ready += messages
+        if self._waiters:
+            waiters, self._waiters = self._waiters, []
+            for waiter in waiters:
+                if not waiter.done():
+                    waiter.set_result(None)
+
+    def put_counted(self, messages: list[JsMessage]) -> None:
+        """Append received messages and count their bytes."""
+        self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
+
+    def drop_after(self, last_known: int) -> None:
+        """Drop unread messages after this consumer sequence, the last one that the server knows: it redelivers the
+        rest. A server that was killed may have lost its last deliveries. It repeats them with the same sequences, and
+        ignores acknowledgements of the first ones until then.
+        """
+        for queue in self._queues:
+            self.on_removed([one for one, _ in queue.remove(lambda one, _: consumer_seq(one) > last_known)])
+
+    def on_removed(self, messages: list[JsMessage]) -> None:
+        """Count messages that were removed as never received."""
+        self.received -= len(messages)
+        if self.counts_bytes:
+            self.received_bytes -= sum(message.counted_size for message in messages)
+
+    def end(self, error: NatsError | None) -> None:
+        """End the buffer: no more messages will arrive."""
+        self.ended, self.error = True, error
+        waiters = [*self._waiters, *self._end_waiters]
+        self._waiters, self._end_waiters = [], []
+        for waiter in waiters:
+            if not waiter.done():
+                waiter.set_result(None)
+
+    # ---------------------------------------------------------------- the reader's side
+
+    @property
+    def is_finished(self) -> bool:
+        """True if no more messages will arrive, or the reader has stopped."""
+        return self.ended or self.unread is not None
+
+    @property
+    def waiting(self) -> int:
+        """Messages that wait to be read or handled."""
+        return sum(len(queue.messages) for queue in self._queues)
+
+    def next_change(self) -> asyncio.Future[None]:
+        """A future to await when ``ready`` is empty: done when messages arrive or the buffer ends, and by ``wake``."""
+        if running_loop() is not self._loop:
+            raise wrong_loop_error()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        if len(self._waiters) > 8:  # cancelled readers leave theirs behind
+            self._waiters = [one for one in self._waiters if not one.done()]
+        self._waiters.append(waiter)
+        return waiter
+
+    def wait_end(self) -> asyncio.Future[None]:
+        """A future that is done when the buffer ends."""
+        if running_loop() is not self._loop:
+            raise wrong_loop_error()
+        waiter: asyncio.Future[None] = self._loop.create_future()
+        self._end_waiters.append(waiter)
+        return waiter
+
+    def wake(self) -> None:
+        """Wake all waiting readers."""
+        waiters, self._waiters = self._waiters, []
+        for waiter in waiters:
+            release(waiter)
+
+    def stop(self) -> list[JsMessage]:
+        """Stop reading; return the list of unread messages, to which messages that arrive later are added."""
+        if self.deliveries is not None:
+            self.deliveries.drop_expired()
+        self.unread = unread = [message for queue in reversed(self._queues) for message in queue.messages]
+        for queue in self._queues:
+            queue.messages.clear()
+        self.wake()
+        return unread
+
+    def add_queues(self, count: int) -> list[DeliveryQueue[JsMessage]]:
+        """Add queues of messages that were taken and are not handled yet."""
+        self._queues += [DeliveryQueue() for _ in range(count)]
+        return self._queues[1:]
+
+    def move(self, target: Callable[[JsMessage], int]) -> None:
+        """Move all messages to the added queues; ``target`` returns the index of one."""
+        indexes: deque[int] = deque(map(target, self.ready))  # it may raise
+        if self.deliveries is not None:
+            self.deliveries.state.move(indexes)
+            return
+        for index in indexes:
+            self._queues[index + 1].messages.append(self.ready.popleft())
+
+    def add_reader(self) -> int:
+        """Another loop reads; returns its key among the messages in hand."""
+        key = next(self._keys)
+        self.in_hand[key] = None
+        self._on_readers()
+        return key
+
+    def remove_reader(self, key: int) -> None:
+        """A loop has ended."""
+        del self.in_hand[key]
+        self._on_readers()
+
+    def _on_readers(self) -> None:
+        if self.deliveries is not None:
+            self.deliveries.state.on_workers(max(len(self.in_hand), 1))
+
+    def withhold(self, message: JsMessage) -> asyncio.Future[None] | None:
+        """Return None if a message that was taken may be handed over; else a future to await before the next is taken.
+
+        It is dropped if the server delivers it again, or waits again until there is a connection.
+        """
+        if self.deliveries is None:
+            return None
+        is_behind = None if len(self.in_hand) > 1 else is_any
+        verdict = self.deliveries.check(self.queue, message, monotonic(), is_behind, may_wait=not self.is_finished)
+        if verdict is Verdict.HAND_OVER:
+            return None
+        waiter = self.next_change()
+        if verdict is Verdict.DROP:
+            waiter.set_result(None)
+        return waiter
+
+    def take_batch(self, most: int) -> list[JsMessage]:
+        """Take all messages that may be handed over; at most ``most`` (0: no limit), and no more than may wait."""
+        ready, queue = self.ready, self.queue
+        most = most or len(ready)
+        if self.deliveries is not None:
+            most = min(most, self.deliveries.state.bound)
+        now = monotonic()
+        batch: list[JsMessage] = []
+        while ready and len(batch) < most:
+            message = ready.popleft()
+            if now < queue.check_at or (waiter := self.withhold(message)) is None:
+                batch.append(message)
+            elif not waiter.done():
+                break
+        return batch
+
+    def on_batch_handled(self, messages: list[JsMessage], seconds: float) -> None:
+        """The reader is done with these messages, after so long."""
+        for message in messages:
+            if message._note is ACKED:
+                self.remember(message._reply)
+        self.on_handled(seconds / len(messages))
+
+    def on_handled(self, seconds: float) -> None:
+        """A call of the handler took so long."""
+        if self.deliveries is not None:
+            state = self.deliveries.state
+            state.on_handled(seconds)
+            if seconds > state.free_seconds:
+                self.deliveries.on_slow_call(seconds)
+            self.count_interval = state.count_interval
+            self.is_measured = state.handle_time > FAST_CALL_S
+
+    def on_consumed(self, count: int, size: int) -> None:
+        """Count messages, and their bytes, that the reader has consumed."""
+        self.consumed += count
+        self.consumed_bytes += size
+        if self.deliveries is not None:
+            self.deliveries.state.on_consumed(count)
+            self.count_interval = self.deliveries.state.count_interval
+        elif self.prefetch is not None:
+            self.prefetch.on_consumed(count, monotonic())
