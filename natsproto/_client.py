@@ -17,14 +17,14 @@ from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 from natsproto.errors._base import hide_arguments
+from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.headers import HeadersLike
 
 if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.health import Health
     from natsproto.jetstream._api_trace import TraceCallback
     from natsproto.jetstream._context import JetStream
-    from natsproto.protocol.frames import Message, Payload
-    from natsproto.protocol.headers import HeadersLike
     from natsproto.service._endpoint import StatsHandler
     from natsproto.service._responses import ServiceInfo, ServicePing, ServiceStats
     from natsproto.service._service import Service

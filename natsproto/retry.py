@@ -14,7 +14,7 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
@@ -22,15 +22,13 @@ from natsproto._handlers import HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
 from natsproto.jetstream._codec import accept_delays, accept_seconds
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage, Metadata, is_retried, mark_retried
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._context import JetStream
 
 log: Final = logging.getLogger("natsproto")
 

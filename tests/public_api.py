@@ -170,7 +170,7 @@ def _resolved(function: object, name: str) -> type[object]:
         return typing.cast("type[object]", scope[name])
     found = re.search(  # imported for type checkers only
         rf"from (natsproto[\w.]*) import [^(\n]*\b{name}\b",
-        inspect.getsource(inspect.getmodule(function)),  # type: ignore[arg-type]
+        inspect.getsource(inspect.getmodule(inspect.unwrap(typing.cast("typing.Any", function)))),  # type: ignore[arg-type]
     )
     assert found, f"{name} of {function}"
     return typing.cast("type[object]", getattr(importlib.import_module(found[1]), name))

@@ -51,8 +51,6 @@ MAX_AUTO_UNSUBSCRIBE = 999_999_999
 """The largest ``max_messages``: servers read at most nine digits in UNSUB, and take more as an UNSUB without a number.
 """
 
-SlowPolicyLike: TypeAlias = "SlowPolicy | Literal['drop_newest', 'drop_oldest', 'error', 'pause']"
-
 
 class SlowPolicy(StrEnum):
     """The reaction of a subscription that reaches its limits."""
@@ -61,6 +59,9 @@ class SlowPolicy(StrEnum):
     DROP_OLDEST = "drop_oldest"
     ERROR = "error"
     PAUSE = "pause"
+
+
+SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]
 
 
 class SubscriptionCallbacks(HandlerCallbacks, Protocol):

@@ -72,7 +72,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream._groups.member import Member, MemberHandler
+from natsproto.jetstream._groups.member import Member
 from natsproto.jetstream._groups.partitions import (
     ElasticGroupConfig,
     GroupConfig,
@@ -169,7 +169,6 @@ __all__ = [
     "LostStreamData",
     "MaxDeliveries",
     "Member",
-    "MemberHandler",
     "MemberMapping",
     "MessageNaked",
     "MessageTerminated",

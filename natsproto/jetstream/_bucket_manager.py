@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar, overload
+from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 from natsproto._async_hints import items
 from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import (
     KV_STREAM,
@@ -30,10 +31,7 @@ from natsproto.jetstream._stream import create_or_update_stream, write_stream
 from natsproto.jetstream._stream_manager import StreamManager
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from natsproto.codecs import Codec
-    from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
     from natsproto.jetstream.kv._status import KeyValueStatus

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError, ConsumerExists, NatsError
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._arguments import ConsumerArgs
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, check_stream_name
 from natsproto.jetstream._config_compare import consumer_differences
@@ -35,11 +36,6 @@ from natsproto.jetstream._info import (
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._record import amended, named_changes
 from natsproto.protocol.subject import queue_group
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from natsproto.jetstream._arguments import ConsumerArgs
 
 _FILTERS = {"filter_subject", "filter_subjects"}
 

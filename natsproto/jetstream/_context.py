@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
@@ -23,7 +23,7 @@ from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
-from natsproto.jetstream._publish.headers import required_feature
+from natsproto.jetstream._publish.headers import MessageArgs, required_feature
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
@@ -32,18 +32,14 @@ from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.frames import Message, Payload
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from natsproto.codecs import Codec
     from natsproto.jetstream._admin import Admin
     from natsproto.jetstream._advisory import Advisories
-    from natsproto.jetstream._publish.headers import MessageArgs
     from natsproto.jetstream._typed import TypedJetStream
-    from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
 

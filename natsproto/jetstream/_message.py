@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from operator import attrgetter
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import positive_seconds, seconds
@@ -32,13 +32,11 @@ from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanosec
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.headers import Headers, HeadersLike
 
 if TYPE_CHECKING:
-    from typing import NoReturn
-
     from natsproto._core.connection import Connection
     from natsproto.jetstream._config import ConsumerConfig
-    from natsproto.protocol.headers import Headers, HeadersLike
 
 _ACK_PREFIX = b"$JS.ACK."
 ACKED = b"+ACK"

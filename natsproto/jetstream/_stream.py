@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from natsproto._async_hints import items
 from natsproto.errors import (
@@ -23,6 +23,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._arguments import StreamArgs
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._codec import INT64, Duration, decode, encode
 from natsproto.jetstream._config import StreamConfig
@@ -42,9 +43,6 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from natsproto.jetstream._arguments import StreamArgs
     from natsproto.jetstream._backup import Progress
 
 

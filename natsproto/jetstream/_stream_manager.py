@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from os import PathLike
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto.errors import NoStream
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._api_trace import TraceCallback
+from natsproto.jetstream._arguments import StreamArgs
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo, StreamNamesPage, StreamPage
@@ -20,10 +22,6 @@ from natsproto.jetstream._stream import Stream, create_or_update_stream, write_s
 from natsproto.protocol.subject import subscribe_subject
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
-    from natsproto.jetstream._api_trace import TraceCallback
-    from natsproto.jetstream._arguments import StreamArgs
     from natsproto.jetstream._backup import Progress
 
 

@@ -12,17 +12,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
 from natsproto._nats_py_names import explain_missing
+from natsproto.errors import NatsError
 from natsproto.jetstream import _message as message
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import handle, messages, ordered, push
+from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._message import Metadata
+from natsproto.jetstream._timestamp import Timestamp
 from natsproto.sync._subscription import Received
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
-
-if TYPE_CHECKING:
-    from natsproto.errors import NatsError
-    from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream._info import ConsumerInfo
-    from natsproto.jetstream._message import Metadata
-    from natsproto.jetstream._timestamp import Timestamp
 
 V = TypeVar("V")
 _NO_CALLBACKS = {"consume": "the blocking client calls no callbacks: iterate messages(), in a thread if need be"}
@@ -141,6 +139,9 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
 class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
     """Waits for a method that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
+
+    def _returned(self, annotation: object) -> object:
+        return list[JsMessage]
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:
         portal, inner = wrapper._reach()

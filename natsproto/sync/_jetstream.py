@@ -8,18 +8,17 @@ from natsproto._nats_py_names import JETSTREAM, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
+from natsproto.jetstream.kv._keys import KeyCodec
 from natsproto.sync._admin import Admin, Advisories, Listing
 from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._keyvalue import KeyValue
 from natsproto.sync._objects import ObjectStore
 from natsproto.sync._publishers import AtomicBatch, FastPublisher, Publisher
+from natsproto.sync._subscription import Message
 from natsproto.sync._wrapper import SyncWrapper, as_batched_iterator, as_iterator, blocking, blocking_wrapped, wrapped
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream.kv._keys import KeyCodec
-    from natsproto.sync._subscription import Message
 
 
 class Stream(SyncWrapper[stream.Stream]):
@@ -37,8 +36,8 @@ class Stream(SyncWrapper[stream.Stream]):
     get_last_message: Final = blocking(stream.Stream.get_last_message)
     get_next_message: Final = blocking(stream.Stream.get_next_message)
     delete_message: Final = blocking(stream.Stream.delete_message)
-    get_batch: Final = as_batched_iterator(stream.Stream.get_batch)
-    get_last_messages: Final = as_batched_iterator(stream.Stream.get_last_messages)
+    get_batch: Final = as_batched_iterator(stream.Stream.get_batch, RawMessage)
+    get_last_messages: Final = as_batched_iterator(stream.Stream.get_last_messages, RawMessage)
 
     create_consumer: Final = blocking_wrapped(stream.Stream.create_consumer, PullConsumer)
     update_consumer: Final = blocking_wrapped(stream.Stream.update_consumer, PullConsumer)

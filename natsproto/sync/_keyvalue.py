@@ -16,16 +16,13 @@ from natsproto._durations import DEFAULT, Default
 from natsproto._nats_py_names import KEY_VALUE, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream.kv import _bucket as bucket
 from natsproto.jetstream.kv import _lock as lock
 from natsproto.jetstream.kv import _watch as watch
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.sync._portal import Portal
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._codec import Duration
-
 
 D = TypeVar("D")
 

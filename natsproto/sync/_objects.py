@@ -11,19 +11,17 @@ import io
 import os
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, TypeGuard
+from typing import Final, TypeGuard
 
+from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream.objectstore import _index as index
 from natsproto.jetstream.objectstore import _reader as reader
 from natsproto.jetstream.objectstore import _store as store
+from natsproto.jetstream.objectstore._meta import ObjectInfo
+from natsproto.jetstream.objectstore._upload import ObjectContent
+from natsproto.protocol.headers import HeadersLike
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._backup import Progress
-    from natsproto.jetstream._codec import Duration
-    from natsproto.jetstream.objectstore._meta import ObjectInfo
-    from natsproto.jetstream.objectstore._upload import ObjectContent
-    from natsproto.protocol.headers import HeadersLike
 
 _END: Final = bytearray()
 """Marks the end of an iterable; compared by identity."""

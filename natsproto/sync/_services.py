@@ -12,19 +12,16 @@ import threading
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from natsproto import service
 from natsproto._handlers import check_handler, check_result
-from natsproto.errors import ConnectionClosed
+from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.service import CONCURRENCY, INHERITED
+from natsproto.service._service import QueueGroup
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
 from natsproto.sync._wrapper import SyncContext, SyncWrapper, blocking
-
-if TYPE_CHECKING:
-    from natsproto.errors import ServiceError
-    from natsproto.service._service import QueueGroup
 
 G = TypeVar("G", bound=service.Group, covariant=True)
 

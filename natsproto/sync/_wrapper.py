@@ -6,16 +6,18 @@ descriptors below around the async method, so that no signature and no docstring
 
 from __future__ import annotations
 
+import inspect
+import re
 import threading
 from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from functools import partial
+from functools import wraps
 from itertools import chain
 from time import monotonic
 from types import TracebackType
-from typing import ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import TYPE_CHECKING, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
 
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, SubscriptionClosed
@@ -162,22 +164,42 @@ class ContextReader(BufferedReader[X, I], Generic[X, I]):
 
 
 class SyncMethod(Generic[V, P, A, T]):
-    """Descriptor that wraps a method of the async client. The subclasses convert its result."""
+    """Makes a blocking method of one of the async client. The subclasses convert its result.
+
+    The class gets a plain function with the name, the documentation, and the signature of the async method, in its
+    place.
+    """
 
     def __init__(self, method: Callable[Concatenate[V, P], A]) -> None:
         self._method = method
-        self.__doc__ = method.__doc__
 
-    @overload
-    def __get__(self, wrapper: None, owner: type[object]) -> Self: ...
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        """Put the function in the place of this object."""
 
-    @overload
-    def __get__(self, wrapper: SyncWrapper[V], owner: type[object]) -> Callable[P, T]: ...
+        @wraps(self._method)
+        def method(wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
+            return self._call(wrapper, *args, **kwargs)
 
-    def __get__(self, wrapper: SyncWrapper[V] | None, owner: type[object]) -> Self | Callable[P, T]:
-        if wrapper is None:
-            return self
-        return partial(self._call, wrapper)
+        signature = inspect.signature(self._method)
+        returned = self._returned(signature.return_annotation)
+        method.__module__, method.__name__, method.__qualname__ = owner.__module__, name, f"{owner.__qualname__}.{name}"
+        method.__annotations__ = {**self._method.__annotations__, "return": returned}
+        vars(method)["__signature__"] = signature.replace(return_annotation=returned)
+        setattr(owner, name, method)
+
+    if TYPE_CHECKING:
+
+        @overload
+        def __get__(self, wrapper: None, owner: type[object]) -> Self: ...
+
+        @overload
+        def __get__(self, wrapper: SyncWrapper[V], owner: type[object]) -> Callable[P, T]: ...
+
+        def __get__(self, wrapper: SyncWrapper[V] | None, owner: type[object]) -> Self | Callable[P, T]: ...
+
+    def _returned(self, annotation: object) -> object:
+        """Return what the method returns, of the return annotation of the async method."""
+        return annotation
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
         raise NotImplementedError
@@ -198,6 +220,9 @@ class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
         super().__init__(method)
         self._wrap = wrap
 
+    def _returned(self, annotation: object) -> object:
+        return self._wrap
+
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
         return self._wrap(portal, portal.call(self._method, inner, *args, **kwargs))
@@ -210,6 +235,9 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
         super().__init__(method)
         self._wrap = wrap
 
+    def _returned(self, annotation: object) -> object:
+        return self._wrap
+
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
         return self._wrap(portal, portal.run(self._method, inner, *args, **kwargs))
@@ -217,6 +245,9 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
 
 class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
     """Returns everything that an asynchronous iterable yields as a list, with one trip to the event loop."""
+
+    def _returned(self, annotation: object) -> object:
+        return list[_item(annotation)]  # type: ignore[misc]  # a name
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
         portal, inner = wrapper._reach()
@@ -229,6 +260,9 @@ class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
 
 class as_iterator(SyncMethod[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P, R]):
     """Returns an asynchronous iterable as a plain iterator."""
+
+    def _returned(self, annotation: object) -> object:
+        return Iterator[_item(annotation)]  # type: ignore[misc]  # a name
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
         portal, inner = wrapper._reach()
@@ -246,7 +280,21 @@ class Batches(Protocol[C]):
 class as_batched_iterator(SyncMethod[V, P, Batches[I], Iterator[I]], Generic[V, P, I]):
     """Returns an asynchronous iterable as a plain iterator that makes one trip to the event loop per batch."""
 
+    def __init__(self, method: Callable[Concatenate[V, P], Batches[I]], item: type[I]) -> None:
+        super().__init__(method)
+        self._item = item
+
+    def _returned(self, annotation: object) -> object:
+        return Iterator[self._item]  # type: ignore[name-defined]  # evaluated at run time only
+
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:
         portal, inner = wrapper._reach()
         source = portal.run(self._method, inner, *args, **kwargs)
         return chain.from_iterable(portal.iterate(source.batches()))
+
+
+def _item(annotation: object) -> str:
+    """The name of the items of an iterable, of the annotation of the iterable."""
+    found = re.search(r"\[(.*)\]$", str(annotation))
+    assert found is not None, annotation
+    return found[1]

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
 from contextlib import aclosing, suppress
-from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar, Unpack
 
 from natsproto._async_hints import items
 from natsproto.errors import (
@@ -20,9 +20,11 @@ from natsproto.errors import (
     KeyNotFound,
     WrongRevision,
 )
+from natsproto.jetstream._arguments import ConsumerArgs
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, check_consumer_name
-from natsproto.jetstream._consumer.consume import HandlerOptions
+from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._groups.member import Member, MemberHandler
 from natsproto.jetstream._groups.partitions import (
     PRIORITY_GROUP,
@@ -33,17 +35,10 @@ from natsproto.jetstream._groups.partitions import (
     config_key,
     make_mappings,
 )
-
-if TYPE_CHECKING:
-    from typing import Unpack
-
-    from natsproto.jetstream._arguments import ConsumerArgs
-    from natsproto.jetstream._consumer.consume import Handler, NakDelay, OnError, OnSuccess
-    from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._message import JsMessage
-    from natsproto.jetstream._stream import Stream
-    from natsproto.jetstream.kv._bucket import KeyValue
-    from natsproto.jetstream.kv._entry import KeyValueEntry
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._entry import KeyValueEntry
 
 C = TypeVar("C", bound=GroupConfig)
 

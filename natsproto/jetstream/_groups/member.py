@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 from types import TracebackType
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from natsproto._async_hints import RunHint
 from natsproto._core.readers import EndWaiters
@@ -32,6 +32,8 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
+from natsproto.jetstream._consumer.handle import PullConsumer
 from natsproto.jetstream._groups.partitions import (
     DEFAULT_ACK_WAIT_S,
     MIN_PULL_S,
@@ -39,14 +41,10 @@ from natsproto.jetstream._groups.partitions import (
     GroupConfig,
     StaticGroupConfig,
 )
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
-    from natsproto.jetstream._consumer.handle import PullConsumer
-    from natsproto.jetstream._message import JsMessage
-    from natsproto.jetstream._stream import Stream
-    from natsproto.jetstream.kv._bucket import KeyValue
-    from natsproto.jetstream.kv._entry import KeyValueEntry
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv._entry import KeyValueEntry
 
 REJOIN_INTERVAL_S: Final = 0.5
 """Seconds between attempts to join: the previous members may not have left their partitions yet."""

@@ -31,18 +31,16 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
 from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.publish import Search, publish
 from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, T, V
 from natsproto.protocol.headers import Headers
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._message import JsMessage
-    from natsproto.jetstream._timestamp import Timestamp
 
 M = TypeVar("M", "RawMessage", "JsMessage")
 Ttl = Duration | Literal["never"]
