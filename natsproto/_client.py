@@ -303,7 +303,6 @@ class Connecting(AwaitHint):
 @hide_arguments
 def connect(
     servers: str | Sequence[str] | Options | None = None,
-    /,
     *,
     context: str | None = None,
     **options: Unpack[OptionArgs],

@@ -1,17 +1,25 @@
-"""Names of nats-py that natsproto does not have, and what to use instead: one table for error messages.
+"""Names that natsproto does not have, but programs guess, and what to use instead: one table for error messages.
 
-docs/from-nats-py.md lists all names; here are those that programs use most.
+Most are nats-py's, others those of nats.js, nats.go, redis-py and aiokafka. docs/from-nats-py.md lists all of nats-py.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NoReturn
+from functools import wraps
+from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 _EVENTS = "pass on_event=, which gets all events"
 _STATE = "use nc.state"
 _CONSUMER = "make a consumer with stream.create_consumer(...), then use its consume, messages or fetch"
 _PUBLISHER = "use async with js.publisher() as publisher"
+_OF_STREAM = "streams have it: use stream = await js.stream(name), then"
+_OF_JETSTREAM = "use js = nc.jetstream(), then"
+_READ_CONSUMER = "make a consumer with stream.create_consumer(name), then use its"
+_OF_INFO = "this is an info: use stream = await js.stream(info.config.name), then"
 
 OPTIONS: Mapping[str, str] = {
     **dict.fromkeys(("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb"), _EVENTS),
@@ -33,6 +41,19 @@ OPTIONS: Mapping[str, str] = {
 CLIENT: Mapping[str, str] = {
     **dict.fromkeys(("is_closed", "is_connecting", "is_draining", "is_reconnecting"), _STATE),
     "add_stream": "use nc.jetstream().create_stream(...)",
+    **dict.fromkeys(("js", "jetstream_context"), "use nc.jetstream()"),
+    **dict.fromkeys(("kv", "key_value", "get_key_value"), f"{_OF_JETSTREAM} js.key_value(bucket)"),
+    **dict.fromkeys(("disconnect", "quit", "shutdown", "stop"), "use nc.close(), or nc.drain() to handle what arrived"),
+    **dict.fromkeys(("publish_msg", "publish_message", "send"), "use nc.publish(subject, payload, headers=...)"),
+    **dict.fromkeys(("queue_subscribe", "subscribe_queue"), "use nc.subscribe(subject, queue=...)"),
+    **dict.fromkeys(("old_style_request", "request_msg"), "use nc.request(subject, payload, timeout=...)"),
+    "publish_request": "use nc.publish(subject, payload, reply=...)",
+    "create_stream": f"{_OF_JETSTREAM} js.create_stream(name, subjects=...)",
+    "object_store": f"{_OF_JETSTREAM} js.object_store(bucket)",
+    "ping": "use nc.rtt() or nc.flush()",
+    "status": "use nc.state",
+    "stream": f"{_OF_JETSTREAM} js.stream(name)",
+    "unsubscribe": "use subscription.unsubscribe()",
     "connect": "use nc = await natsproto.connect(...)",
     "connected_server_version": "use nc.server_info.version",
     "force_reconnect": "use nc.reconnect()",
@@ -45,12 +66,33 @@ CLIENT: Mapping[str, str] = {
 SUBSCRIPTION: Mapping[str, str] = {
     "messages": "use async for message in subscription",
     "next_msg": "use subscription.next(timeout)",
+    **dict.fromkeys(("get", "get_message", "read", "receive", "recv"), "use subscription.next(timeout)"),
+    **dict.fromkeys(("close", "stop", "cancel"), "use subscription.unsubscribe(), or subscription.drain()"),
+    **dict.fromkeys(("listen", "iterate"), "use async for message in subscription"),
+    "auto_unsubscribe": "use subscription.unsubscribe(max_messages=...)",
+    "fetch": "use async for batch in subscription.batches()",
 }
 
 JETSTREAM: Mapping[str, str] = {
     **dict.fromkeys(("pull_subscribe", "subscribe"), _CONSUMER),
     **dict.fromkeys(("publish_async", "publish_async_completed", "publish_async_pending"), _PUBLISHER),
-    "add_consumer": "use stream.create_consumer(...)",
+    **dict.fromkeys(("add_consumer", "create_consumer"), f"{_OF_STREAM} stream.create_consumer(name, ...)"),
+    **dict.fromkeys(("consumer", "get_consumer"), f"{_OF_STREAM} stream.consumer(name)"),
+    **dict.fromkeys(("consumers", "list_consumers"), f"{_OF_STREAM} async for info in stream.consumers()"),
+    **dict.fromkeys(("modify_consumer", "update_consumer"), f"{_OF_STREAM} stream.update_consumer(name, ...)"),
+    **dict.fromkeys(("get_stream", "open_stream", "stream_handle"), "use js.stream(name)"),
+    **dict.fromkeys(("get_key_value", "get_kv", "kv", "keyvalue"), "use js.key_value(bucket)"),
+    **dict.fromkeys(("add_kv", "add_key_value", "create_bucket", "create_kv"), "use js.create_key_value(bucket, ...)"),
+    **dict.fromkeys(("delete_bucket", "delete_kv"), "use js.delete_key_value(bucket)"),
+    **dict.fromkeys(("create_object", "create_obj", "add_object_store"), "use js.create_object_store(bucket, ...)"),
+    **dict.fromkeys(("get_object_store", "object", "objects", "os"), "use js.object_store(bucket)"),
+    **dict.fromkeys(("get_streams", "list_streams"), "use async for info in js.streams()"),
+    **dict.fromkeys(("consume", "fetch", "messages", "next"), _CONSUMER),
+    "get_message": f"{_OF_STREAM} stream.get_message(seq)",
+    "info": "use js.account_info()",
+    "ordered_consumer": f"{_OF_STREAM} stream.ordered_consumer()",
+    "publish_batch": "use async with js.atomic_batch() as batch, or js.publisher()",
+    "purge": f"{_OF_STREAM} stream.purge()",
     "add_stream": "use js.create_stream(...)",
     "consumer_info": "use stream.consumer_info(name)",
     "consumers_info": "use async for info in stream.consumers()",
@@ -66,9 +108,65 @@ JETSTREAM: Mapping[str, str] = {
     "subscribe_bind": "use stream.push_consumer(name)",
 }
 
-KEY_VALUE: Mapping[str, str] = {"watchall": "use kv.watch()"}
+STREAM: Mapping[str, str] = {
+    **dict.fromkeys(("add_consumer", "pull_subscribe"), "use stream.create_consumer(name, ...)"),
+    **dict.fromkeys(("get_consumer", "consumer_handle"), "use stream.consumer(name)"),
+    **dict.fromkeys(("list_consumers", "consumers_info"), "use async for info in stream.consumers()"),
+    **dict.fromkeys(("get", "get_msg", "read"), "use stream.get_message(seq)"),
+    **dict.fromkeys(("get_last", "get_last_msg", "last_message"), "use stream.get_last_message(subject)"),
+    **dict.fromkeys(("consume", "fetch", "messages", "next"), f"{_READ_CONSUMER} consume, messages or fetch"),
+    **dict.fromkeys(("config", "state"), "use stream.cached_info, or stream.info()"),
+    "delete_msg": "use stream.delete_message(seq)",
+    "publish": "use js.publish(subject, payload)",
+    "subscribe": f"{_READ_CONSUMER} consume or messages",
+}
 
-OBJECT_STORE: Mapping[str, str] = {"get_info": "use store.info(name)"}
+STREAM_INFO: Mapping[str, str] = {
+    **{name: f"{_OF_INFO} stream.{name}(...)" for name in ("consumer", "create_consumer", "delete", "get_message")},
+    **{name: f"{_OF_INFO} stream.{name}(...)" for name in ("info", "purge", "update")},
+    "subjects": "use info.config.subjects",
+}
+
+CONSUMER: Mapping[str, str] = {
+    **dict.fromkeys(("getone", "next_message", "next_msg", "receive"), "use consumer.next(timeout)"),
+    **dict.fromkeys(("getmany", "poll", "pull", "read", "get"), "use consumer.fetch(max_messages, timeout=...)"),
+    **dict.fromkeys(("listen", "subscribe", "run"), "use consumer.consume(handler)"),
+    **dict.fromkeys(("iterate", "stream"), "use async with consumer.messages() as messages"),
+    **dict.fromkeys(("ack", "commit", "nak"), "messages have it: use message.ack()"),
+    "config": "use consumer.cached_info.config",
+    "update": "use stream.update_consumer(name, ...)",
+}
+
+KEY_VALUE: Mapping[str, str] = {
+    **dict.fromkeys(("watchall", "watch_all", "subscribe"), "use kv.watch()"),
+    **dict.fromkeys(("info", "state"), "use kv.status()"),
+    **dict.fromkeys(("set", "write", "set_item"), "use kv.put(key, value)"),
+    **dict.fromkeys(("mget", "get_all", "values", "items"), "use kv.get_many(keys)"),
+    **dict.fromkeys(("list_keys", "scan", "keys_list"), "use async for key in kv.keys()"),
+    **dict.fromkeys(("remove", "unset"), "use kv.delete(key)"),
+    **dict.fromkeys(("exists", "has", "contains"), "use kv.get(key), which raises KeyNotFound"),
+    **dict.fromkeys(("expire", "setex", "ttl"), "use kv.put(key, value, ttl=...)"),
+    "cas": "use kv.update(key, value, revision)",
+    "setnx": "use kv.create(key, value)",
+}
+
+OBJECT_STORE: Mapping[str, str] = {
+    **dict.fromkeys(("get_info", "head", "stat"), "use store.info(name)"),
+    **dict.fromkeys(("put_blob", "put_bytes", "put_object", "upload", "write"), "use store.put(name, source)"),
+    **dict.fromkeys(("download", "get_blob", "get_object", "get_string", "read"), "use store.get_bytes(name)"),
+    **dict.fromkeys(("list_objects", "keys", "objects"), "use async for info in store.list()"),
+    **dict.fromkeys(("remove", "delete_object"), "use store.delete(name)"),
+}
+
+SUBSCRIBE: Mapping[str, str] = {
+    **dict.fromkeys(("callback", "handler"), "use cb="),
+    **dict.fromkeys(("group", "queue_group"), "use queue="),
+    "max_msgs": "use max_messages=",
+}
+"""Names of arguments of subscribe."""
+
+MESSAGE_COUNT = "use max_messages="
+"""The hint for the names that other clients have for a number of messages."""
 
 
 def hint(name: str, old: Mapping[str, str]) -> str:
@@ -84,6 +182,22 @@ def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
     return hints
 
 
+def wrong_keywords(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function, not one called for every message, so that these keywords raise a TypeError with a hint."""
+
+    def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            for name in kwargs:
+                if name in hints:
+                    raise TypeError(f"{function.__name__}() has no argument {name!r}: {hints[name]}")
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]:
     """Make a ``__getattr__`` that raises AttributeError with a hint for old names. Hide it from type checkers."""
 
@@ -92,3 +206,26 @@ def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]
         raise AttributeError(text, name=name, obj=self)
 
     return __getattr__
+
+
+class NotIndexable:
+    """A bucket is no dict: every access is a request. Type checkers do not see these methods."""
+
+    __slots__ = ()
+
+    if not TYPE_CHECKING:
+
+        def __getitem__(self, key: object) -> NoReturn:
+            raise TypeError("a bucket cannot be indexed: use kv.get(key)")
+
+        def __setitem__(self, key: object, value: object) -> NoReturn:
+            raise TypeError("a bucket cannot be indexed: use kv.put(key, value)")
+
+        def __delitem__(self, key: object) -> NoReturn:
+            raise TypeError("a bucket cannot be indexed: use kv.delete(key)")
+
+        def __contains__(self, key: object) -> NoReturn:
+            raise TypeError("a bucket cannot be searched with in: use kv.get(key), which raises KeyNotFound")
+
+        def __iter__(self) -> NoReturn:
+            raise TypeError("a bucket is not iterable: use kv.keys()")

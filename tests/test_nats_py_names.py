@@ -9,7 +9,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, Options, Subscription, _nats_py_names
-from natsproto.jetstream import JetStream, Stream
+from natsproto.jetstream import JetStream, JsMessage, PullConsumer, Stream, StreamInfo
 from natsproto.jetstream.kv import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
 
@@ -17,6 +17,9 @@ TABLES = [
     (Client, _nats_py_names.CLIENT),
     (Subscription, _nats_py_names.SUBSCRIPTION),
     (JetStream, _nats_py_names.JETSTREAM),
+    (Stream, _nats_py_names.STREAM),
+    (StreamInfo, _nats_py_names.STREAM_INFO),
+    (PullConsumer, _nats_py_names.CONSUMER),
     (KeyValue, _nats_py_names.KEY_VALUE),
     (ObjectStore, _nats_py_names.OBJECT_STORE),
 ]
@@ -25,6 +28,9 @@ NEW = {
     "nc": Client,
     "js": JetStream,
     "stream": Stream,
+    "info": StreamInfo,
+    "consumer": PullConsumer,
+    "message": JsMessage,
     "subscription": Subscription,
     "kv": KeyValue,
     "store": ObjectStore,

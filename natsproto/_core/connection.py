@@ -25,6 +25,7 @@ from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscriptio
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handlers import check_handler
+from natsproto._nats_py_names import SUBSCRIBE, wrong_keywords
 from natsproto._options import Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
@@ -433,6 +434,7 @@ class Connection:
 
     # ---------------------------------------------------------------- subscribing
 
+    @wrong_keywords(**SUBSCRIBE)
     def subscribe(
         self,
         subject: str,
@@ -453,8 +455,7 @@ class Connection:
         subscription. ``max_messages`` ends the subscription after that many messages. The pending limits (messages,
         bytes; 0 for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the
         reaction at the limits: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop
-        reading from the server, which may close the connection). ``message_type`` and ``message_note`` are for
-        natsproto itself: a subclass of Message, whose ``__init__`` is not called, and a value for each message.
+        reading from the server, which may close it). ``message_type`` and ``message_note`` are natsproto's own.
 
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.

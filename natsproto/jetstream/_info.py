@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
+from natsproto._nats_py_names import STREAM_INFO, explain_missing
 from natsproto.errors import InvalidReply
 from natsproto.jetstream._api_errors import api_error
 from natsproto.jetstream._codec import (
@@ -171,6 +173,9 @@ class StreamAlternate(Record):
 
 class StreamInfo(Record):
     """The configuration and state of a stream. Only the reply to creating it has ``did_create``."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(STREAM_INFO)
 
     config: StreamConfig = nested(StreamConfig)
     created: Timestamp = instant(default=NEVER)

@@ -11,6 +11,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Unpack
 
 from natsproto._async_hints import items
+from natsproto._nats_py_names import STREAM, explain_missing
 from natsproto.errors import (
     ConfigError,
     LocalProtocolError,
@@ -57,6 +58,9 @@ class Stream(ConsumerManager):
     With ``allow_direct``, any server that has the stream returns messages; otherwise, and with ``direct=False``, its
     leader does. Only the leader is certain to have a message that was just acknowledged.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(STREAM)
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         super().__init__(api, name, info)

@@ -352,7 +352,6 @@ class _Process:
 @hide_arguments
 def connect(
     servers: str | Sequence[str] | Options | None = None,
-    /,
     *,
     context: str | None = None,
     **options: Unpack[OptionArgs],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from natsproto._nats_py_names import JETSTREAM, explain_missing
+from natsproto._nats_py_names import JETSTREAM, STREAM, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _stream as stream
@@ -23,6 +23,9 @@ from natsproto.sync._wrapper import SyncWrapper, as_batched_iterator, as_iterato
 
 class Stream(SyncWrapper[stream.Stream]):
     """A stream with its messages and its consumers."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(blocking_hints(STREAM))
 
     info: Final = blocking(stream.Stream.info)
     subjects: Final = as_iterator(stream.Stream.subjects)

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
 from natsproto._durations import DEFAULT, Default
-from natsproto._nats_py_names import KEY_VALUE, explain_missing
+from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._codec import Duration
@@ -200,7 +200,7 @@ class Lock(SyncContext[lock.Lock]):
             self._acquiring.release()
 
 
-class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
+class KeyValue(NotIndexable, SyncWrapper[bucket.KeyValue[bytes]]):
     """A key/value bucket; values are bytes."""
 
     if not TYPE_CHECKING:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from datetime import datetime
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._durations import time_limit
+from natsproto._nats_py_names import CONSUMER, MESSAGE_COUNT, explain_missing, wrong_keywords
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
@@ -40,6 +41,9 @@ class Consumer:
     ConsumerNotFound, StreamNotFound, and the errors of every call of the JetStream API: ApiError, JetStreamNotEnabled,
     RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. A cancelled call may still take effect.
     """
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(CONSUMER)
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
         self._api = api
@@ -149,6 +153,7 @@ class PullConsumer(Consumer):
         super().__init__(api, stream, name, info)
         self._inbox: PullInbox | None = None
 
+    @wrong_keywords(batch=MESSAGE_COUNT, batch_size=MESSAGE_COUNT, n=MESSAGE_COUNT, expires="use timeout=")
     def fetch(
         self,
         max_messages: int | None = None,
@@ -256,6 +261,7 @@ class PullConsumer(Consumer):
             raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]
 
+    @wrong_keywords(max_messages="use prefetch=", batch="use prefetch=", timeout="pass it to next of what this returns")
     def messages(
         self,
         *,
@@ -297,6 +303,7 @@ class PullConsumer(Consumer):
         inbox = self._inbox or self._make_inbox()
         return Messages(PullSource(inbox, options), self._description, inbox.return_unread)
 
+    @wrong_keywords(callback="pass the handler first", cb="pass the handler first", max_messages="use prefetch=")
     def consume(
         self,
         handler: Handler,

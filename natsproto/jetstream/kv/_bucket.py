@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast, o
 from natsproto._async_hints import items
 from natsproto._durations import DEFAULT, Default, positive_seconds, seconds
 from natsproto._handlers import HandlerResult
-from natsproto._nats_py_names import KEY_VALUE, explain_missing
+from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
 from natsproto.codecs import JSON, Codec
 from natsproto.errors import (
     ConfigError,
@@ -62,7 +62,7 @@ KEEP_DELETES_S = 30 * 60.0
 """Seconds for which ``purge_deletes`` keeps deletion markers."""
 
 
-class KeyValue(Generic[V]):
+class KeyValue(NotIndexable, Generic[V]):
     """A bucket of keys and values. Created by ``js.create_key_value``, ``js.key_value`` and similar methods.
 
     Values are bytes unless the handle is ``typed``. Every call takes ``timeout`` in seconds (default: that of the
