@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
 import natsproto
-from natsproto import Client, Options, Subscription, _nats_py_names
+from natsproto import Client, Message, Options, Subscription, _nats_py_names
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer, Stream, StreamInfo
 from natsproto.jetstream.kv import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
+from natsproto.service import Request, Service
 
 TABLES = [
     (Client, _nats_py_names.CLIENT),
@@ -23,6 +25,7 @@ TABLES = [
     (KeyValue, _nats_py_names.KEY_VALUE),
     (ObjectStore, _nats_py_names.OBJECT_STORE),
 ]
+USE = r"\b([a-z]+)\.(\w+)"
 OLD = [(kind, name, hint) for kind, table in TABLES for name, hint in table.items()]
 NEW = {
     "nc": Client,
@@ -69,6 +72,22 @@ def test_hints_name_what_exists(table: Mapping[str, str]) -> None:
         for variable, name in re.findall(r"\b(\w+)\.(\w+)", hint):
             if variable != "natsproto":
                 assert hasattr(NEW[variable], name), hint
+
+
+def names_of(page: str) -> list[tuple[str, str]]:
+    text = (Path(__file__).parent.parent / "docs" / page).read_text(encoding="utf-8")
+    return [(variable, name) for span in re.findall(r"`([^`]+)`", text) for variable, name in re.findall(USE, span)]
+
+
+@pytest.mark.parametrize("page", ["which-one.md", "reference/names.md"])
+def test_names_of_the_first_pages_exist(page: str) -> None:
+    named = names_of(page)
+    kinds = {**NEW, "service": Service, "request": Request, "jsmessage": JsMessage, "message": Message}
+    for variable, name in named:
+        assert hasattr({**kinds, "natsproto": natsproto, "errors": natsproto.errors}[variable], name), (variable, name)
+    if page == "reference/names.md":
+        assert len(set(named)) == len(named)
+        assert len(named) == 60
 
 
 def test_misspelled_option_has_a_suggestion() -> None:
