@@ -15,6 +15,10 @@ from natsproto._core.engine import State
 from natsproto._value import Value
 from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
 
+__all__ = [
+    "Health",
+]
+
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
 

@@ -30,6 +30,15 @@ from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
 
+__all__ = [
+    "DeadLetter",
+    "MessageDeadLettered",
+    "MessageRetried",
+    "Retry",
+    "RetryPolicy",
+    "replay",
+]
+
 log: Final = logging.getLogger("natsproto")
 
 Handler: TypeAlias = Callable[[JsMessage], HandlerResult]

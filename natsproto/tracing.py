@@ -21,6 +21,12 @@ from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
+__all__ = [
+    "MessageTrace",
+    "TraceEvent",
+    "TracedServer",
+]
+
 DESTINATION_HEADER = "Nats-Trace-Dest"
 ONLY_HEADER = "Nats-Trace-Only"
 HOP_HEADER = "Nats-Trace-Hop"
