@@ -109,10 +109,15 @@ def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) ->
         members.update(vars(base))
     made = dataclasses.is_dataclass(kind) or any(base.__name__ in ("Value", "Protocol") for base in kind.__mro__)
     for member, value in sorted(members.items()):
-        if member == "__init__" and made:
-            continue  # its fields say it
+        if member == "__init__" and (made or _is_created(kind)):
+            continue  # its fields say it, or only natsproto calls it
         if not member.startswith("_") or member in _SPECIAL:
             yield from (f"    {line}" for line in _member(member, value, arguments))
+
+
+def _is_created(kind: type[object]) -> bool:
+    """True if only natsproto creates objects of the class, whose constructor is no promise then."""
+    return kind.__module__.startswith("natsproto.sync.") or "reated by " in (kind.__doc__ or "")
 
 
 def _own(kind: type[object]) -> list[type[object]]:

@@ -27,6 +27,8 @@ class Admin:
     server's reason (JetStreamUnavailable, StreamNotFound, LimitReached when no peer can take over …), RequestTimeout,
     PermissionDenied and ConnectionLost. LocalProtocolError at once when a call needs the system account and the server
     has reported another account; UnsupportedByServer when the servers are too old.
+
+    Created by ``JetStream.admin``.
     """
 
     def __init__(self, api: Api) -> None:

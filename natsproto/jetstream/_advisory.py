@@ -348,6 +348,8 @@ class Advisories(AsyncForHint):
 
     Use it as ``async with js.advisories() as events`` to have it stopped at the end. Events that are not read wait, up
     to the pending limits of the client's options.
+
+    Created by ``JetStream.advisories``.
     """
 
     def __init__(self, connection: Connection, subject: str) -> None:

@@ -21,6 +21,8 @@ class Listing(AsyncForHint, Generic[T]):
 
     It requests one page at a time. ``missing`` has the names of those that did not reply in time,
     ``offline`` those that no running server can serve, with the reason. Both grow while the list is read.
+
+    Created by ``streams`` and ``consumers``.
     """
 
     def __init__(self, pages: AsyncGenerator[Page[T]]) -> None:

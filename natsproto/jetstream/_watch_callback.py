@@ -62,6 +62,8 @@ class WatchCallback(RunHint, Generic[E]):
     The callback is ``def`` or ``async def``; an exception is logged and emitted as a HandlerFailed event, then the next
     entry follows. An error that ends the watch (its bucket was deleted, the client was closed) is raised by ``wait``,
     ``ready``, ``run`` and at the end of the block; it is logged if none of them is waiting.
+
+    Created by ``watch`` of a bucket or store.
     """
 
     _unused_warning = "watch(cb=...) was never run or entered"

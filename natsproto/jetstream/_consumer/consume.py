@@ -307,6 +307,8 @@ class ConsumeContext(RunHint):
     It ends after ``stop_after`` messages, by ``stop`` or ``drain``, with the client, or when the consumer becomes
     unusable: then ``wait``, ``run`` and the end of the block raise the error; it is logged if none of them is
     waiting. The end of the block stops it; an exception in the block also cancels running calls.
+
+    Created by ``consume`` of a consumer.
     """
 
     _unused_warning = "consume(...) was never run or entered"

@@ -87,6 +87,8 @@ class Messages(AsyncForHint):
     whether it is being read or not. Reading ends after ``stop``, ``drain`` or the end of the client, or raises the
     error that made the consumer unusable (ConsumerGone, PullRefused). Leaving the block stops. Cancelling a reader
     loses nothing.
+
+    Created by ``messages`` of a consumer.
     """
 
     _await_hint = "enter it with async with, then use async for"
@@ -399,6 +401,8 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
 
     Cancelling, or leaving the iteration early, ends it and loses nothing: the next reader of the same consumer handle
     gets the unread and late messages first.
+
+    Created by ``fetch`` of a consumer.
     """
 
     _unused_warning = "fetch(...) was never awaited or entered with async for"
