@@ -40,9 +40,9 @@ CEILING = {
     "a message of messages() and ack": Length(50, 17, 25),
     "an update of a watch": Length(28, 14, 18),
     "opening a watch": Length(234, 42, 127),
-    "key/value put": Length(36, 17, 25),
+    "key/value put": Length(37, 18, 26),
     "key/value get": Length(31, 13, 19),
-    "key/value update": Length(47, 18, 28),
+    "key/value update": Length(54, 20, 30),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }

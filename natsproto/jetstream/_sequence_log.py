@@ -25,16 +25,16 @@ class SequenceLog:
     __slots__ = ("_highest",)
 
     def __init__(self) -> None:
-        self._highest: dict[tuple[str, str], AckedSequence] = {}
+        self._highest: dict[str | tuple[str, str], tuple[int, float]] = {}
 
     def on_ack(self, ack: PubAck, sent_at: float, now: float) -> AckedSequence | None:
         """Record an acknowledgement. Return the highest sequence before if the stream went back behind it: once."""
-        key = ack.domain, ack.stream
-        highest = self._highest.get(key)
-        if highest is None or ack.seq > highest.seq:
-            self._highest[key] = AckedSequence(ack.seq, now)
+        key = (ack.domain, ack.stream) if ack.domain else ack.stream
+        highest, seq = self._highest.get(key), ack.seq
+        if highest is None or seq > highest[0]:
+            self._highest[key] = seq, now
             return None
-        if ack.duplicate or sent_at <= highest.acked_at:
+        if ack.duplicate or sent_at <= highest[1]:
             return None
-        self._highest[key] = AckedSequence(ack.seq, now)
-        return highest
+        self._highest[key] = seq, now
+        return AckedSequence(*highest)

@@ -27,7 +27,7 @@ from natsproto.jetstream._publish.refusals import (
     Expectation,
     expectation_of,
 )
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, PublishState
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RETRY_WAIT_S, PublishState
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._sequence_log import AckedSequence
 from natsproto.protocol.frames import Message, Payload
@@ -70,17 +70,20 @@ async def publish(
     args: MessageArgs,
     *,
     timeout: float,
-    retry_attempts: int | None,
-    retry_wait: float,
+    retry_attempts: int | None = None,
+    retry_wait: float = RETRY_WAIT_S,
     check_server: Callable[[], Awaitable[object]] | None = None,
     search: Search | None = None,
+    extra_header: tuple[str, str] | None = None,
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer for a server that must not get the message; it is called again for every new server.
-    ``search`` looks for a message that has an expectation and no id.
+    ``search`` looks for a message that has an expectation and no id, ``extra_header`` is for it.
     """
     connection = api.connection
     pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
+    if extra_header is not None:
+        pairs = [*(pairs or ()), extra_header]
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
     interval = RESEND_AFTER_S if has_id else 0.0
     loop = asyncio.get_running_loop()

@@ -34,9 +34,8 @@ from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._publish.publish import Search, publish
+from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.refusals import Expectation
-from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, T, V
@@ -336,12 +335,17 @@ class BucketStream(Generic[V]):
         a caller who looks for the write before it believes a refusal of revision 0.
         """
         subject = self.subjects.write_prefix + self.subjects.encode_key(key)
-        if revision is None:
-            return (await self._publish(subject, payload, headers, args, timeout)).seq
-        args = {**args, "expected_last_subject_seq": revision}
         try:
+            if revision is None:
+                wait = self.api.seconds(timeout)
+                return (await publish(self.api, subject, payload, headers, args, timeout=wait)).seq
+            args = {**args, "expected_last_subject_seq": revision}
             return await self.write_if(subject, payload, headers, args, timeout, write_id)
+        except NoStream as exc:
+            await self._check_exists(exc)
+            raise
         except WrongLastSequence as exc:
+            assert revision is not None
             actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
             raise WrongRevision(self.bucket, key, revision, actual) from exc
 
@@ -359,44 +363,19 @@ class BucketStream(Generic[V]):
         It has an id, by which it is recognised after a refusal that is not certain (see ``refusals``).
         """
         own_id = write_id or self.new_write_id()
-        search = partial(self._search, own_id)
-        identified = {WRITE_ID_HEADER: own_id} if headers is None else {**headers, WRITE_ID_HEADER: own_id}
+        search, wait = partial(self._search, own_id), self.api.seconds(timeout)
+        message = self.api, subject, payload, headers, args
         try:
-            return (await self._publish(subject, payload, identified, args, timeout, search)).seq
+            ack = await publish(*message, timeout=wait, search=search, extra_header=(WRITE_ID_HEADER, own_id))
         except MessageTooLarge:  # the bucket has a max_value_size: it may fit without the id
-            return (await self._publish(subject, payload, headers, args, timeout)).seq
+            ack = await publish(*message, timeout=wait)
         except WrongLastSequence as exc:
             if not write_id and args.get("expected_last_subject_seq") == 0:  # values vanish: it may have been stored
-                found = await search(subject, Expectation(0, subject), exc, self.api.seconds(timeout))
+                found = await search(subject, Expectation(0, subject), exc, wait)
                 if found is not None:
                     return found.seq
             raise
-
-    async def _publish(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: dict[str, str] | None,
-        args: MessageArgs,
-        timeout: Duration | None,
-        search: Search | None = None,
-    ) -> PubAck:
-        sending = publish(
-            self.api,
-            subject,
-            payload,
-            headers,
-            args,
-            timeout=self.api.seconds(timeout),
-            retry_attempts=None,
-            retry_wait=RETRY_WAIT_S,
-            search=search,
-        )
-        try:
-            return await sending
-        except NoStream as exc:
-            await self._check_exists(exc)
-            raise
+        return ack.seq
 
     async def checked(self, write: Awaitable[T]) -> T:
         """Await a write. BucketNotFound, as reads raise it, instead of NoStream if the bucket's stream is gone."""
