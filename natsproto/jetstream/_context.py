@@ -5,7 +5,7 @@ Owns only its Api; every method documents a call of another module.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
@@ -107,7 +107,7 @@ class JetStream(BucketManager):
             sending.end(ack)
         return ack
 
-    async def _publish(
+    def _publish(
         self,
         subject: str,
         payload: Payload,
@@ -116,13 +116,12 @@ class JetStream(BucketManager):
         retry_attempts: int | None,
         retry_wait: Duration,
         args: MessageArgs,
-    ) -> PubAck:
+    ) -> Awaitable[PubAck]:
         check_server = None
         if (new := required_feature(args)) is not None:
             operation = f"publish to {subject!r} with {new.description}"
             check_server = partial(self._api.require_api_level, new.level, new.version, operation, timeout)
-            await check_server()
-        return await publish(
+        return publish(
             self._api,
             subject,
             payload,
@@ -132,7 +131,7 @@ class JetStream(BucketManager):
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             check_server=check_server,
-            search=partial(self._search_own_write, payload),
+            search=partial(self._search_own_write, payload) if args or headers is not None else None,
         )
 
     async def _search_own_write(

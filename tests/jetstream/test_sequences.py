@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 import natsproto
-from natsproto import Event
+from natsproto import Reconnected
 from natsproto.errors import StreamWentBack
 from natsproto.jetstream import JetStream, StreamLostMessages
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._sequence_log import SequenceLog
 from natsproto.testing import run_server
+from tests.faults.helpers import EventRecorder
 
 
 def test_log_compares_only_what_was_sent_later() -> None:
@@ -31,10 +32,10 @@ def test_log_compares_only_what_was_sent_later() -> None:
 @pytest.mark.parametrize("way", ["publish", "window", "bucket"])
 async def test_a_store_that_goes_back_is_reported_once(tmp_path: Path, way: str) -> None:
     store, saved = tmp_path / "store", tmp_path / "saved"
-    events: list[Event] = []
+    recorder = EventRecorder()
     async with (
         run_server(jetstream=True, store_dir=store) as server,
-        natsproto.connect(server.url, on_event=events.append, reconnect_wait=0.02) as nc,
+        natsproto.connect(server.url, on_event=recorder, reconnect_wait=0.02) as nc,
     ):
         js = nc.jetstream(timeout=30)
         await js.create_stream("S", subjects=["s"], storage="file")
@@ -54,19 +55,20 @@ async def test_a_store_that_goes_back_is_reported_once(tmp_path: Path, way: str)
         server.kill()
         shutil.copytree(store, saved)
         await server.restart()
+        await recorder.wait(Reconnected)
         for _ in range(3):
             await publish()
-            await asyncio.sleep(0)
         server.kill()
         shutil.rmtree(store)
         shutil.copytree(saved, store)
         await server.restart()
+        await recorder.wait(Reconnected, 2)
         with pytest.raises(StreamWentBack) as caught:
             await publish()
         await publish()
     name = "KV_b" if way == "bucket" else "S"
     assert (caught.value.stream, caught.value.seq, caught.value.last_lost) == (name, 3, 5)
-    lost = [event for event in events if isinstance(event, StreamLostMessages)]
+    lost = [event for event in recorder.events if isinstance(event, StreamLostMessages)]
     assert [(event.stream, event.first_lost, event.last_lost) for event in lost] == [(name, 3, 5)]
 
 

@@ -77,9 +77,11 @@ async def publish(
     extra_header: tuple[str, str] | None = None,
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
-    UnsupportedByServer for a server that must not get the message; it is called again for every new server.
+    UnsupportedByServer for a server that must not get the message, now and again for every new server.
     ``search`` looks for a message that has an expectation and no id, ``extra_header`` is for it.
     """
+    if check_server is not None:
+        await check_server()
     connection = api.connection
     pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
     if extra_header is not None:
