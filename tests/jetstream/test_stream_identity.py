@@ -140,7 +140,7 @@ async def test_stream_that_was_read_is_recognised(replies: list[dict[str, Any]],
 async def test_stream_that_was_recreated_is_not_found(replies: list[dict[str, Any]], asked: int) -> None:
     server = Replies(*replies)
     same = identity(server)
-    with pytest.raises(StreamNotFound, match="the stream (was lost and recreated|went back from message 10 to)") as caught:
+    with pytest.raises(StreamNotFound, match=r"was lost and recreated|went back from message 10 to") as caught:
         await same.verify(lambda: 10)
     assert caught.value.code == 404
     assert len(server.asked) == asked
