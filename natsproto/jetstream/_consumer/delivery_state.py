@@ -70,8 +70,11 @@ class Chunk:
     __slots__ = ("arrived", "began", "extended", "number", "wait")
 
     def __init__(self, began: float, arrived: float, number: int, wait: float) -> None:
-        self.began, self.arrived, self.number, self.wait = began, arrived, number, wait
-        self.extended = began
+        self.began: float = began
+        self.arrived: float = arrived
+        self.number: int = number
+        self.wait: float = wait
+        self.extended: float = began
 
     def age(self, now: float) -> float:
         """Seconds for which the server has waited for an acknowledgement, at most."""
@@ -112,7 +115,7 @@ class DeliveryQueue(Generic[M]):
 
     def __init__(self) -> None:
         self.messages: deque[M] = deque()
-        self.check_at = NEVER
+        self.check_at: float = NEVER
         """Until this time the next message may be handed over as it is."""
         self._entries: deque[list[Any]] = deque()  # [number of messages, chunk], the oldest first
         self._total = 0
@@ -197,22 +200,23 @@ class DeliveryState(Generic[M]):
     """
 
     def __init__(self, terms: DeliveryTerms, prefetch: int, now: float) -> None:
-        self.terms, self.prefetch = terms, prefetch
-        self.workers = 1
+        self.terms: DeliveryTerms = terms
+        self.prefetch: int = prefetch
+        self.workers: int = 1
         self.queues: list[DeliveryQueue[M]] = [DeliveryQueue()]
         """The queue that messages arrive in, then one for each key partition."""
-        self.handle_time = 0.0
+        self.handle_time: float = 0.0
         """Seconds of a call: at least as many as the last one took, and down slowly."""
-        self.handled = 0
-        self.stale = 0
+        self.handled: int = 0
+        self.stale: int = 0
         """Messages that were dropped because they were not ours any more."""
-        self.given_back = 0
+        self.given_back: int = 0
         """Messages that were returned because they had waited for twice their ack_wait."""
-        self.round_trip = 0.0
-        self.free_seconds = 0.0
+        self.round_trip: float = 0.0
+        self.free_seconds: float = 0.0
         """Seconds for which a delivery with the shortest ack_wait may wait and be handed over as it is."""
-        self.is_connected = True
-        self.bound = 1
+        self.is_connected: bool = True
+        self.bound: int = 1
         """The most messages to be requested, waiting or in work."""
         self._polled = self._ticked = self._pulled = now
         self.on_round_trip(0.0)

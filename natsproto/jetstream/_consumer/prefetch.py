@@ -73,7 +73,7 @@ class AdaptivePrefetch:
     __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound")
 
     def __init__(self) -> None:
-        self.adapts_bytes = True
+        self.adapts_bytes: bool = True
         self.bound: int = DEFAULT_MAX_MESSAGES
         """The number by the pace of the last decision."""
         self._pace = DEFAULT_MAX_MESSAGES

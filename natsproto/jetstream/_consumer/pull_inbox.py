@@ -10,13 +10,16 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol, cast
 
+from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
+from natsproto._core.subscription import Subscription
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
+from natsproto.protocol.frames import Message
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds to wait for the server to confirm the end of a subscription."""
@@ -62,11 +65,11 @@ class PullSubscription:
         self._serial = 0
         ack_wait = AckWait.of(inbox.config, inbox.api.prefix)
         self._subject = inbox.api.new_inbox()
-        self.prefix = ""
+        self.prefix: str = ""
         """The prefix of the reply subjects of the reader's pulls."""
         self.reader: PullReceiver | None = None
-        self.idle_since = 0.0
-        self.subscription = inbox.connection.subscribe(
+        self.idle_since: float = 0.0
+        self.subscription: Subscription[Message] = inbox.connection.subscribe(
             f"{self._subject}.*.*",
             pending_msgs_limit=0,
             pending_bytes_limit=0,
@@ -118,13 +121,15 @@ class PullInbox:
         cached_info: Callable[[], ConsumerInfo | None] = lambda: None,
     ) -> None:
         self.pins: dict[str, str] = {}
-        self.api, self.stream, self.consumer = api, stream, consumer
+        self.api: Api = api
+        self.stream: str = stream
+        self.consumer: str = consumer
         self._cached_info = cached_info
         self._looked_up: ConsumerInfo | None = None
-        self.connection = api.connection
-        self.subject = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
+        self.connection: Connection = api.connection
+        self.subject: str = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
         self.encoded_subject: bytes = self.subject.encode()
-        self.loop = asyncio.get_running_loop()
+        self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.is_connected: bool = True
         """True while the client is connected; kept only while there are subscriptions."""
         self.leftover: deque[JsMessage] = deque()
