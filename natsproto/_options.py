@@ -173,7 +173,7 @@ class Options(Value):
     ``reconnect_to_server(servers, info)`` returns (server, seconds), or None for the default (ADR-40).
 
     Keep-alive and timeouts: ``ping_interval`` (120; 20 suits most cloud load balancers), ``max_outstanding_pings`` (2),
-    ``drain_timeout`` (30), ``request_timeout`` (5). ``fail_requests_on_disconnect`` (True) ends pending requests when
+    ``drain_timeout`` (25), ``request_timeout`` (5). ``fail_requests_on_disconnect`` (True) ends pending requests when
     the connection breaks; False lets them wait for their timeout.
 
     Limits: ``outbox_limit`` (8 MiB waiting for the socket; 0: nothing is kept while disconnected),
@@ -218,7 +218,7 @@ class Options(Value):
     ignore_discovered_servers: bool = _option(False, rules.flag)
     ping_interval: float = _option(120.0, positive_seconds)
     max_outstanding_pings: int = _option(2, rules.whole(1))
-    drain_timeout: float = _option(30.0, positive_seconds)
+    drain_timeout: float = _option(25.0, positive_seconds)
     request_timeout: float = _option(5.0, positive_seconds)
     fail_requests_on_disconnect: bool = _option(True, rules.flag)
     outbox_limit: int = _option(8 << 20, rules.whole(0))

@@ -133,7 +133,7 @@ class Connection:
             in_bytes=engine.registry.in_bytes,
             out_msgs=engine.outbox.frames_out,
             out_bytes=engine.outbox.bytes_out,
-            reconnects=engine.supervisor.reconnects,
+            reconnects=engine.reconnects,
             pings_outstanding=0 if engine.session is None else engine.session.link.pings_in_flight,
             dropped=engine.registry.dropped,
             buffered_msgs=engine.outbox.frames,
@@ -556,7 +556,7 @@ class Connection:
     async def drain(self, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """End subscriptions, consumers and watches, handle the received messages, send the waiting ones, then close.
 
-        ``timeout`` in seconds (default: the option ``drain_timeout``, 30 s; None: no limit); then DrainTimeout lists
+        ``timeout`` in seconds (default: the option ``drain_timeout``, 25 s; None: no limit); then DrainTimeout lists
         the unfinished work. It waits for callbacks, handlers of ``consume``, running ``async for`` loops and an
         asynchronous ``on_event``; it does not wait for the messages of a ``fetch``. At the timeout, and when cancelled,
         handlers of ``consume`` are cancelled and their messages returned to the server. The client is closed in any

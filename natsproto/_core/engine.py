@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from natsproto._core import events
+from natsproto._core.drain import Drain
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outbox import Outbox
@@ -420,6 +421,25 @@ class Engine:
                 raise
             raise RequestTimeout("flush", timeout) from None
 
+    async def flush_connection(self, timeout: float) -> None:
+        """flush(), but return when the connection ends, as no more messages come from it then.
+
+        RequestTimeout and ConnectionClosed as for ``flush``.
+        """
+        self.check_open("flush", may_drain=True)
+        deadline = self._loop.time() + timeout
+        while (session := self._new_session or self.session) is not None and not session.ended.done():
+            flushing = self._loop.create_task(self.flush(max(0.0, deadline - self._loop.time())))
+            try:
+                await asyncio.wait((flushing, session.ended), return_when=asyncio.FIRST_COMPLETED)
+                if flushing.done():
+                    await flushing
+                    return
+            except ConnectionLost:
+                pass
+            finally:
+                flushing.cancel()
+
     @property
     def is_running(self) -> bool:
         """True while the client is open and its own task is not being cancelled."""
@@ -427,65 +447,43 @@ class Engine:
 
     # ---------------------------------------------------------------- ending
 
+    @property
+    def reconnects(self) -> int:
+        """The number of reconnects so far."""
+        return self.supervisor.reconnects
+
     async def drain(self, timeout: float) -> None:
         """End subscriptions, handle their messages, send what is waiting, then close.
 
         DrainTimeout lists the work that is unfinished at the deadline. In any case, and when cancelled, the client is
         closed afterwards.
         """
-        deadline = asyncio.get_running_loop().time() + timeout
-        left: list[str] = []
+        drain = Drain(self, timeout)
+        left = drain.unfinished
         if self.state is not State.CLOSED:
             with self.readers.draining():
-                await self._drain(deadline, left)
+                await self._drain(drain)
         else:
             await self._close()
-        unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, deadline - self._loop.time()))
+        unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, drain.deadline - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
         if left:
             raise DrainTimeout("drain", timeout, left)
 
-    async def _drain(self, deadline: float, left: list[str]) -> None:
-        """drain() up to the end of the client; adds unfinished work to ``left``."""
+    async def _drain(self, drain: Drain) -> None:
+        """drain() up to the end of the client."""
         self.check_loop()
         if self.state is not State.DRAINING:
             self._set_state(State.DRAINING)
         try:
-            draining = self.registry.subscriptions
-            for subscription in draining:
-                self.registry.stop_delivery(subscription)
-            failure = await self._flush_by(deadline) if draining else None
-            if failure is not None:
-                left.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
-            for subscription in draining:
-                self.registry.remove(subscription)
-                subscription._close(None, reason="the client was drained")
-            left += await self.readers.join(draining, deadline)
-            failure = await self._flush_by(deadline)
-            if failure is not None and (self.outbox.frames or not left):
-                left.append(f"{self.outbox.frames} messages not sent, the rest not confirmed ({failure})")
+            await drain.run()
         finally:
             try:
                 if handlers := self.readers.cancel():  # while their messages can still be returned
                     await asyncio.wait(handlers, timeout=CLOSE_TIMEOUT_S)
             finally:
                 await self._close()
-
-    async def _flush_by(self, deadline: float) -> NatsError | None:
-        """flush(), repeated on the next connection when this one breaks; returns the error if it fails."""
-        if self.session is None and not self.outbox.frames:
-            return None  # no message waits for a connection
-        while True:
-            try:
-                await self.flush(max(0.0, deadline - self._loop.time()))
-                return None
-            except ConnectionLost:
-                continue
-            except ConnectionClosed as exc:  # by another task of the application, or because there is no other server
-                return exc if await asyncio.shield(self.closed) else None
-            except NatsError as exc:
-                return exc
 
     async def close(self) -> None:
         """Close the client; never raises. Cleanups, published bytes, on_event get CLOSE_TIMEOUT_S seconds each."""

@@ -66,8 +66,8 @@ class RegistryCallbacks(Protocol):
         """Send a control line after the waiting messages, if there is a connection."""
         ...
 
-    async def flush(self, timeout: float) -> None:
-        """Wait until the server has handled everything sent so far."""
+    async def flush_connection(self, timeout: float) -> None:
+        """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
 
@@ -206,9 +206,9 @@ class SubscriptionRegistry:
         """True while the client is open and its own task is not being cancelled."""
         return self._engine.is_running
 
-    async def flush(self, timeout: float) -> None:
-        """Wait until the server has handled everything sent so far."""
-        await self._engine.flush(timeout)
+    async def flush_connection(self, timeout: float) -> None:
+        """Wait until the server has handled everything sent so far, or the connection ends."""
+        await self._engine.flush_connection(timeout)
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""

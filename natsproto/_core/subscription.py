@@ -79,8 +79,8 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
         """Stop receiving messages."""
         ...
 
-    async def flush(self, timeout: float) -> None:
-        """Wait until the server has handled everything sent so far."""
+    async def flush_connection(self, timeout: float) -> None:
+        """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
     def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
@@ -315,7 +315,7 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._close_reason is None:
             self._registry.unsubscribe(self, max_messages)
 
-    async def drain(self, timeout: float | timedelta | None = 30.0) -> None:
+    async def drain(self, timeout: float | timedelta | None = 25.0) -> None:
         """End the subscription without losing messages that the server has already sent.
 
         Returns when the callback has handled all of them (unless the callback itself calls ``drain``). Readers still
@@ -330,7 +330,7 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._close_reason is None:
             self._registry.stop_delivery(self)
             try:
-                await self._registry.flush(wait)
+                await self._registry.flush_connection(wait)
             finally:
                 self._registry.remove(self)
                 self._close(None)

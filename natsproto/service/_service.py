@@ -266,7 +266,7 @@ class Service(WarnIfUnused, Group):
 
     # ---------------------------------------------------------------- ending
 
-    async def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 30.0) -> None:
+    async def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 25.0) -> None:
         """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
         ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds (None: no limit) lists unfinished

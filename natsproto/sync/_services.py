@@ -252,7 +252,7 @@ class Service(Group[service.Service], SyncContext[service.Service]):
         """Reset the counters to zero and the start time to now."""
         self._portal.run(self._inner.reset)
 
-    def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 30.0) -> None:
+    def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 25.0) -> None:
         """Stop accepting requests, handle those already received, then end; see the async service.
 
         In a handler it returns at once, because the service waits for the handler's own request too.

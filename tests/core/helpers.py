@@ -107,3 +107,12 @@ async def until(condition: Callable[[], object], limit: int = 1000) -> None:
             return
         await asyncio.sleep(0)
     raise AssertionError("the condition never held")
+
+
+def said(net: ScriptedNetwork, connection: int = 0) -> list[str]:
+    """What a client said on one connection, without the keep-alive."""
+    return [f"{op.name} {' '.join(op.args)}".strip() for op in net.server.ops if op.connection == connection][1:]
+
+
+def published(net: ScriptedNetwork) -> list[bytes]:
+    return [op.payload for op in net.server.ops if op.name in ("PUB", "HPUB")]

@@ -57,7 +57,7 @@ class SubscriptionCallbacks:
     def remove(self, subscription: Subscription) -> None:
         self.trace.append("forget")
 
-    async def flush(self, timeout: float) -> None:
+    async def flush_connection(self, timeout: float) -> None:
         self.trace.append(("confirm", timeout))
         if self.confirmed is not None:
             await self.confirmed

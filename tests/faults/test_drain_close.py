@@ -266,7 +266,7 @@ async def test_close_and_drain_race_with_peer_end(server: Server, verb: str, end
                     assert verb == "drain", raised
                     assert worded(raised)
                 assert await nc.wait_closed() is None
-                await proxy.wait(lambda: not proxy.links)
+                await proxy.wait(lambda: proxy.is_idle)
 
 
 async def test_close_while_reconnecting_is_immediate(server: Server) -> None:

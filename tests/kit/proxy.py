@@ -252,7 +252,7 @@ class FaultProxy:
         self.accepted += 1
         task = asyncio.create_task(self._carry(reader, writer))
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(self._on_carried)
         task.add_done_callback(lambda _: writer.transport.abort())  # it may be cancelled before it has begun
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -272,6 +272,15 @@ class FaultProxy:
         finally:
             self.links.remove(link)
             self._news.set()
+
+    def _on_carried(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._news.set()
+
+    @property
+    def is_idle(self) -> bool:
+        """True if there is no link, and none begins."""
+        return not self._tasks
 
     async def wait(self, enough: Callable[[], bool]) -> None:
         """Wait until ``enough()`` is true; asked again whenever a link comes or goes."""
