@@ -64,16 +64,17 @@ class Buffer:
             self.in_hand = deliveries.redeliveries.in_hand
             self.remember = deliveries.redeliveries.acknowledged.recent.append
             self.count_interval = 1
-        self.is_measured = deliveries is not None
+        self.is_measured: bool = deliveries is not None
         """True if each call of a handler is measured; otherwise every 16th is, and those that are not fast."""
         self.ready: deque[JsMessage] = self.queue.messages
         """Received messages that are not read yet."""
         self.received: int = 0
         self.received_bytes: int = 0
         """Messages, and their bytes, received in total."""
-        self.consumed = self.consumed_bytes = 0
+        self.consumed: int = 0
+        self.consumed_bytes: int = 0
         """Messages, and their bytes, that the reader has consumed."""
-        self.refill_at = NEVER_REFILL
+        self.refill_at: int = NEVER_REFILL
         """The number of consumed messages at which the source is to be called."""
         self.ended: bool = False
         """True if no more messages will arrive."""
