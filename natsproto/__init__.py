@@ -24,6 +24,7 @@ from natsproto._core.events import (
 )
 from natsproto._core.subscription import SlowPolicy, Subscription
 from natsproto._options import AuthChallenge, Options
+from natsproto._signals import stop_event
 from natsproto._version import __version__
 from natsproto.errors import NatsError
 from natsproto.protocol.addresses import ServerAddress
@@ -66,4 +67,5 @@ __all__ = [
     "__version__",
     "connect",
     "errors",
+    "stop_event",
 ]

@@ -54,7 +54,7 @@ async def credentials(options: Options, url: str = "nats://h", nonce: str = "n0n
 def test_defaults_are_those_of_the_documentation() -> None:
     o = Options()
     assert [a.url for a in o.addresses] == ["nats://127.0.0.1:4222"]
-    assert (o.connect_timeout, o.request_timeout, o.drain_timeout, o.ping_interval) == (5, 5, 30, 120)
+    assert (o.connect_timeout, o.request_timeout, o.drain_timeout, o.ping_interval) == (5, 5, 25, 120)
     assert (o.max_reconnect_attempts, o.max_outstanding_pings) == (-1, 2)
     assert (o.reconnect_wait, o.reconnect_wait_max, o.jitter, o.jitter_tls) == (0.05, 4, 0.1, 1)
     assert (o.outbox_limit, o.pending_msgs_limit) == (8 * 1024**2, 65536)

@@ -5,7 +5,6 @@ Its server is killed in the middle. Run it with ``python docs/examples/orders.py
 
 import asyncio
 import logging
-import os
 import signal
 import sys
 from collections import Counter
@@ -31,9 +30,7 @@ class Order:
 
 async def work(url: str) -> None:
     """In production a separate program: handle orders until SIGTERM."""
-    stop = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        asyncio.get_running_loop().add_signal_handler(number, stop.set)
+    stop = natsproto.stop_event()  # set by SIGTERM or Ctrl-C
 
     async with natsproto.connect(url, name="worker") as nc:
         js = nc.jetstream(timeout=10)  # seconds that publishing may take, an outage included
@@ -87,7 +84,7 @@ async def main() -> None:
         async with (await js.stream("DEAD")).ordered_consumer() as reader:
             dead = [DeadLetter.of(message).attempts for message in await reader.fetch(ORDERS // 100, timeout=20)]
         await publisher
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)  # as Kubernetes does
         await worker
         print(f"{shipped.total()} shipped, {len(shipped)} different ones")
         print(f"{len(dead)} given up after {min(dead)} attempts")

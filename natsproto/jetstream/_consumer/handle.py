@@ -272,6 +272,7 @@ class PullConsumer(Consumer):
         refill_at: int | None = None,
         refill_at_bytes: int | None = None,
         stop_after: int = 0,
+        stop_when_empty: bool = False,
         priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
@@ -282,8 +283,9 @@ class PullConsumer(Consumer):
         Up to ``prefetch`` messages (default 500) and ``prefetch_bytes`` are buffered or requested; ``prefetch_bytes``
         may be the only limit. It pulls again when no more than ``refill_at`` messages or ``refill_at_bytes`` of them
         are left (default: half). Each pull waits ``expires`` seconds. ``stop_after`` is the number of messages after
-        which it ends. ``heartbeat`` as in ``fetch``. With ``prefetch=1`` a message is pulled when the previous one was
-        consumed.
+        which it ends. With ``stop_when_empty`` it ends when the server has no more messages for now, as a batch job
+        does: those that fail, or that others hold, come with the next run. ``heartbeat`` as in ``fetch``. With
+        ``prefetch=1`` a message is pulled when the previous one was consumed.
 
         ConfigError at once for invalid arguments. Problems that do not end it are emitted as ConsumerNotice events.
         """
@@ -295,6 +297,7 @@ class PullConsumer(Consumer):
             refill_at=refill_at,
             refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
+            stop_when_empty=stop_when_empty,
             priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,
@@ -315,6 +318,7 @@ class PullConsumer(Consumer):
         refill_at: int | None = None,
         refill_at_bytes: int | None = None,
         stop_after: int = 0,
+        stop_when_empty: bool = False,
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
         on_success: OnSuccess = "ack",
@@ -348,6 +352,7 @@ class PullConsumer(Consumer):
             refill_at=refill_at,
             refill_at_bytes=refill_at_bytes,
             stop_after=stop_after,
+            stop_when_empty=stop_when_empty,
             priority_group=priority_group,
             min_pending=min_pending,
             min_ack_pending=min_ack_pending,

@@ -54,9 +54,9 @@ class PullOptions(NamedTuple):
 
     ``max_messages`` limits the messages that are requested or unread, ``max_bytes`` their bytes (0: no limit): the
     ``prefetch`` and ``prefetch_bytes`` of an endless reader. A pull is sent when the rest of one of them is at or below
-    ``refill_at`` or ``refill_at_bytes`` (None: half, rounded up). ``stop_after``
-    is the number of messages after which reading ends (0: never). ``is_adaptive``: no limit was given, so it may adapt
-    to the reader.
+    ``refill_at`` or ``refill_at_bytes`` (None: half, rounded up). ``stop_after`` is the number of messages after which
+    reading ends (0: never); with ``stop_when_empty`` it ends when the server has no more for now. ``is_adaptive``: no
+    limit was given, so it may adapt to the reader.
     """
 
     mode: PullMode
@@ -67,9 +67,15 @@ class PullOptions(NamedTuple):
     refill_at: int | None
     refill_at_bytes: int
     stop_after: int
+    stop_when_empty: bool
     is_adaptive: bool
     is_bytes_only: bool
     priority: PriorityOptions
+
+    @property
+    def is_no_wait(self) -> bool:
+        """True if a pull gets the available messages only."""
+        return self.mode is PullMode.NO_WAIT or self.stop_when_empty
 
     @property
     def most_messages(self) -> int:
@@ -110,6 +116,7 @@ def pull_options(
     refill_at: int | None = None,
     refill_at_bytes: int | None = None,
     stop_after: int = 0,
+    stop_when_empty: bool = False,
     priority_group: str = "",
     min_pending: int = 0,
     min_ack_pending: int = 0,
@@ -140,7 +147,7 @@ def pull_options(
     if heartbeat is None:
         heartbeat = (
             0.0
-            if mode is PullMode.NO_WAIT or expires < MIN_EXPIRES_WITH_HEARTBEAT_S
+            if mode is PullMode.NO_WAIT or stop_when_empty or expires < MIN_EXPIRES_WITH_HEARTBEAT_S
             else min(expires / 2, MAX_HEARTBEAT_S)
         )
     elif heartbeat * 2 > expires:
@@ -161,6 +168,7 @@ def pull_options(
         refill_at,
         -(-most_bytes // 2) if refill_at_bytes is None else refill_at_bytes,
         stop_after,
+        stop_when_empty,
         is_adaptive,
         is_bytes_only,
         priority_options,

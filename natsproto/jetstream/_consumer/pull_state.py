@@ -273,7 +273,7 @@ class PullState:
         if self.losses:
             heartbeat, expires = self._after_loss(heartbeat, expires)
         early = options.mode is PullMode.AVAILABLE
-        if options.mode is PullMode.NO_WAIT or (early and held):
+        if options.is_no_wait or (early and held):
             heartbeat = expires = 0.0  # with a time the server would wait for a first message
         if self._open_pulls:
             self._drop_served_pulls()
@@ -285,7 +285,7 @@ class PullState:
         self._last_heard, self._retry_at = now, 0.0
         if self._prefetch is not None and self._prefetch.adapts_bytes and bound > DEFAULT_MAX_MESSAGES:
             size = MAX_PULL_BYTES
-        no_wait = early or options.mode is PullMode.NO_WAIT
+        no_wait = early or options.is_no_wait
         return PullRequest(batch, expires, size, no_wait, heartbeat, options.priority)
 
     def _threshold(self) -> int:
@@ -413,6 +413,8 @@ class PullState:
 
     def _on_pull_end(self, code: int, now: float) -> Decision:
         """A pull ended normally. A bounded reading is over, unless a learned limit split it into several pulls."""
+        if self._options.stop_when_empty and not self.pending:
+            return self._finish() if code == 404 else self._retry(now)  # 408: others wait for the messages
         self._failures = 0
         if not self._is_bounded:
             return REFILL

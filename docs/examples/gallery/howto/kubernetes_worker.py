@@ -8,9 +8,8 @@ from natsproto.testing import run_server
 
 
 async def work(servers: str, probe_port: int, started: asyncio.Event) -> None:
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
-    async with natsproto.connect(servers, retry_connect_for=60, drain_timeout=20) as nc:
+    stop = natsproto.stop_event()  # set by SIGTERM or Ctrl-C
+    async with natsproto.connect(servers, retry_connect_for=60) as nc:
 
         async def probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             live = (await reader.readline()).startswith(b"GET /live")  # else /ready

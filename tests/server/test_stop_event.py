@@ -1,0 +1,81 @@
+"""Programs that end by a signal, on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+
+import pytest
+
+import natsproto
+from natsproto.errors import LocalProtocolError
+from natsproto.jetstream import JetStream
+from natsproto.testing import Server
+
+WORKER = """
+import asyncio, sys, time
+import natsproto
+
+async def handle(message):
+    print("begun", message.seq, flush=True)
+    await {work}
+    print("handled", message.seq, flush=True)
+
+async def main():
+    stop = natsproto.stop_event()
+    async with natsproto.connect(sys.argv[1]) as nc:
+        consumer = await (await nc.jetstream().stream("S")).consumer("c")
+        await consumer.consume(handle).run(until=stop)
+
+asyncio.run(main())
+"""
+
+
+async def start_worker(server: Server, jetstream: JetStream, work: str) -> asyncio.subprocess.Process:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    await stream.create_consumer("c")
+    for _ in range(20):
+        await jetstream.publish("s")
+    worker = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", WORKER.format(work=work), server.url, stdout=-1, stderr=-1
+    )
+    assert worker.stdout is not None
+    assert await worker.stdout.readline() == b"begun 1\n"
+    return worker
+
+
+async def test_ctrl_c_ends_after_running_handlers(nats_server: Server, jetstream: JetStream) -> None:
+    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(1)")
+    worker.send_signal(signal.SIGINT)
+    out, _ = await worker.communicate()
+    assert out == b"handled 1\n"  # and nothing of what waited
+    assert worker.returncode == 0
+    consumer = await (await jetstream.stream("S")).consumer("c")
+    assert len(await consumer.fetch(19, timeout=10)) == 19  # they were returned
+
+
+async def test_second_ctrl_c_ends_at_once(nats_server: Server, jetstream: JetStream) -> None:
+    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(600)")
+    worker.send_signal(signal.SIGINT)
+    await asyncio.sleep(0.05)
+    worker.send_signal(signal.SIGINT)
+    out, _ = await asyncio.wait_for(worker.communicate(), 10)
+    assert (out, worker.returncode) == (b"", -signal.SIGINT)
+
+
+async def test_stop_event_needs_the_main_thread() -> None:
+    async def in_thread() -> None:
+        natsproto.stop_event()
+
+    with pytest.raises(LocalProtocolError, match="main thread"):
+        await asyncio.to_thread(asyncio.run, in_thread())
+
+
+async def test_stop_event_restores_the_handlers() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    stop = natsproto.stop_event(signal.SIGTERM)
+    assert signal.getsignal(signal.SIGTERM) is not before
+    signal.raise_signal(signal.SIGTERM)
+    await stop.wait()
+    assert signal.getsignal(signal.SIGTERM) is before
