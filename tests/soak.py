@@ -22,9 +22,8 @@ import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected, Event
 from natsproto.errors import ConnectionLost, NatsError
-from natsproto.testing import Server, run_server
+from natsproto.testing import Direction, End, FaultProxy, Server, run_server
 from tests.faults.helpers import descriptors, resident, settled
-from tests.kit.proxy import Direction, End, FaultProxy
 
 RSS_PER_MINUTE = 0.5
 """MiB the process may grow in a minute."""
@@ -181,7 +180,7 @@ async def _trouble(server: Server, proxy: FaultProxy, chance: random.Random, cal
 
 
 async def _measure(nc: Client, proxy: FaultProxy, tally: Tally, minute: float) -> None:
-    proxy.spare()
+    proxy.heal()
     await settled(lambda: nc.is_connected and len(proxy.links) == 1, timeout=10)
     with contextlib.suppress(ConnectionLost):  # the last cut may be on its way
         await nc.flush(10)
@@ -201,7 +200,7 @@ async def soak(minutes: float, seed: int) -> Tally:
 
     async with (
         run_server() as server,
-        FaultProxy(server.host, server.port, record=False) as proxy,
+        FaultProxy(server.host, server.port) as proxy,
         natsproto.connect(server.url) as echo,
     ):
         echo.subscribe("soak.echo", cb=lambda message: message.respond(message.data, headers=message.headers))

@@ -1,6 +1,7 @@
 """A cluster of nats-servers.
 
-Owns the route ports and the check that the cluster is complete. Each node is a Server of its own.
+Owns the route ports, the proxies between the nodes and the check that the cluster is complete. Each node is a Server of
+its own.
 """
 
 from __future__ import annotations
@@ -17,8 +18,10 @@ from typing import Any
 
 from natsproto.errors import ConfigError
 from natsproto.testing._config import HOST, ClusterSettings, ServerSettings, ServerTls, StrPath
+from natsproto.testing._links import ClusterLinks
 from natsproto.testing._ports import ReservedPort
 from natsproto.testing._process import ServerFailed
+from natsproto.testing._proxy import End, FaultProxy
 from natsproto.testing._server import Server
 from natsproto.testing._steps import Scope, Steps, drive, wait_until
 
@@ -37,6 +40,7 @@ def run_cluster(
     websocket: bool = False,
     name: str = "natsproto",
     store_dir: StrPath | None = None,
+    link_faults: bool = False,
     args: Sequence[str] = (),
     binary: StrPath | None = None,
     start_timeout: float = 30.0,
@@ -47,7 +51,9 @@ def run_cluster(
     the metadata group has a leader that knows all other nodes, and every node reports that it is healthy. This takes
     half a second, sometimes two. ``name`` is the cluster's name; the nodes are called ``name-1`` and so on and keep
     their stores in directories of that name below ``store_dir``. ``config`` applies to every node; a ``cluster {}`` in
-    it would replace the routes. The other arguments, errors and guarantees are those of ``run_server``.
+    it would replace the routes. With ``link_faults`` the nodes connect through proxies, so that ``isolate``,
+    ``link`` and ``heal`` can cut, slow and heal the links between them; the proxies run on the event loop, so it needs
+    ``async with`` (ConfigError otherwise). The other arguments, errors and guarantees are those of ``run_server``.
     """
     if size < 2:
         raise ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")
@@ -64,27 +70,29 @@ def run_cluster(
         binary=binary,
         start_timeout=start_timeout,
     )
-    return Scope(lambda: Cluster(name, size, settings))
+    return Scope(lambda: Cluster(name, size, settings, link_faults=link_faults))
 
 
 class Cluster:
-    """A running cluster. Kill, freeze or restart its nodes through ``servers``."""
+    """A running cluster. Kill, freeze or restart its nodes through ``servers``, and cut links with ``isolate``."""
 
-    def __init__(self, name: str, size: int, settings: ServerSettings) -> None:
+    def __init__(self, name: str, size: int, settings: ServerSettings, *, link_faults: bool = False) -> None:
         self.name = name
         self._settings = settings
         with ExitStack() as stack:
             self._ports = tuple(stack.enter_context(ReservedPort()) for _ in range(size))
-            routes = tuple(port.number for port in self._ports)
+            self._links = ClusterLinks([port.number for port in self._ports]) if link_faults else None
+            if self._links is not None:
+                stack.callback(self._links.discard)
             servers = []
-            for index, route in enumerate(routes, 1):
-                node = f"{name}-{index}"
+            for index, port in enumerate(self._ports):
+                node = f"{name}-{index + 1}"
                 store = settings.store_dir
                 server = Server(
                     replace(
                         settings,
                         name=node,
-                        cluster=ClusterSettings(name=name, port=route, routes=routes[:index]),
+                        cluster=self._routes_of(index, port.number),
                         store_dir=os.path.join(store, node) if store is not None else None,
                     )
                 )
@@ -97,6 +105,32 @@ class Cluster:
     def urls(self) -> list[str]:
         """The URL of every node, running or not, without credentials."""
         return [server.url for server in self.servers]
+
+    def link(self, one: Server, other: Server) -> FaultProxy:
+        """Return the proxy between two nodes. ConfigError without ``link_faults=True``."""
+        return self._proxies("link").between(self._index(one), self._index(other))
+
+    def isolate(self, server: Server, *, silently: bool = False) -> None:
+        """Cut all links between this node and the others, until ``heal``. Its clients stay connected to it.
+
+        The links are reset and refuse connections. With ``silently`` they stay open and swallow what is sent, as when
+        packets are dropped. ConfigError without ``link_faults=True``.
+        """
+        for link in self._proxies("isolate").of(self._index(server)):
+            if silently:
+                link.stall()
+            else:
+                link.refuse()
+                link.cut(End.RST)
+
+    async def heal(self) -> None:
+        """End all faults of the links. The nodes connect again within a second or two; see ``ready``.
+
+        ConfigError without ``link_faults=True``.
+        """
+        for link in self._proxies("heal").every:
+            link.heal()
+            await link.allow()
 
     async def ready(self) -> None:
         """Wait until the running nodes form a complete cluster again, for example after a restart.
@@ -123,6 +157,8 @@ class Cluster:
     def start_steps(self) -> Steps:
         """Start for the first time, for a Scope. An error or an early end undoes everything."""
         try:
+            if self._links is not None:
+                yield from self._links.start_steps()
             for port in self._ports:
                 port.release()
             # One after the other, each with routes to the earlier ones and itself. When all start at once, every pair
@@ -140,8 +176,26 @@ class Cluster:
         try:
             for server in self.servers:
                 yield from server.close_steps()
+            if self._links is not None:
+                yield from self._links.close_steps()
         finally:
             self._resources.close()
+
+    def _routes_of(self, index: int, port: int) -> ClusterSettings:
+        """Return the cluster settings of a node, which dials the earlier nodes and itself."""
+        if self._links is not None:
+            return self._links.routes_of(self.name, index)
+        return ClusterSettings(name=self.name, port=port, routes=tuple(p.number for p in self._ports[: index + 1]))
+
+    def _proxies(self, operation: str) -> ClusterLinks:
+        if self._links is None:
+            raise ConfigError("link_faults", False, f"{operation}() needs run_cluster(link_faults=True)")
+        return self._links
+
+    def _index(self, server: Server) -> int:
+        if server not in self.servers:
+            raise ConfigError("server", server.name, "this is not a node of the cluster")
+        return self.servers.index(server)
 
     def _complete(self) -> Steps:
         yield from self._wait("routes of the cluster", self._routed)

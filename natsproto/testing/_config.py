@@ -36,11 +36,15 @@ class ServerTls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterSettings:
-    """Cluster settings of one node: the cluster's name, the node's route port and the route ports that it dials."""
+    """Cluster settings of one node: the cluster's name, the node's route port and the route ports that it dials.
+
+    ``advertise`` is the route port that other nodes are told; None for the node's own.
+    """
 
     name: str
     port: int
     routes: tuple[int, ...]
+    advertise: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,9 +102,10 @@ class ServerSettings:
             lines.append(f'websocket {{ listen: "{HOST}:{websocket_port}", {security} }}')
         if self.cluster is not None:
             routes = ", ".join(f'"nats-route://{HOST}:{route}"' for route in self.cluster.routes)
+            advertise = f'advertise: "{HOST}:{self.cluster.advertise}", ' if self.cluster.advertise else ""
             lines.append(
                 f'cluster {{ name: {_quoted(self.cluster.name)}, listen: "{HOST}:{self.cluster.port}", '
-                f"routes: [{routes}] }}"
+                f"{advertise}routes: [{routes}] }}"
             )
         return "\n".join([*lines, config, ""])
 

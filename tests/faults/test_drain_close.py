@@ -13,9 +13,8 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, DrainTimeout
 from natsproto.protocol.frames import Message
-from natsproto.testing import Server, run_server
+from natsproto.testing import End, FaultProxy, Server, run_server
 from tests.faults.helpers import SOON, EventRecorder, nothing_left, only_these_are_left, settled, worded
-from tests.kit.proxy import End, FaultProxy
 
 
 @pytest.fixture
@@ -251,7 +250,7 @@ async def test_drain_goes_on_over_a_cut(server: Server, peer: Client) -> None:
 @pytest.mark.parametrize("end", list(End), ids=lambda end: end.name)
 @pytest.mark.parametrize("verb", ["close", "drain"])
 async def test_close_and_drain_race_with_peer_end(server: Server, verb: str, end: End) -> None:
-    async with FaultProxy(server.host, server.port, record=False) as proxy:
+    async with FaultProxy(server.host, server.port) as proxy:
         for turns in range(12):
             async with nothing_left():
                 nc = await natsproto.connect(proxy.url, drain_timeout=5)

@@ -18,7 +18,7 @@ import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectFailed, ConnectionLost, NatsError, OutboxFull, RequestTimeout, StaleConnection
-from natsproto.testing import Server, run_server
+from natsproto.testing import Direction, End, FaultProxy, Server, run_server
 from tests.faults.helpers import (
     SOON,
     EventRecorder,
@@ -31,7 +31,6 @@ from tests.faults.helpers import (
 )
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
-from tests.kit.proxy import Direction, End, FaultProxy
 from tests.kit.scripted import Behaviour, ScriptedServer
 
 pytestmark = pytest.mark.slow
@@ -45,7 +44,7 @@ async def server() -> AsyncIterator[Server]:
 
 @asynccontextmanager
 async def proxied(server: Server, *, receive_buffer: int | None = None) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(server.host, server.port, record=False, receive_buffer=receive_buffer) as proxy:
+    async with FaultProxy(server.host, server.port, receive_buffer=receive_buffer) as proxy:
         yield proxy
 
 

@@ -21,11 +21,10 @@ from natsproto.errors import (
     PermissionDenied,
     ServerError,
 )
-from natsproto.testing import run_server
+from natsproto.testing import Direction, FaultProxy, run_server
 from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, settled, worded
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
-from tests.kit.proxy import Direction, FaultProxy
 from tests.kit.scripted import ScriptedServer
 
 REFUSALS = [

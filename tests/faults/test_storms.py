@@ -15,9 +15,8 @@ import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected
 from natsproto.errors import ConnectionLost, NatsError
-from natsproto.testing import run_server
+from natsproto.testing import Direction, End, FaultProxy, run_server
 from tests.faults.helpers import EventRecorder, nothing_left, only_these_are_left, resident
-from tests.kit.proxy import Direction, End, FaultProxy
 
 TASKS = 1000
 GROWTH = 10 * 1024 * 1024
@@ -128,7 +127,7 @@ async def test_thousand_cancellations_keep_connection(cuts: int, seed: int) -> N
     chance = random.Random(seed)
     async with (
         run_server() as server,
-        FaultProxy(server.host, server.port, record=False) as proxy,
+        FaultProxy(server.host, server.port) as proxy,
         natsproto.connect(server.url) as helper,
     ):
         helper.subscribe("echo", cb=lambda message: message.respond(message.data))
@@ -145,7 +144,7 @@ async def test_thousand_cancellations_keep_connection(cuts: int, seed: int) -> N
                     proxy.cut_at(direction, at, chance.choice(list(End)))
 
             await _storm(nc, chance, disturb, lambda: len(recorder.of(Disconnected)) >= cuts // 2)
-            proxy.spare()
+            proxy.heal()
             await _calm(nc)
             for number in range(50):
                 assert (await nc.request("echo", b"%d" % number, timeout=20)).data == b"%d" % number

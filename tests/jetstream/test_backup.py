@@ -15,7 +15,7 @@ import natsproto
 from natsproto import Client, Message, errors
 from natsproto.errors import ConfigError
 from natsproto.jetstream._backup import Progress
-from tests.kit.proxy import Direction, FaultProxy
+from natsproto.testing import Direction, FaultProxy
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -219,7 +219,7 @@ async def test_file_that_is_broken_restores_no_stream(
 
 async def test_connection_that_breaks_ends_a_backup_at_once(nats_server: Server, tmp_path: Path) -> None:
     async with (
-        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        FaultProxy(nats_server.host, nats_server.port, record=True) as proxy,
         natsproto.connect(proxy.url) as nc,
     ):
         js = nc.jetstream()
@@ -232,7 +232,7 @@ async def test_connection_that_breaks_ends_a_backup_at_once(nats_server: Server,
 
 async def test_connection_that_breaks_ends_a_restore_at_once(nats_server: Server, tmp_path: Path) -> None:
     async with (
-        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        FaultProxy(nats_server.host, nats_server.port, record=True) as proxy,
         natsproto.connect(proxy.url) as nc,
     ):
         js = nc.jetstream()

@@ -23,7 +23,7 @@ from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._direct import DirectReply, LastGet, RawMessage, direct_get, headerless_message
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
-from tests.kit.proxy import Direction, FaultProxy
+from natsproto.testing import Direction, FaultProxy
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -404,7 +404,7 @@ async def test_last_messages_of_very_many_subjects(
 async def test_batch_get_over_a_breaking_connection(nats_server: Server) -> None:
     """Cut at several places of the flow, each time the messages come gapless."""
     async with (
-        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        FaultProxy(nats_server.host, nats_server.port, record=True) as proxy,
         natsproto.connect(nats_server.url) as maker,
     ):
         await make(maker.jetstream())
@@ -426,7 +426,7 @@ async def test_lost_connection_without_direct_get(nats_server: Server, seed: int
     """The leader is asked again for the message whose answer was lost."""
     rng = random.Random(seed)
     async with (
-        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        FaultProxy(nats_server.host, nats_server.port, record=True) as proxy,
         natsproto.connect(nats_server.url) as maker,
     ):
         await make(maker.jetstream(), allow_direct=False)

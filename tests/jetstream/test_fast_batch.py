@@ -26,10 +26,9 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
-from natsproto.testing import Server, run_server
+from natsproto.testing import Direction, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.test_publish import through_a_proxy
-from tests.kit.proxy import Direction
 from tests.kit.servers import NEWEST, binary_of
 
 

@@ -30,13 +30,12 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
-from natsproto.testing import Server, run_server
+from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import known
 from tests.jetstream.script import StreamScript
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
-from tests.kit.proxy import Direction, FaultProxy
 
 
 @pytest.fixture

@@ -20,11 +20,11 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from natsproto.testing import Direction, End, FaultProxy
 from tests.kit.arguments import ACCEPTED, REFUSED
 from tests.kit.clock import Deadlock, TimeRanOut, advance, run_virtual, virtual_clock
 from tests.kit.hostile import HOSTILE, Outcome
 from tests.kit.memory import MemoryNetwork, MemoryPeer, MemoryTransport, PeerGone
-from tests.kit.proxy import Direction, End, FaultProxy
 from tests.kit.scripted import Behaviour, ScriptedServer
 
 # ---------------------------------------------------------------- clock
@@ -476,7 +476,7 @@ async def _through_proxy(proxy: FaultProxy) -> AsyncIterator[Client]:
 
 @pytest.fixture
 async def proxy() -> AsyncIterator[FaultProxy]:
-    async with _echo() as port, FaultProxy("127.0.0.1", port, rng=random.Random(1)) as proxy:
+    async with _echo() as port, FaultProxy("127.0.0.1", port, rng=random.Random(1), record=True) as proxy:
         yield proxy
 
 

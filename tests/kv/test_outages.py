@@ -13,9 +13,8 @@ from natsproto import Client
 from natsproto.errors import BucketNotFound, LockLost, NatsError, WrongRevision
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._watch import KeyWatcher
-from natsproto.testing import Server, run_cluster, run_server
+from natsproto.testing import FaultProxy, Server, run_cluster, run_server
 from tests.kit.elections import another_leader
-from tests.kit.proxy import FaultProxy
 
 LONG = 40.0
 

@@ -16,11 +16,10 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectReader
 from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._upload import Upload
-from natsproto.testing import run_cluster, run_server
+from natsproto.testing import FaultProxy, run_cluster, run_server
 from natsproto.testing._server import Server
 from tests.core.helpers import until
 from tests.kit.elections import another_leader
-from tests.kit.proxy import FaultProxy
 from tests.objectstore.helpers import CHUNK, chunks, content, names, only, settled
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])

@@ -15,9 +15,8 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto.errors import NatsError
-from natsproto.testing import Server, run_server
+from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.kit.arguments import ACCEPTED, REFUSED, Argument, Target
-from tests.kit.proxy import Direction, FaultProxy
 from tests.server.helpers import also_uvloop, client, until
 
 HARMLESS = (b"PING\r\n", b"PONG\r\n")
@@ -76,7 +75,7 @@ def judge(argument: Argument, error: BaseException) -> list[str]:
 @also_uvloop
 async def test_bad_argument_is_refused_before_writing(server: Server) -> None:
     faults: dict[str, list[str]] = {}
-    async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
+    async with FaultProxy(server.host, server.port, record=True) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, server.url)
         await nc.flush()
         seen = proxy.link.seen[Direction.TO_SERVER]
@@ -101,7 +100,7 @@ async def test_bad_argument_is_refused_before_writing(server: Server) -> None:
 @also_uvloop
 async def test_bad_option_is_refused_before_dialling(server: Server) -> None:
     faults: dict[str, list[str]] = {}
-    async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
+    async with FaultProxy(server.host, server.port, record=True) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, proxy.url)
         for argument in CONNECTS:
             try:
@@ -140,7 +139,7 @@ async def works(nc: Client) -> None:
 @also_uvloop
 async def test_bad_argument_is_refused_in_an_outage(server: Server) -> None:
     """What waits for the next connection must not hold what would break it."""
-    async with FaultProxy(server.host, server.port) as proxy, client(proxy.url) as nc:
+    async with FaultProxy(server.host, server.port, record=True) as proxy, client(proxy.url) as nc:
         target = Target(nc, natsproto.connect, server.url)
         proxy.refuse()
         proxy.cut()

@@ -10,10 +10,9 @@ import natsproto
 from natsproto._core.events import AttemptFailed, Disconnected, Reconnected
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectFailed, NotAuthorized, ServerError, TlsFailed
-from natsproto.testing import Server, ServerTls, run_server
+from natsproto.testing import Direction, FaultProxy, ProxyLink, Server, ServerTls, run_server
 from tests.kit.identity import Key, Operator
 from tests.kit.pki import Authority
-from tests.kit.proxy import Direction, FaultProxy, Link
 from tests.kit.watch import Watch
 from tests.server.helpers import also_uvloop, client
 
@@ -32,10 +31,10 @@ def tls(authority: Authority, *, first: bool | str = False) -> ServerTls:
 
 
 def proxy_to(server: Server) -> FaultProxy:
-    return FaultProxy("127.0.0.1", server.port)
+    return FaultProxy("127.0.0.1", server.port, record=True)
 
 
-def said(link: Link) -> bytes:
+def said(link: ProxyLink) -> bytes:
     """What the client said on one connection."""
     return bytes(link.seen[Direction.TO_SERVER])
 

@@ -24,9 +24,8 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.protocol.frames import Message
-from natsproto.testing import Server, run_server
+from natsproto.testing import FaultProxy, Server, run_server
 from tests.faults.helpers import EventRecorder, free_port
-from tests.kit.proxy import FaultProxy
 from tests.server.helpers import both_loops, client, until
 
 

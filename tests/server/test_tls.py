@@ -43,9 +43,8 @@ from natsproto.errors import (
     RequestTimeout,
     TlsFailed,
 )
-from natsproto.testing import Server, ServerTls, run_cluster, run_server
+from natsproto.testing import Direction, FaultProxy, Server, ServerTls, run_cluster, run_server
 from tests.kit.pki import Authority, Certificate
-from tests.kit.proxy import Direction, FaultProxy
 from tests.kit.scripted import INFO, Behaviour, ScriptedServer, info_line
 from tests.kit.watch import Watch
 

@@ -25,10 +25,9 @@ from natsproto.errors import (
     RequestTimeout,
     TlsFailed,
 )
-from natsproto.testing import Server, ServerTls, run_cluster, run_server
+from natsproto.testing import Direction, FaultProxy, Server, ServerTls, run_cluster, run_server
 from natsproto.testing._ports import ReservedPort
 from tests.kit.pki import Authority
-from tests.kit.proxy import Direction, FaultProxy
 from tests.kit.watch import Watch
 from tests.kit.websocket import WebSocketServer
 
@@ -153,7 +152,7 @@ def test_big_messages_pass_both_ways(run: Run, ca: Authority, tls: ServerTls, po
 async def test_compression_saves_bytes_both_ways(port: int) -> None:
     async with (
         run_server(config=compressing(port)),
-        FaultProxy("127.0.0.1", port) as proxy,
+        FaultProxy("127.0.0.1", port, record=True) as proxy,
         natsproto.connect(f"ws://127.0.0.1:{proxy.port}", websocket_compression=True) as nc,
     ):
         assert await round_trip(nc, b"tulips and roses " * 5_000)
@@ -167,7 +166,7 @@ async def test_compression_saves_bytes_both_ways(port: int) -> None:
 async def test_compression_is_not_offered_unless_asked_for(port: int) -> None:
     async with (
         run_server(config=compressing(port)),
-        FaultProxy("127.0.0.1", port) as proxy,
+        FaultProxy("127.0.0.1", port, record=True) as proxy,
         natsproto.connect(f"ws://127.0.0.1:{proxy.port}") as nc,
     ):
         assert await round_trip(nc, b"hello" * 100)
@@ -205,7 +204,7 @@ def request_of(proxy: FaultProxy) -> tuple[str, dict[str, str]]:
 
 
 async def proxied(server: Server) -> FaultProxy:
-    return FaultProxy("127.0.0.1", int(server.websocket_url.rpartition(":")[2]))
+    return FaultProxy("127.0.0.1", int(server.websocket_url.rpartition(":")[2]), record=True)
 
 
 async def test_custom_headers_are_sent() -> None:

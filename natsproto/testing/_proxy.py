@@ -1,11 +1,8 @@
-"""A loopback proxy that breaks what passes through it, at a chosen byte.
+"""A proxy on the loopback interface that breaks what passes through it, at a chosen byte.
 
-Owns the bytes between a client and any TCP server, and every fault a network can have: an end (FIN) or a
-reset (RST), at once or at byte N; a half-open link that forwards nothing and tells nobody; delay; one-byte
-pieces; a flipped byte; inserted bytes; a refused connection. Knows nothing of the protocol it carries.
-
-Randomness is passed in, so that a run can be repeated. Byte counts are per link and direction, from 0, and
-count what the source said (inserted bytes don't count).
+Owns the bytes between a client and any TCP server, and the faults of a network. It knows nothing of the protocol that
+it carries. Randomness is passed in, so that a run can be repeated. Byte counts are per connection and direction, start
+at 0, and count what the source sent; inserted bytes do not count.
 """
 
 from __future__ import annotations
@@ -13,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import enum
+import math
 import random
 import socket
 import struct
@@ -21,9 +19,12 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-__all__ = ["Direction", "End", "FaultProxy", "Link"]
+from natsproto.errors import ConfigError
+from natsproto.testing._config import HOST
 
-PIECE = 64 * 1024
+_MAX_CHUNK_BYTES = 64 * 1024
+_CHUNKS_PER_SECOND = 20
+"""The number of parts in which a second's bytes are forwarded when the bandwidth is limited."""
 
 
 class Direction(enum.Enum):
@@ -51,11 +52,11 @@ class _Fault:
     insert: bytes = b""
 
 
-class Link:
-    """One client connection through the proxy.
+class ProxyLink:
+    """A connection through a FaultProxy.
 
-    ``seen`` holds what each source said, ``passed`` how many of those bytes were forwarded; ``over`` is set when
-    both sockets are closed.
+    ``seen`` holds what each source sent, if the proxy has ``record=True``; ``passed`` is how many bytes were forwarded;
+    ``over`` is set when both sockets are closed.
     """
 
     def __init__(
@@ -65,15 +66,15 @@ class Link:
         server: tuple[asyncio.StreamReader, asyncio.StreamWriter],
     ) -> None:
         self.proxy = proxy
-        self.seen = {direction: bytearray() for direction in Direction}
-        self.passed = dict.fromkeys(Direction, 0)
-        self.over = asyncio.Event()
+        self.seen: dict[Direction, bytearray] = {direction: bytearray() for direction in Direction}
+        self.passed: dict[Direction, int] = dict.fromkeys(Direction, 0)
+        self.over: asyncio.Event = asyncio.Event()
         self._from = {Direction.TO_SERVER: client[0], Direction.TO_CLIENT: server[0]}
         self._to = {Direction.TO_SERVER: server[1], Direction.TO_CLIENT: client[1]}
         self._finned = False
 
     async def run(self) -> None:
-        """Carry both directions until both have ended."""
+        """Forward both directions until both have ended."""
         pumps = [asyncio.create_task(self._pump(direction)) for direction in Direction]
         try:
             await asyncio.gather(*pumps)
@@ -87,7 +88,7 @@ class Link:
             self.over.set()
 
     def cut(self, end: End = End.FIN) -> None:
-        """End both sides now. After a FIN what they still say is read and thrown away until they end too."""
+        """End both sides now. After a FIN, what they still send is read and dropped until they end too."""
         for writer in self._to.values():
             if end is End.RST and not writer.is_closing():
                 sock: socket.socket = writer.get_extra_info("socket")
@@ -105,7 +106,7 @@ class Link:
             writer.transport.abort()
 
     def inject(self, direction: Direction, data: bytes) -> None:
-        """Say ``data`` to the receiver of that direction now, between two pieces."""
+        """Send ``data`` to the receiver of that direction now, between two chunks."""
         self._to[direction].write(data)
 
     async def _pump(self, direction: Direction) -> None:
@@ -113,19 +114,19 @@ class Link:
         try:
             while True:
                 await self.proxy._open[direction].wait()
-                piece = await source.read(PIECE)
+                chunk = await source.read(_MAX_CHUNK_BYTES)
                 await self._hold()
                 await self.proxy._open[direction].wait()
-                if not piece:
+                if not chunk:
                     break
                 if self.proxy.record:
-                    seen += piece
+                    seen += chunk
                 if not self._finned:
-                    await self._forward(direction, piece)
+                    await self._forward(direction, chunk)
             if not self._finned and not sink.is_closing():
                 sink.write_eof()
         except OSError:
-            # One side is gone (ENOTCONN is no ConnectionError); the other learns it in the same way.
+            # One side has gone (ENOTCONN is no ConnectionError); the other one notices it in the same way.
             self.cut(End.RST)
 
     async def _hold(self) -> None:
@@ -133,12 +134,12 @@ class Link:
         if delay:
             await asyncio.sleep(delay)
 
-    async def _forward(self, direction: Direction, piece: bytes) -> None:
-        while piece and not self._finned:
-            fault = self.proxy._next_fault(direction, self.passed[direction], len(piece))
-            clean = len(piece) if fault is None else fault.at - self.passed[direction]
-            await self._write(direction, piece[:clean])
-            piece = piece[clean:]
+    async def _forward(self, direction: Direction, chunk: bytes) -> None:
+        while chunk and not self._finned:
+            fault = self.proxy._next_fault(direction, self.passed[direction], len(chunk))
+            clean = len(chunk) if fault is None else fault.at - self.passed[direction]
+            await self._write(direction, chunk[:clean])
+            chunk = chunk[clean:]
             if fault is None:
                 continue
             if fault.end is not None:
@@ -147,28 +148,35 @@ class Link:
             if fault.insert:
                 self._to[direction].write(fault.insert)
             if fault.flip:
-                self._to[direction].write(bytes([piece[0] ^ fault.flip]))
+                self._to[direction].write(bytes([chunk[0] ^ fault.flip]))
                 self.passed[direction] += 1
-                piece = piece[1:]
+                chunk = chunk[1:]
 
     async def _write(self, direction: Direction, data: bytes) -> None:
-        sink = self._to[direction]
-        size = self.proxy._chop or len(data) or 1
-        for at in range(0, len(data), size):
-            sink.write(data[at : at + size])
-            self.passed[direction] += len(data[at : at + size])
+        sink, at = self._to[direction], 0
+        while at < len(data):
+            rate = self.proxy._bandwidth
+            size = self.proxy._chop or (len(data) if rate is None else math.ceil(rate / _CHUNKS_PER_SECOND))
+            part, at = data[at : at + size], at + size
+            sink.write(part)
+            self.passed[direction] += len(part)
             await sink.drain()
-            if self.proxy._chop:
-                # A turn of the loop between two pieces, and TCP_NODELAY: they arrive as separate segments.
+            if rate is not None:
+                await asyncio.sleep(len(part) / rate)
+            elif self.proxy._chop:
+                # A turn of the loop between two chunks, and TCP_NODELAY: they arrive as separate segments.
                 await asyncio.sleep(0)
 
 
 class FaultProxy:
-    """The proxy. ``async with FaultProxy(host, port) as proxy``, then connect to ``proxy.host, proxy.port``.
+    """A TCP proxy on 127.0.0.1 with the faults of a network.
 
-    ``accepted`` counts connections ever taken, ``links`` holds the living ones, ``history`` all. ``rng`` decides
-    the jitter of delays. ``receive_buffer`` limits the kernel's buffer on the client's side, in bytes, so that a
-    stall is felt by the client's own write buffer soon.
+    ``async with FaultProxy(server.host, server.port) as proxy``, then connect to ``proxy.url``. Every fault acts on all
+    connections and ends with ``heal()``. ``links`` are the open connections, ``history`` all of them, ``accepted`` is
+    their number. ``port`` is the port to listen on (default: a free one). ``rng`` draws the jitter of delays (default:
+    ``random.Random(0)``). ``receive_buffer`` limits the kernel's buffer on the client's side, in bytes, so that a
+    client soon notices that nothing is read. ``record`` keeps all bytes in ``ProxyLink.seen``. Use it on one event loop
+    only.
     """
 
     def __init__(
@@ -177,21 +185,25 @@ class FaultProxy:
         target_port: int,
         *,
         rng: random.Random | None = None,
+        port: int = 0,
         receive_buffer: int | None = None,
-        record: bool = True,
+        record: bool = False,
     ) -> None:
-        self.target = (target_host, target_port)
-        self.rng = rng or random.Random(0)
+        self.target: tuple[str, int] = (target_host, target_port)
+        self.rng: random.Random = rng or random.Random(0)  # noqa: S311  # no secret
         self.record = record
-        self.host, self.port = "127.0.0.1", 0
-        self.accepted = 0
-        self.links: list[Link] = []
-        self.history: list[Link] = []
+        self.host: str = HOST
+        self.port: int = port
+        self.accepted: int = 0
+        self.links: list[ProxyLink] = []
+        self.history: list[ProxyLink] = []
         self._receive_buffer = receive_buffer
         self._faults: list[_Fault] = []
         self._open = {direction: asyncio.Event() for direction in Direction}
         self._delay = self._jitter = 0.0
         self._chop: int | None = None
+        self._bandwidth: float | None = None
+        self._cuts = 0
         self._news = asyncio.Event()
         self._listener: asyncio.Server | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -200,16 +212,15 @@ class FaultProxy:
 
     @property
     def url(self) -> str:
-        """Where it listens, as a NATS client wants it."""
+        """The URL for NATS clients, ``nats://127.0.0.1:port``. It stays the same."""
         return f"nats://{self.host}:{self.port}"
 
     @property
-    def link(self) -> Link:
-        """The newest link."""
-        assert self.history, "nobody has connected yet"
+    def link(self) -> ProxyLink:
+        """The newest connection. LookupError before the first."""
+        if not self.history:
+            raise LookupError("no client has connected to the proxy yet")
         return self.history[-1]
-
-    # ------------------------------------------------------------ life
 
     async def __aenter__(self) -> Self:
         await self.allow()
@@ -218,6 +229,10 @@ class FaultProxy:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self.aclose()
+
+    async def aclose(self) -> None:
+        """Close the proxy and all its connections. Leaving the ``async with`` block does this."""
         listener = self._listener
         self._over = True
         self.refuse()
@@ -229,24 +244,24 @@ class FaultProxy:
             await listener.wait_closed()
 
     def refuse(self) -> None:
-        """Stop listening: new connections are refused by the kernel. Links that exist stay."""
+        """Stop listening, so that new connections are refused, until ``allow``. Existing ones stay; see ``cut``."""
         if self._listener is not None:
             self._listener.close()
             self._listener = None
 
     async def allow(self) -> None:
-        """Listen (again), on the same port."""
+        """Listen again on the same port."""
         if self._listener is None:
             sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             if self._receive_buffer is not None:
                 sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._receive_buffer)
             sock.bind((self.host, self.port))
-            self._listener = await asyncio.start_server(self._accept, sock=sock, limit=PIECE)
+            self._listener = await asyncio.start_server(self._accept, sock=sock, limit=_MAX_CHUNK_BYTES)
             self.port = sock.getsockname()[1]
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._over:  # it came in the moment of the end
+        if self._over:  # it came while the proxy was closed
             writer.transport.abort()
             return
         self.accepted += 1
@@ -256,14 +271,19 @@ class FaultProxy:
         task.add_done_callback(lambda _: writer.transport.abort())  # it may be cancelled before it has begun
 
     async def _carry(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        cuts = self._cuts
         try:
-            server = await asyncio.open_connection(*self.target, limit=PIECE)
+            server = await asyncio.open_connection(*self.target, limit=_MAX_CHUNK_BYTES)
         except BaseException as exc:
             writer.transport.abort()
             if isinstance(exc, OSError):
-                return  # the target refuses: so do we, as far as a proxy can
+                return  # the target refuses: so does the proxy, as far as it can
             raise
-        link = Link(self, (reader, writer), server)
+        if self._cuts != cuts:  # cut() came while the connection was made
+            writer.transport.abort()
+            server[1].transport.abort()
+            return
+        link = ProxyLink(self, (reader, writer), server)
         self.links.append(link)
         self.history.append(link)
         self._news.set()
@@ -283,60 +303,67 @@ class FaultProxy:
         return not self._tasks
 
     async def wait(self, enough: Callable[[], bool]) -> None:
-        """Wait until ``enough()`` is true; asked again whenever a link comes or goes."""
+        """Wait until ``enough()`` is true. It is called whenever a connection begins or ends."""
         while not enough():
             self._news.clear()
             await self._news.wait()
 
-    # ------------------------------------------------------------ faults
-
     def cut(self, end: End = End.FIN) -> None:
-        """End every living link now."""
+        """End every connection now, those too that are being made. New ones are accepted; see ``refuse``."""
+        self._cuts += 1
         for link in list(self.links):
             link.cut(end)
 
     def cut_at(self, direction: Direction, at: int, end: End = End.FIN) -> None:
-        """End the next link that comes so far, right after exactly ``at`` bytes went that way. Once.
+        """End the next connection that forwards byte ``at``, after exactly ``at`` bytes of that direction. Once.
 
-        0 ends it when the first byte comes by, and lets none pass.
+        With 0, the first byte ends it and is not forwarded.
         """
         self._faults.append(_Fault(direction, at, end=end))
 
     def corrupt_at(self, direction: Direction, at: int, flip: int = 0xFF) -> None:
-        """Flip these bits of byte ``at`` on the next link that comes to it. Once."""
+        """Flip these bits of byte ``at``, on the next connection that forwards it. Once."""
         self._faults.append(_Fault(direction, at, flip=flip))
 
     def inject_at(self, direction: Direction, at: int, data: bytes) -> None:
-        """Insert ``data`` before byte ``at`` on the next link that comes to it. Once."""
+        """Insert ``data`` before byte ``at``, on the next connection that forwards it. Once."""
         self._faults.append(_Fault(direction, at, insert=data))
 
     def inject(self, direction: Direction, data: bytes) -> None:
-        """Say ``data`` now on the newest link."""
+        """Send ``data`` now, on the newest connection."""
         self.link.inject(direction, data)
 
-    def spare(self) -> None:
-        """Forget the cuts, flips and insertions that have not come yet."""
-        self._faults.clear()
-
     def stall(self, *directions: Direction) -> None:
-        """Forward nothing that way (both, unless named), and don't tell: ends are not passed on either.
+        """Forward nothing in these directions (default: both), as on a half-open connection.
 
-        New connections are taken and get nothing: a black hole.
+        Ends of connections are not forwarded either, and new connections are accepted and get nothing.
         """
         for direction in directions or Direction:
             self._open[direction].clear()
 
     def heal(self) -> None:
-        """Undo stall(): what was held back is forwarded."""
+        """End all faults but ``refuse``, and forget those that wait for a byte. Delayed bytes are forwarded."""
+        self._faults.clear()
+        self._delay = self._jitter = 0.0
+        self._chop = self._bandwidth = None
         for gate in self._open.values():
             gate.set()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Hold every piece back for ``seconds`` and up to ``jitter`` more; 0 ends it."""
+        """Hold every chunk (up to 64 KiB) back for ``seconds`` and up to ``jitter`` seconds more; 0 ends it."""
         self._delay, self._jitter = seconds, jitter
 
+    def bandwidth(self, bytes_per_second: float | None) -> None:
+        """Limit the bytes per second of each connection and direction; None ends it.
+
+        ConfigError unless it is above 0.
+        """
+        if bytes_per_second is not None and not bytes_per_second > 0:
+            raise ConfigError("bytes_per_second", bytes_per_second, "give a number above 0, or stall()")
+        self._bandwidth = bytes_per_second
+
     def chop(self, size: int | None = 1) -> None:
-        """Forward in pieces of ``size`` bytes; None ends it."""
+        """Forward in chunks of ``size`` bytes (default 1); None ends it."""
         self._chop = size
 
     def _next_fault(self, direction: Direction, offset: int, size: int) -> _Fault | None:
