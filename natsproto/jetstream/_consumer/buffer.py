@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto.errors import NatsError
-from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, MAX_UNCOUNTED, DeliveryQueue, Verdict
+from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, MAX_UNCOUNTED, NEVER, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._message import ACKED, JsMessage, consumer_seq
 
@@ -54,18 +54,17 @@ class Buffer:
         self.deliveries: Deliveries | None = deliveries
         self.queue: DeliveryQueue[JsMessage] = DeliveryQueue()
         self._queues: list[DeliveryQueue[JsMessage]] = [self.queue]
-        self.in_hand: dict[int, JsMessage | list[JsMessage] | None] = {}
-        """The messages that each reader handles now."""
+        self._in_hand: dict[int, list[JsMessage | None]] = {}
         self.remember: Callable[[bytes | str | None], None] = deque[Any](maxlen=0).append
         """Called with the ack subject of a message that was acknowledged after it was handled."""
         if deliveries is not None:
             self._queues = deliveries.state.queues
             self.queue = self._queues[0]
-            self.in_hand = deliveries.redeliveries.in_hand
+            self._in_hand = deliveries.redeliveries.in_hand
             self.remember = deliveries.redeliveries.acknowledged.recent.append
             self.count_interval = 1
-        self.is_measured: bool = deliveries is not None
-        """True if each call of a handler is measured; otherwise every 16th is, and those that are not fast."""
+        self.sample_above: float = NEVER if deliveries is None else 0.0
+        """Seconds: each call of a handler that takes longer is measured, and every 16th of the others."""
         self.ready: deque[JsMessage] = self.queue.messages
         """Received messages that are not read yet."""
         self.received: int = 0
@@ -195,18 +194,22 @@ class Buffer:
     def add_reader(self) -> int:
         """Another loop reads; returns its key among the messages in hand."""
         key = next(self._keys)
-        self.in_hand[key] = None
+        self.hand_of(key)
         self._on_readers()
         return key
 
+    def hand_of(self, key: int) -> list[JsMessage | None]:
+        """The messages that a reader handles now; it changes the list, whose first element may be None."""
+        return self._in_hand.setdefault(key, [None])
+
     def remove_reader(self, key: int) -> None:
         """A loop has ended."""
-        del self.in_hand[key]
+        del self._in_hand[key]
         self._on_readers()
 
     def _on_readers(self) -> None:
         if self.deliveries is not None:
-            self.deliveries.state.on_workers(max(len(self.in_hand), 1))
+            self.deliveries.state.on_workers(max(len(self._in_hand), 1))
 
     def withhold(self, message: JsMessage) -> asyncio.Future[None] | None:
         """Return None if a message that was taken may be handed over; else a future to await before the next is taken.
@@ -215,7 +218,7 @@ class Buffer:
         """
         if self.deliveries is None:
             return None
-        is_behind = None if len(self.in_hand) > 1 else is_any
+        is_behind = None if len(self._in_hand) > 1 else is_any
         verdict = self.deliveries.check(self.queue, message, monotonic(), is_behind, may_wait=not self.is_finished)
         if verdict is Verdict.HAND_OVER:
             return None
@@ -231,7 +234,11 @@ class Buffer:
         if self.deliveries is not None:
             most = min(most, self.deliveries.state.bound)
         now = monotonic()
-        batch: list[JsMessage] = []
+        if len(ready) <= most and now < queue.check_at:  # as nearly always
+            batch = list(ready)
+            ready.clear()
+            return batch
+        batch = []
         while ready and len(batch) < most:
             message = ready.popleft()
             if now < queue.check_at or (waiter := self.withhold(message)) is None:
@@ -242,10 +249,10 @@ class Buffer:
 
     def on_batch_handled(self, messages: list[JsMessage], seconds: float) -> None:
         """The reader is done with these messages, after so long."""
-        for message in messages:
-            if message._note is ACKED:
-                self.remember(message._reply)
-        self.on_handled(seconds / len(messages))
+        if self.deliveries is not None:
+            acked = [message._reply for message in messages if message._note is ACKED]
+            self.deliveries.redeliveries.acknowledged.recent.extend(acked)
+            self.on_handled(seconds / len(messages))
 
     def on_handled(self, seconds: float) -> None:
         """A call of the handler took so long."""
@@ -255,7 +262,7 @@ class Buffer:
             if seconds > state.free_seconds:
                 self.deliveries.on_slow_call(seconds)
             self.count_interval = state.count_interval
-            self.is_measured = state.handle_time > FAST_CALL_S
+            self.sample_above = 0.0 if state.handle_time > FAST_CALL_S else FAST_CALL_S
 
     def on_consumed(self, count: int, size: int) -> None:
         """Count messages, and their bytes, that the reader has consumed."""

@@ -26,6 +26,8 @@ from natsproto.jetstream._message import JsMessage, extend_all, nak_all
 KEEP_PIN: Final = '"batch":1,"no_wait":true,"max_bytes":1'
 """The beginning of a pull that keeps the pin of a client; no message is small enough for it."""
 PIN_PULLS_PER_TIMEOUT: Final = 3
+DEFAULT_PRIORITY_TIMEOUT_S: Final = 120.0
+"""The ``priority_timeout`` of a consumer without one."""
 
 
 class DeliveriesExpired(Event):
@@ -97,7 +99,7 @@ class Deliveries:
         self._in_hand: list[tuple[JsMessage, float]] = []  # with the times at which a tick first saw them
         self._is_exceeded_reported = False
         self._stale_before = self._stale_reported = 0  # at the last tick, and in events
-        self._pin_kept_at = 0.0
+        self._pin_due = 0.0  # when to keep the pin
 
     # ---------------------------------------------------------------- the source's side
 
@@ -208,7 +210,7 @@ class Deliveries:
         self._set_timer()
 
     def _is_busy(self) -> bool:
-        return any(self.redeliveries.in_hand.values()) or any(queue.messages for queue in self.state.queues)
+        return any(map(any, self.redeliveries.in_hand.values())) or any(queue.messages for queue in self.state.queues)
 
     def _remove_unread(self, messages: list[JsMessage]) -> None:
         if messages:
@@ -224,9 +226,16 @@ class Deliveries:
             return
         longest = now - min(since for _, since in self._in_hand)
         if longest <= self.state.terms.shortest or self.keeps_alive:
-            self._source.keep_pin()
+            self._keep_pin(now)
         else:
             self._report_exceeded(longest)
+
+    def _keep_pin(self, now: float) -> None:
+        """Keep the pin of a pinned client while its handlers are busy: without a pull the server gives it to others."""
+        config = self._inbox.config
+        if config is not None and config.priority_groups and now >= self._pin_due:
+            self._pin_due = now + (config.priority_timeout or DEFAULT_PRIORITY_TIMEOUT_S) / PIN_PULLS_PER_TIMEOUT
+            self._source.keep_pin()
 
     # ---------------------------------------------------------------- events
 

@@ -22,7 +22,7 @@ from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK
+from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._message import ACKED, JsMessage
 
@@ -100,7 +100,8 @@ class Messages(AsyncForHint):
         self.what = what  # in errors
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
-        self._released = self._released_bytes = 0  # not counted yet
+        self.released = self.released_bytes = 0
+        """Consumed messages, and their bytes, that are not counted yet."""
         self._lent: tuple[JsMessage, float] | None = None  # by next(), and since when
         self._started = False
 
@@ -129,10 +130,11 @@ class Messages(AsyncForHint):
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
         buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
-        ready, in_hand, time_slice = queue.messages, buffer.in_hand, self._source.connection._time_slice
-        count = size = calls = 0
-        task, slot = self._reader_tasks.enter(), buffer.add_reader()
-        now = monotonic()
+        ready, time_slice = queue.messages, self._source.connection._time_slice
+        remember = buffer.remember
+        count = size = 0
+        task, reader = self._reader_tasks.enter(), buffer.add_reader()
+        held, now = buffer.hand_of(reader), monotonic()
         try:
             while True:
                 while ready:
@@ -149,18 +151,17 @@ class Messages(AsyncForHint):
                     count += 1
                     if sized:
                         size += message.counted_size
-                    in_hand[slot] = message
+                    held[0] = message
                     yield message
                     began, now = now, monotonic()
-                    calls += 1
                     if message._note is ACKED:
-                        buffer.remember(message._reply)
-                    if buffer.is_measured or now - began > FAST_CALL_S or not calls & SAMPLE_MASK:
+                        remember(message._reply)
+                    if now - began > buffer.sample_above or not count & SAMPLE_MASK:
                         buffer.on_handled(now - began)
                     if count >= buffer.count_interval:
                         self._add_consumed(count, size)
                         count = size = 0
-                in_hand[slot] = None
+                held[0] = None
                 if count:
                     self._add_consumed(count, size)
                     count = size = 0
@@ -171,7 +172,7 @@ class Messages(AsyncForHint):
                     now = monotonic()
         finally:
             self._reader_tasks.leave(task)
-            buffer.remove_reader(slot)
+            buffer.remove_reader(reader)
             if count:
                 self._add_consumed(count, size)
 
@@ -182,7 +183,7 @@ class Messages(AsyncForHint):
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
         buffer, time_slice = self.buffer, self._source.connection._time_slice
-        task, slot = self._reader_tasks.enter(), buffer.add_reader()
+        task, reader = self._reader_tasks.enter(), buffer.add_reader()
         try:
             while True:
                 if buffer.ready and time_slice.is_over(monotonic()):
@@ -194,17 +195,17 @@ class Messages(AsyncForHint):
                     await buffer.next_change()
                     continue
                 size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
-                buffer.in_hand[slot] = batch
+                buffer.hand_of(reader)[:] = batch
                 began = monotonic()
                 try:
                     yield batch
                 finally:
-                    buffer.in_hand[slot] = None
+                    buffer.hand_of(reader).clear()
                     buffer.on_batch_handled(batch, monotonic() - began)
                     self._add_consumed(len(batch), size)
         finally:
             self._reader_tasks.leave(task)
-            buffer.remove_reader(slot)
+            buffer.remove_reader(reader)
 
     async def next(self, timeout: Duration | None = None) -> JsMessage:
         """Return the next message; wait at most ``timeout`` seconds (None: for ever).
@@ -229,7 +230,7 @@ class Messages(AsyncForHint):
             self.release(message)
         else:
             self._lent = message, now
-            buffer.in_hand[LENT] = message
+            buffer.hand_of(LENT)[:] = [message]
         if instrumentation is not None:
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
@@ -256,7 +257,7 @@ class Messages(AsyncForHint):
         """Count the message that ``next`` has returned before: its reader is done with it."""
         if self._lent is not None:
             (message, since), self._lent = self._lent, None
-            self.buffer.in_hand[LENT] = None
+            self.buffer.hand_of(LENT).clear()
             self.buffer.on_batch_handled([message], monotonic() - since)
             self.release(message)
 
@@ -325,12 +326,12 @@ class Messages(AsyncForHint):
     def release(self, message: JsMessage) -> None:
         """Count a message as consumed, so that another one may be pulled."""
         buffer = self.buffer
-        self._released += 1
+        self.released += 1
         if buffer.counts_bytes:
-            self._released_bytes += message.counted_size
-        if self._released >= buffer.count_interval or not buffer.ready:
-            count, size = self._released, self._released_bytes
-            self._released = self._released_bytes = 0
+            self.released_bytes += message.counted_size
+        if self.released >= buffer.count_interval or not buffer.ready:
+            count, size = self.released, self.released_bytes
+            self.released = self.released_bytes = 0
             self._add_consumed(count, size)
 
     def take_all(self) -> list[JsMessage]:

@@ -58,7 +58,7 @@ class Redeliveries:
         """The terms in the last known configuration."""
         self.acknowledged: Acknowledged = Acknowledged(self.terms.max_ack_pending or MAX_REMEMBERED)
         """Messages whose acknowledgements may be lost."""
-        self.in_hand: dict[int, JsMessage | list[JsMessage] | None] = {}
+        self.in_hand: dict[int, list[JsMessage | None]] = {}
         """The messages that each reader handles now."""
         self._inbox, self._receiver = inbox, receiver
         self._created: Timestamp | None = None if info is None else info.created
@@ -111,8 +111,8 @@ class Redeliveries:
 
     def held(self) -> list[JsMessage]:
         """The messages that are handled now and not acknowledged yet."""
-        taken = [one if isinstance(one, list) else [one] for one in self.in_hand.values() if one is not None]
-        return [message for one in taken for message in one if not message.is_acked]
+        hands = list(self.in_hand.values())
+        return [message for hand in hands for message in hand if message is not None and not message.is_acked]
 
     def look_up(self) -> None:
         """Look up the consumer in the background, unless that is going on."""
