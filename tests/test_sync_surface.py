@@ -104,6 +104,8 @@ PARTS = {
     "KeyWatcher.take_all": INSIDE,
     "Messages.batches": BATCHED,
     "Messages.fail": INSIDE,
+    "Messages.lend": INSIDE,
+    "Messages.on_handled": INSIDE,
     "Messages.put_back": INSIDE,
     "Messages.release": INSIDE,
     "Messages.start": INSIDE,

@@ -5,10 +5,13 @@ Owns the messages that were fetched from the event loop and not read yet. Everyt
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
+from threading import get_ident
+from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
 
 from natsproto._nats_py_names import explain_missing
@@ -16,9 +19,11 @@ from natsproto.errors import NatsError
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import handle, messages, ordered, push
+from natsproto.jetstream._consumer.delivery_state import Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import Metadata
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
 
@@ -87,6 +92,13 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
     drain: Final = blocking(messages.Messages.drain)
 
+    def __init__(self, portal: Portal, inner: messages.Messages) -> None:
+        super().__init__(portal, inner)
+        self._lent = inner.buffer.lend_queue()
+        self._buffer = self._lent.messages
+        self._taken_at: dict[int, float] = {}  # by threads that handle a message
+        self._times: deque[float] = deque()  # seconds of the calls that have ended
+
     @property
     def pending(self) -> int:
         """The number of messages received and not read yet."""
@@ -124,6 +136,40 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
             if enter_here:
                 self._portal.run_detached(self._stop, wait=True)
 
+    def _next(self, timeout: float | timedelta | None) -> message.JsMessage:
+        thread = get_ident()
+        hand = self._inner.buffer.hand_of(thread)
+        if (since := self._taken_at.pop(thread, None)) is not None:
+            hand.clear()
+            self._times.append(monotonic() - since)
+        while True:
+            item = super()._next(timeout)
+            now = monotonic()
+            if now < self._lent.check_at or self._portal.run(self._is_ours, item):
+                hand[:] = [item]
+                self._taken_at[thread] = now
+                return item
+
+    def _is_ours(self, item: message.JsMessage) -> bool:
+        deliveries = self._inner.buffer.deliveries
+        if deliveries is None:
+            return True
+        return deliveries.check(self._lent, item, monotonic(), None, may_wait=False) is Verdict.HAND_OVER
+
+    async def _fetch(self, timeout: float | None) -> None:
+        deliveries = self._inner.buffer.deliveries
+        if deliveries is None:  # nothing is delivered again
+            await super()._fetch(timeout)
+        elif not self._buffer:
+            self._waiting += 1
+            deliveries.state.on_workers(self._waiting + len(self._taken_at))
+            times = [self._times.popleft() for _ in range(len(self._times))]
+            try:
+                self._inner.on_handled(times)
+                await self._inner.lend(self._lent, timeout, max(1, deliveries.state.bound // 2))
+            finally:
+                self._waiting -= 1
+
     async def _next_item(self, timeout: float | None) -> message.JsMessage:
         return await self._inner.next(timeout)
 
@@ -131,9 +177,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         return self._inner.take_all()
 
     async def _stop(self) -> None:
-        unread = list(self._buffer)
-        self._buffer.clear()
-        self._inner.put_back(unread)
+        self._lent.is_lent = False
         await self._inner.stop()
 
 

@@ -182,6 +182,13 @@ class Buffer:
         self._queues += [DeliveryQueue() for _ in range(count)]
         return self._queues[1:]
 
+    def lend_queue(self) -> DeliveryQueue[JsMessage]:
+        """Add a queue that other threads take from."""
+        queue: DeliveryQueue[JsMessage] = DeliveryQueue()
+        queue.is_lent = True
+        self._queues.append(queue)
+        return queue
+
     def move(self, target: Callable[[JsMessage], int]) -> None:
         """Move all messages to the added queues; ``target`` returns the index of one."""
         indexes: deque[int] = deque(map(target, self.ready))  # it may raise

@@ -111,9 +111,11 @@ class DeliveryQueue(Generic[M]):
     Readers take from the left of ``messages`` without a call; what they have taken follows from its length.
     """
 
-    __slots__ = ("_entries", "_total", "check_at", "messages")
+    __slots__ = ("_entries", "_total", "check_at", "is_lent", "messages")
 
     def __init__(self) -> None:
+        self.is_lent = False
+        """True while other threads take from it, so that nothing may be removed."""
         self.messages: deque[M] = deque()
         self.check_at: float = NEVER
         """Until this time the next message may be handed over as it is."""
@@ -154,6 +156,8 @@ class DeliveryQueue(Generic[M]):
 
     def remove(self, is_wanted: Callable[[M, Chunk], bool]) -> list[tuple[M, Chunk]]:
         """Remove the messages for which the function is true; return them with their chunks."""
+        if self.is_lent:
+            return []
         removed: list[tuple[M, Chunk]] = []
         kept: list[tuple[M, Chunk]] = []
         for message, chunk in self.pairs():
@@ -322,6 +326,14 @@ class DeliveryState(Generic[M]):
             queue.messages.append(message)
         source.messages.clear()
 
+    def lend(self, queue: DeliveryQueue[M], most: int) -> None:
+        """Move the next messages, at most so many, from the first queue to another one."""
+        source = self.queues[0]
+        for (message, chunk), _ in zip(list(source.pairs()), range(most), strict=False):
+            queue.add(1, chunk, self._check_time(chunk))
+            source.messages.popleft()
+            queue.messages.append(message)
+
     def _check_time(self, chunk: Chunk) -> float:
         return chunk.extended + self._free_part(chunk.wait) * chunk.wait
 
@@ -385,7 +397,7 @@ class DeliveryState(Generic[M]):
                     chunk.began = chunk.extended
                 if not self.is_connected or (self.terms.is_single and chunk.is_lost(now)):
                     continue
-                if may_give_back and self._is_stalled(chunk, now):
+                if may_give_back and not queue.is_lent and self._is_stalled(chunk, now):
                     back += [message for message, _ in queue.remove(lambda _, one, mine=chunk: one is mine)]  # type: ignore[misc]
                 elif chunk.age(now) >= EXTEND_AT_PART * chunk.wait:
                     extend += [message for message, one in queue.pairs() if one is chunk]

@@ -22,7 +22,7 @@ from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK
+from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._message import ACKED, JsMessage
 
@@ -234,6 +234,24 @@ class Messages(AsyncForHint):
         if instrumentation is not None:
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
+
+    async def lend(self, queue: DeliveryQueue[JsMessage], timeout: float | None, most: int) -> None:
+        """Wait for messages and move up to ``most`` to a queue that other threads take from; raises the errors of
+        ``next``.
+        """
+        self._check_started()
+        if not self.buffer.ready:
+            deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
+            await self._wait_ready(timeout, deadline)
+        if (deliveries := self.buffer.deliveries) is not None:
+            deliveries.state.lend(queue, most)
+
+    def on_handled(self, times: list[float]) -> None:
+        """Messages were handled in other threads, after so many seconds each."""
+        for took in times:
+            self.buffer.on_handled(took)
+        if times:
+            self._add_consumed(len(times), 0)
 
     async def _wait_ready(self, wait: float | None, deadline: float | None) -> None:
         """Wait for a message until the deadline, a time of the loop; raises the errors of ``next``."""
