@@ -58,7 +58,14 @@ def with_middleware(
     for outer in reversed(middleware):
         wrapped = _wrap(outer, wrapped)
     update_wrapper(wrapped, handler)
+    wrapped.__dict__["middleware"] = (*middleware, *middleware_of(handler))
     return wrapped
+
+
+def middleware_of(handler: object) -> tuple[object, ...]:
+    """Return the middleware around a handler, the outermost first."""
+    found: object = getattr(handler, "middleware", ())
+    return found if isinstance(found, tuple) else ()
 
 
 def _as_async(

@@ -53,4 +53,4 @@ class TimeSlice:
         if self._waiters:
             release(self._waiters.popleft())
             self.ends_at = monotonic() + TIME_SLICE_S
-            self._loop.call_soon(self._on_next_turn)
+            self._loop.call_soon(self._loop.call_soon, self._on_next_turn)  # its task runs in the next turn

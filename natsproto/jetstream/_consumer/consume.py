@@ -28,6 +28,7 @@ from natsproto.jetstream._consumer.buffer import is_any
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import ACKED, JsMessage, is_retried, nak_all
+from natsproto.middleware import middleware_of
 
 log = logging.getLogger("natsproto")
 
@@ -37,6 +38,9 @@ the longest.
 """
 
 _GONE_ADVICE = "create the consumer, then consume it again"
+
+MIN_ATTEMPTS = 3
+"""With fewer attempts of a RetryPolicy no delivery is given back: it would count as an attempt."""
 
 MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
@@ -108,6 +112,7 @@ class HandlerTasks:
         self._queues = messages.buffer.add_queues(options.concurrency) if options.key else []
         if (deliveries := messages.buffer.deliveries) is not None:
             deliveries.keeps_alive = options.keep_alive is not False
+            deliveries.may_give_back = all(map(_allows_giving_back, middleware_of(handler)))
             deliveries.state.on_workers(options.concurrency if self._is_async else 1)
 
     def start(self) -> list[asyncio.Task[None]]:
@@ -452,6 +457,12 @@ class ConsumeContext(RunHint):
             raise self._handler_tasks.key_error
         if self._messages.error is not None:
             raise self._messages.error.with_traceback(None)
+
+
+def _allows_giving_back(middleware: object) -> bool:
+    """False for retries of which a delivery that nobody handled would be the last but one."""
+    most: object = getattr(getattr(middleware, "policy", None), "max_attempts", MIN_ATTEMPTS)
+    return not isinstance(most, int) or most >= MIN_ATTEMPTS
 
 
 def _is_cancelled() -> bool:

@@ -114,7 +114,7 @@ class DeliveryQueue(Generic[M]):
     __slots__ = ("_entries", "_total", "check_at", "is_lent", "messages")
 
     def __init__(self) -> None:
-        self.is_lent = False
+        self.is_lent: bool = False
         """True while other threads take from it, so that nothing may be removed."""
         self.messages: deque[M] = deque()
         self.check_at: float = NEVER
@@ -327,7 +327,7 @@ class DeliveryState(Generic[M]):
         source.messages.clear()
 
     def lend(self, queue: DeliveryQueue[M], most: int) -> None:
-        """Move the next messages, at most so many, from the first queue to another one."""
+        """Move up to ``most`` messages from the first queue to another one."""
         source = self.queues[0]
         for (message, chunk), _ in zip(list(source.pairs()), range(most), strict=False):
             queue.add(1, chunk, self._check_time(chunk))

@@ -227,7 +227,8 @@ class PullConsumer(Consumer):
     ) -> Fetch:
         options = fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
-        return Fetch(PullSource(inbox, options, acking=acking), inbox.put_back)
+        source = PullSource(inbox, options, acking=acking)
+        return Fetch(source, source.put_back)
 
     async def next(
         self,

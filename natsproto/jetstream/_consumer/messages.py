@@ -247,7 +247,7 @@ class Messages(AsyncForHint):
             deliveries.state.lend(queue, most)
 
     def on_handled(self, times: list[float]) -> None:
-        """Messages were handled in other threads, after so many seconds each."""
+        """Record messages that other threads have handled: the seconds that each took."""
         for took in times:
             self.buffer.on_handled(took)
         if times:
@@ -259,6 +259,7 @@ class Messages(AsyncForHint):
         while not buffer.ready:
             if self._at_end():
                 raise SubscriptionClosed(self.what, "stopped")
+            self._count_released()
             waiter = buffer.next_change()
             if deadline is None:
                 await waiter
@@ -348,6 +349,10 @@ class Messages(AsyncForHint):
         if buffer.counts_bytes:
             self.released_bytes += message.counted_size
         if self.released >= buffer.count_interval or not buffer.ready:
+            self._count_released()
+
+    def _count_released(self) -> None:
+        if self.released:
             count, size = self.released, self.released_bytes
             self.released = self.released_bytes = 0
             self._add_consumed(count, size)
@@ -387,6 +392,7 @@ class Messages(AsyncForHint):
         """Wait until a message may be taken. False when no more will arrive."""
         buffer = self.buffer
         if not buffer.ready and not buffer.is_finished:
+            self._count_released()  # others may have been dropped
             await buffer.next_change()
         return bool(buffer.ready) or not buffer.is_finished
 

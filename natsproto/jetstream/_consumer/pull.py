@@ -30,13 +30,15 @@ from natsproto.jetstream._consumer.deliveries import KEEP_PIN, Deliveries
 from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_inbox import PullInbox, PullSubscription
+from natsproto.jetstream._consumer.pull_inbox import Leftover, PullInbox, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Decision, PullPhase, PullState
-from natsproto.jetstream._message import JsMessage, consumer_seq
+from natsproto.jetstream._message import JsMessage, consumer_seq, extend_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
+EXTEND_LEFTOVER_S: Final = 0.5
+"""Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
 _head_of, _is_status_of = attrgetter("_head"), attrgetter("is_status")
@@ -84,6 +86,7 @@ class PullSource:
         self._next_lookup = 0.0
         self._may_lookup = True
         self._reconnected = False  # and no message has come since
+        self._started_at = 0.0
 
     # ---------------------------------------------------------------- the interface of a source
 
@@ -92,6 +95,7 @@ class PullSource:
     ) -> None:
         """Start to pull; messages left over by an earlier reader come first. The arguments are an ordered reader's."""
         inbox, options = self._inbox, self._options
+        self._started_at = monotonic()
         if inbox.leftover and self._cursor is None:
             self._put_leftover(inbox.take_leftover(options.most_messages))
         now = inbox.loop.time()
@@ -201,16 +205,16 @@ class PullSource:
             if options.priority.group:
                 self._remember_pin(messages)
             size = sum(message.counted_size for message in messages) if options.max_bytes else 0
-            arrived = len(messages)
+            before = buffer.received
             if self._deliveries is None:
                 buffer.put(messages, size)
             else:
                 self._put_followed(self._deliveries, messages, size)
             if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
-                decision = state.on_messages(arrived, size, now)
+                decision = state.on_messages(len(messages), size, now)
                 if decision is DONE:
                     self.end(None)
-                elif decision is not KEEP:
+                elif decision is not KEEP or buffer.received - before < len(messages):  # some are handled already
                     self._send_pulls(now)
         if is_gap:
             self._lose_consumer(None)
@@ -227,17 +231,27 @@ class PullSource:
             deliveries.state.on_arrival(len(run), number, arrived)
             self.buffer.put(run, size)
 
-    def _put_leftover(self, messages: list[JsMessage]) -> None:
-        now = monotonic()
-        if self._deliveries is not None:
-            self._deliveries.state.on_leftover(len(messages), 1, now, now)
-        self.buffer.put_counted(messages)
+    def _put_leftover(self, leftover: list[Leftover]) -> None:
+        """Put messages into the buffer that arrived for an earlier reader; a fetch extends old ones."""
+        if self._deliveries is None:
+            self.buffer.put_counted([one.message for one in leftover])
+            if self._inbox.may_redeliver and self._cursor is None and leftover:
+                old = monotonic() - EXTEND_LEFTOVER_S
+                extend_all([one.message for one in leftover if one.since < old])
+        else:
+            for one in leftover:
+                self.put_late(*one)
 
     def put_late(self, message: JsMessage, began: float) -> None:
         """Add a message that was delivered some time ago."""
         if self._deliveries is not None:
-            self._deliveries.state.on_leftover(1, message.metadata.num_delivered, began, monotonic())
+            number = 1 if self._inbox.config is None else message.metadata.num_delivered
+            self._deliveries.state.on_leftover(1, number, began, monotonic())
         self.buffer.put_counted([message])
+
+    def put_back(self, messages: list[JsMessage]) -> None:
+        """Return messages that were received and not handled, for the next reader."""
+        self._inbox.put_back(messages, self._started_at or monotonic())
 
     def remove_unread(self, messages: list[JsMessage]) -> None:
         """Count these messages, which were removed from the buffer, as never received."""
@@ -253,12 +267,12 @@ class PullSource:
             if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
                 self._inbox.pins[self._options.priority.group] = pin
 
-    def on_leftover(self, messages: list[JsMessage], now: float) -> int:
+    def on_leftover(self, leftover: list[Leftover], now: float) -> int:
         """Take messages that arrived for an earlier reader; return the number it accepts."""
         state = self.state
         if self._replies is None or state.phase is PullPhase.DONE or self._cursor is not None:
             return 0
-        accepted = messages[: state.capacity]
+        accepted = leftover[: state.capacity]
         if accepted:
             self._put_leftover(accepted)
             state.on_leftover()

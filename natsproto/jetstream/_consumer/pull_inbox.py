@@ -8,7 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Final, Protocol, cast
+from time import monotonic
+from typing import Final, NamedTuple, Protocol, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
@@ -16,6 +17,7 @@ from natsproto._core.subscription import Subscription
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig
+from natsproto.jetstream._consumer.delivery_state import MAX_MARGIN_PART
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, nak_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
@@ -27,6 +29,17 @@ IDLE_SUBSCRIPTION_S: Final = 1.0
 """Seconds for which a subscription is kept after a fetch, so that a loop of fetches subscribes once."""
 
 
+DEFAULT_ACK_WAIT_S: Final = 30.0
+"""The server's ``ack_wait`` of a consumer without one."""
+
+
+class Leftover(NamedTuple):
+    """A message that arrived for a reader that had left, and when the server may have sent it (time.monotonic)."""
+
+    message: JsMessage
+    since: float
+
+
 class PullReceiver(Protocol):
     """Receives the replies to its pulls; PullSource."""
 
@@ -34,7 +47,7 @@ class PullReceiver(Protocol):
         """Messages have arrived, or the subscription has ended."""
         ...
 
-    def on_leftover(self, messages: list[JsMessage], now: float) -> int:
+    def on_leftover(self, leftover: list[Leftover], now: float) -> int:
         """Offer messages that arrived for an earlier reader; return the number it accepts."""
         ...
 
@@ -132,7 +145,7 @@ class PullInbox:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.is_connected: bool = True
         """True while the client is connected; kept only while there are subscriptions."""
-        self.leftover: deque[JsMessage] = deque()
+        self.leftover: deque[Leftover] = deque()
         """Messages that arrived for a reader that had left."""
         self._open: dict[PullSubscription, None] = {}  # all that are subscribed, those that are ending included
         self._idle: list[PullSubscription] = []
@@ -265,19 +278,32 @@ class PullInbox:
 
     # ---------------------------------------------------------------- left-over messages
 
-    def take_leftover(self, most: int) -> list[JsMessage]:
-        """Take up to ``most`` messages that arrived for a reader that had left."""
+    def take_leftover(self, most: int) -> list[Leftover]:
+        """Take up to ``most`` messages that arrived for a reader that had left and that are still ours."""
+        self._drop_expired()
         leftover = self.leftover
         return [leftover.popleft() for _ in range(min(len(leftover), most))]
 
+    def _drop_expired(self) -> None:
+        """Drop messages that the server delivers again, or is about to."""
+        config, now = self.config, monotonic()
+        if config is None or not self.leftover:
+            return
+        ours = min(config.backoff, default=config.ack_wait or DEFAULT_ACK_WAIT_S) * (1 - MAX_MARGIN_PART)
+        kept = [one for one in self.leftover if now - one.since <= ours or not self.is_redelivered(one.message)]
+        if len(kept) < len(self.leftover):
+            self.leftover.clear()
+            self.leftover += kept
+
     def keep_leftover(self, messages: list[JsMessage]) -> None:
         """Keep messages that arrived without a reader."""
-        self.leftover += messages
+        now = monotonic()
+        self.leftover += [Leftover(message, now) for message in messages]
         self._offer_leftover()
 
-    def put_back(self, messages: list[JsMessage]) -> None:
+    def put_back(self, messages: list[JsMessage], since: float) -> None:
         """Put back messages that were taken and not delivered: they are the next ones again."""
-        self.leftover.extendleft(reversed(messages))
+        self.leftover.extendleft(Leftover(message, since) for message in reversed(messages))
         self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
@@ -285,10 +311,11 @@ class PullInbox:
         kept = [message for message in messages if not self.is_redelivered(message)]
         nak_all([message for message in messages if self.is_redelivered(message)])
         if kept:
-            self.put_back(kept)
+            self.put_back(kept, monotonic())
 
     def _offer_leftover(self) -> None:
         """Offer left-over messages to active readers; the rest waits for the next one."""
+        self._drop_expired()
         leftover, now = self.leftover, self.loop.time()
         for replies in list(self._open):
             if not leftover:
@@ -303,8 +330,8 @@ class PullInbox:
 
     def _nak_leftover(self) -> None:
         left = self.take_leftover(len(self.leftover))
-        self.leftover += [message for message in left if not self.is_redelivered(message)]
-        nak_all([message for message in left if self.is_redelivered(message)])
+        self.leftover += [one for one in left if not self.is_redelivered(one.message)]
+        nak_all([one.message for one in left if self.is_redelivered(one.message)])
 
     def is_redelivered(self, message: JsMessage) -> bool:
         """True if the server is known to redeliver this message when it is not acknowledged."""

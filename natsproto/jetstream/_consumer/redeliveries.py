@@ -15,7 +15,7 @@ from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowledged
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
-from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -170,7 +170,7 @@ def terms_of(info: ConsumerInfo) -> DeliveryTerms:
     """Return what the configuration of a consumer says about its deliveries."""
     config = info.config
     return DeliveryTerms(
-        ack_wait=config.ack_wait or 30.0,
+        ack_wait=config.ack_wait or DEFAULT_ACK_WAIT_S,
         backoff=tuple(config.backoff),
         max_deliver=max(config.max_deliver, 0),
         max_ack_pending=max(config.max_ack_pending, 0),

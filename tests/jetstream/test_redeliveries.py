@@ -1,0 +1,260 @@
+"""Messages that are delivered again, on a real server: what a reader does with them, and what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+
+import pytest
+
+import natsproto
+from natsproto import Client
+from natsproto._core.events import Event
+from natsproto.jetstream import (
+    AckWaitExceeded,
+    ConsumerConfig,
+    DeliveriesExpired,
+    JetStream,
+    JsMessage,
+    Messages,
+    PriorityPolicy,
+)
+from natsproto.jetstream._message import ACKED
+from natsproto.retry import Retry, RetryPolicy
+from natsproto.testing import Server
+from tests.jetstream.reading import eventually, make, store
+
+ACK_WAIT_S = 0.4
+
+
+async def nak_elsewhere(nc: Client, message: JsMessage) -> None:
+    """Somebody else asks for the message again, as an expired ack_wait does."""
+    await nc.publish(message.reply or "", b"-NAK")
+    await nc.flush()
+
+
+async def test_redelivery_of_a_message_in_hand_is_dropped(jetstream: JetStream, nats_client: Client) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d")
+    calls: list[bytes] = []
+
+    async def handle(message: JsMessage) -> None:
+        calls.append(message.data)
+        if message.data == b"1":
+            await nak_elsewhere(nats_client, message)
+            await eventually(lambda: b"2" in calls)  # it comes after the redelivery
+
+    async with consumer.consume(handle, concurrency=2) as work:
+        await eventually(lambda: calls)
+        await asyncio.sleep(0.05)
+        await store(stream, [2])
+        await eventually(lambda: work.handled == 2)
+    assert calls == [b"1", b"2"]
+    info = await consumer.info()
+    assert (info.num_ack_pending, info.num_redelivered) == (0, 0)
+
+
+@pytest.mark.parametrize("way", ["consume", "messages", "batches"])
+async def test_lost_acknowledgement_is_sent_again(jetstream: JetStream, way: str) -> None:
+    """The acknowledgement is lost with the connection: the server delivers the message again."""
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+    calls: list[bytes] = []
+
+    def handle(message: JsMessage) -> None:
+        calls.append(message.data)
+        message._note = ACKED  # as if it had been sent
+
+    async def read() -> None:
+        if way == "consume":
+            await consumer.consume(handle).run()
+        async with consumer.messages() as messages:
+            if way == "messages":
+                async for message in messages:
+                    handle(message)
+            async for batch in messages.batches():
+                for message in batch:
+                    handle(message)
+
+    reading = asyncio.create_task(read())
+    try:
+        async with asyncio.timeout(20):
+            while (await consumer.info()).num_ack_pending or not calls:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+    finally:
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert calls == [b"1"]
+
+
+async def test_recreated_consumer_starts_empty(jetstream: JetStream, nats_client: Client) -> None:
+    """Its redeliveries are handled, although an earlier consumer of this name has acknowledged the messages."""
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+    async with consumer.messages(expires=1.0) as messages:
+        await (await messages.next(timeout=30)).ack()
+        waiting = asyncio.create_task(messages.next(timeout=30))
+        await nats_client.flush()
+        redeliveries = messages.buffer.deliveries.redeliveries  # type: ignore[union-attr]
+        await eventually(lambda: redeliveries.acknowledged.recent)
+        redeliveries._created = natsproto.jetstream.Timestamp.from_ns(1)
+        await store(stream, [2])
+        first = await waiting
+        await nak_elsewhere(nats_client, first)
+        seq = first.seq
+        redeliveries.in_hand.clear()
+        redeliveries.acknowledged.recent.append(first._reply)
+        again = await messages.next(timeout=30)
+        assert again.seq == seq
+        assert again.metadata.num_delivered > 1
+
+
+async def test_handler_beyond_ack_wait_is_reported_once(nats_server: Server) -> None:
+    events: list[Event] = []
+    async with natsproto.connect(nats_server.url, on_event=events.append) as nc:
+        stream = await make(nc.jetstream(), 2)
+        consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+
+        async def handle(message: JsMessage) -> None:
+            await asyncio.sleep(1.5 * ACK_WAIT_S)
+
+        async with consumer.consume(handle) as work:
+            await eventually(lambda: work.handled == 2)
+    exceeded = [event for event in events if isinstance(event, AckWaitExceeded)]
+    assert [(event.consumer, event.ack_wait) for event in exceeded] == [("d", ACK_WAIT_S)]
+    assert exceeded[0].seconds > ACK_WAIT_S
+    assert "keep_alive" in exceeded[0].line
+
+
+async def test_busy_handlers_give_waiting_messages_back(jetstream: JetStream) -> None:
+    """Handlers that hang keep what they have; others get what waits behind them."""
+    stream = await make(jetstream, 6)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+    calls = Counter[bytes]()
+    go_on = asyncio.Event()
+
+    async def handle(message: JsMessage) -> None:
+        calls[message.data] += 1
+        if int(message.data) > 2:
+            await go_on.wait()
+
+    async with consumer.consume(handle, keep_alive=True) as work:
+        await eventually(lambda: work.pending == 3)
+        (other,) = await (await stream.consumer("d")).fetch(1, timeout=30)
+        assert (other.data, other.metadata.num_delivered) == (b"4", 2)
+        await other.ack()
+        assert (work.given_back, work.stale) == (3, 0)
+        go_on.set()
+        await eventually(lambda: work.handled == 5)
+    assert calls == {b"1": 1, b"2": 1, b"3": 1, b"5": 1, b"6": 1}
+
+
+@pytest.mark.parametrize(("attempts", "allowed"), [(2, False), (3, True)])
+async def test_retries_count_what_is_given_back(jetstream: JetStream, attempts: int, allowed: bool) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d")
+    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="s.dead", max_attempts=attempts))
+
+    async def handle(message: JsMessage) -> None: ...
+
+    work = consumer.consume(natsproto.middleware.with_middleware(handle, retry))
+    assert work._messages.buffer.deliveries is not None
+    assert work._messages.buffer.deliveries.may_give_back is allowed
+    async with work:
+        pass
+
+
+async def test_standstill_of_the_program_expires_deliveries(nats_server: Server) -> None:
+    """Nothing is handed over that the server delivers again; each message is handled once."""
+    events: list[Event] = []
+    calls = Counter[bytes]()
+    async with natsproto.connect(nats_server.url, on_event=events.append) as nc:
+        stream = await make(nc.jetstream(), 30)
+        consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+
+        async def handle(message: JsMessage) -> None:
+            calls[message.data] += 1
+            if message.data == b"5":
+                await message.ack()
+                await nc.flush()
+                time.sleep(1.5 * ACK_WAIT_S)  # the whole program stands still  # noqa: ASYNC251
+
+        async with consumer.consume(handle) as work:
+            await eventually(lambda: len(calls) == 30)
+            await eventually(lambda: any(isinstance(event, DeliveriesExpired) for event in events))
+            assert work.stale > 0
+    assert set(calls.values()) == {1}
+    (expired,) = [event for event in events if isinstance(event, DeliveriesExpired)]
+    assert expired.count == work.stale
+
+
+async def test_busy_pinned_client_keeps_its_pin(jetstream: JetStream, nats_server: Server) -> None:
+    """A handler longer than priority_timeout that is kept alive: no other client gets messages meanwhile."""
+    stream = await make(jetstream)
+    config = ConsumerConfig(
+        durable_name="d",
+        ack_wait=10.0,
+        priority_groups=["g"],
+        priority_policy=PriorityPolicy.PINNED_CLIENT,
+        priority_timeout=1.0,
+    )
+    first = await stream.create_consumer(config)
+    got: list[str] = []
+
+    async def busy(message: JsMessage) -> None:
+        got.append("first")
+        if len(got) == 1:
+            ends = time.monotonic() + 2.5
+            await eventually(lambda: time.monotonic() > ends)
+
+    async def idle(message: JsMessage) -> None:
+        got.append("second")
+
+    async with natsproto.connect(nats_server.url) as nc:
+        second = await (await nc.jetstream().stream("S")).consumer("d")
+        async with first.consume(busy, priority_group="g"):
+            await store(stream, [1])
+            await eventually(lambda: got)
+            async with second.consume(idle, priority_group="g"):
+                await store(stream, range(2, 6))
+                await eventually(lambda: len(got) == 5)
+    assert got == ["first"] * 5
+
+
+@pytest.mark.parametrize(("seconds", "concurrency"), [(0.005, 1), (0.005, 8), (0.05, 1), (0.05, 8)])
+@pytest.mark.parametrize("way", ["consume", "messages"])
+async def test_handlers_share_a_time_slice(jetstream: JetStream, seconds: float, concurrency: int, way: str) -> None:
+    """Between two calls that keep the event loop, other tasks run: none waits for more than one call."""
+    count = max(8, int(0.2 / seconds))
+    stream = await make(jetstream, count)
+    consumer = await stream.create_consumer(durable_name="d")
+    calls = 0
+    turns: list[int] = []
+
+    def handle(message: JsMessage) -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(seconds)
+
+    async def tick() -> None:
+        while True:
+            await asyncio.sleep(0)
+            turns.append(calls)
+
+    async def loop(messages: Messages) -> None:
+        async for message in messages:
+            handle(message)
+            await message.ack()
+
+    ticking = asyncio.create_task(tick())
+    if way == "consume":
+        async with consumer.consume(handle, concurrency=concurrency):
+            await eventually(lambda: calls == count)
+    else:
+        async with consumer.messages() as messages:
+            loops = [asyncio.create_task(loop(messages)) for _ in range(concurrency)]
+            await eventually(lambda: calls == count)
+        await asyncio.gather(*loops)
+    ticking.cancel()
+    assert set(turns) >= set(range(1, count)), "the ticker ran between all calls"
