@@ -100,7 +100,8 @@ class Messages(AsyncForHint):
         self.what = what  # in errors
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
-        self.released = self.released_bytes = 0
+        self.released: int = 0
+        self.released_bytes: int = 0
         """Consumed messages, and their bytes, that are not counted yet."""
         self._lent: tuple[JsMessage, float] | None = None  # by next(), and since when
         self._started = False
