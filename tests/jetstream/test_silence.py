@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from natsproto.errors import ConsumerGone, RequestTimeout
+from natsproto.errors import ConsumerDeleted, ConsumerGone, RequestTimeout
 from natsproto.jetstream import ConsumerConfig, ConsumerInfo, PullConsumer
 from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.reading import events, notices
@@ -218,4 +218,4 @@ async def test_ordered_consumer_not_created_is_replaced() -> None:
             assert (await messages.next(timeout=1)).data == b"2"
             deleted = {op.args[0].rpartition(".")[2] for op in server.deletions()}
             assert deleted == {first, *names} - {last}
-            assert [type(notice.error) for notice in notices(seen)] == [ConsumerGone, RequestTimeout]
+            assert [type(notice.error) for notice in notices(seen)] == [ConsumerDeleted, RequestTimeout]
