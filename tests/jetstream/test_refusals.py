@@ -89,23 +89,25 @@ async def test_refused_message_of_a_window_that_is_stored(
     assert await payloads(stream) == [b"0", b"1", b"2"]
 
 
-async def test_refused_expectation_of_a_window(jetstream: JetStream, stream: Stream) -> None:
+@pytest.mark.parametrize("msg_id", [None, "x"])
+async def test_refused_expectation_of_a_window(jetstream: JetStream, stream: Stream, msg_id: str | None) -> None:
     await jetstream.publish("s.a", b"0")
     other = (await jetstream.publish("s.b", b"0")).seq
     async with jetstream.publisher() as pub:
         for expected in (other, 999):
             with pytest.raises(WrongLastSequence):
-                await (await pub.publish("s.a", b"1", expected_last_subject_seq=expected))
+                await (await pub.publish("s.a", b"1", expected_last_subject_seq=expected, msg_id=msg_id))
 
 
-async def test_expectation_that_never_held_is_refused(jetstream: JetStream, stream: Stream) -> None:
+@pytest.mark.parametrize("msg_id", [None, "x"])
+async def test_expectation_that_never_held_is_refused(jetstream: JetStream, stream: Stream, msg_id: str | None) -> None:
     first = (await jetstream.publish("s.a", b"0")).seq
     second = (await jetstream.publish("s.b", b"0")).seq
     for expected in (second, 999):
         with pytest.raises(WrongLastSequence):
-            await jetstream.publish("s.a", b"1", expected_last_subject_seq=expected)
+            await jetstream.publish("s.a", b"1", expected_last_subject_seq=expected, msg_id=msg_id)
     with pytest.raises(WrongLastSequence):
-        await jetstream.publish("s.b", b"1", expected_last_subject_seq=first)
+        await jetstream.publish("s.b", b"1", expected_last_subject_seq=first, msg_id=msg_id)
     with pytest.raises(WrongLastSequence):
-        await jetstream.publish("s.b", b"1", expected_last_seq=999)
+        await jetstream.publish("s.b", b"1", expected_last_seq=999, msg_id=msg_id)
     assert await payloads(stream) == [b"0", b"0"]

@@ -78,7 +78,7 @@ async def publish(
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer for a server that must not get the message, now and again for every new server.
-    ``search`` looks for a message that has an expectation and no id, ``extra_header`` is for it.
+    ``search`` looks for a message that has an expectation, ``extra_header`` is for it.
     """
     if check_server is not None:
         await check_server()
@@ -157,8 +157,8 @@ async def _acknowledged_after_all(
                 return pub_ack(further.data)
             except NatsError:
                 pass  # a refusal, too
-        if state.has_id:
-            return None  # it is sent again: a stream that has it knows the id
+        if state.is_repeated_after(doubt, now()):
+            return None
         left = max(TIMER_SLACK_S, state.deadline - now())
         if search is not None:
             ack = await search(state.subject, expected, error, left, settled=wait == FURTHER_REPLY_WAITS_S[-1])

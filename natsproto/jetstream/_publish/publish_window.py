@@ -394,26 +394,28 @@ class PublishWindow:
         fail it.
         """
         try:
-            has_id = has_msg_id(future._head)
-            for wait in FURTHER_REPLY_WAITS_S if doubt is Doubt.STALE and not has_id else FURTHER_REPLY_WAITS_S[:1]:
+            retry, is_stale = self._retry_states.get(token), doubt is Doubt.STALE
+            is_repeated = has_msg_id(future._head) and not (
+                is_stale and retry is not None and retry.stale >= MAX_STALE_REPEATS
+            )
+            for wait in FURTHER_REPLY_WAITS_S if is_stale and not is_repeated else FURTHER_REPLY_WAITS_S[:1]:
                 await asyncio.sleep(wait)
-                if token in self._pending and not has_id and self._limits.search_for is not None:
+                if token in self._pending and not is_repeated and self._limits.search_for is not None:
                     search, settled = self._limits.search_for(future._payload), wait == FURTHER_REPLY_WAITS_S[-1]
                     await search(future.subject, expected, error, self._limits.timeout, settled=settled)
             if token not in self._pending:
                 return
             retry = self._retry_state(token, future)
             retry.maybe_stored = True
-            retry.stale += doubt is Doubt.STALE
-            if (has_id and retry.stale <= MAX_STALE_REPEATS) or (
-                doubt is Doubt.IN_PROCESS and expected.subject in (future.subject, "")
-            ):
+            retry.stale += is_stale
+            if is_repeated or (doubt is Doubt.IN_PROCESS and expected.subject in (future.subject, "")):
                 self._waiting[token] = None
                 self._send_waiting()
             else:
                 self._fail(token, future, doubtful_error(future.subject, doubt, error))
-        except WrongLastSequence as exc:  # the search proves that it is not stored
+        except WrongLastSequence as exc:  # the search proves that no copy is stored
             if token in self._pending:
+                self._retry_states.pop(token, None)
                 self._fail(token, future, exc)
         except Exception as exc:
             self.on_unexpected_error(exc)

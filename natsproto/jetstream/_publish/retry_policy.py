@@ -139,6 +139,11 @@ class PublishState:
         """Seconds that a busy server gets before the next attempt."""
         return self._retry_counter.next_pause
 
+    def is_repeated_after(self, doubt: Doubt, now: float) -> bool:
+        """True if it is sent again with its id after this doubt: a stream that has it knows the id."""
+        is_left = doubt is Doubt.IN_PROCESS or self._stale < MAX_STALE_REPEATS
+        return self.has_id and is_left and self.deadline - now > self.next_pause
+
     def doubt(self, error: WrongLastSequence, expected: Expectation) -> Doubt:
         """Return why this refusal is not certain; raises it when it is."""
         doubt = doubt_of(error, expected.seq, sent_before=self._maybe_stored is not None and not self.has_id)
