@@ -30,7 +30,9 @@ def test_log_compares_only_what_was_sent_later() -> None:
 
 
 @pytest.mark.parametrize("way", ["publish", "window", "bucket"])
-async def test_a_store_that_goes_back_is_reported_once(tmp_path: Path, way: str) -> None:
+async def test_a_store_that_goes_back_is_reported_once(
+    tmp_path: Path, way: str, caplog: pytest.LogCaptureFixture
+) -> None:
     store, saved = tmp_path / "store", tmp_path / "saved"
     recorder = EventRecorder()
     async with (
@@ -70,6 +72,7 @@ async def test_a_store_that_goes_back_is_reported_once(tmp_path: Path, way: str)
     assert (caught.value.stream, caught.value.seq, caught.value.last_lost) == (name, 3, 5)
     lost = [event for event in recorder.events if isinstance(event, StreamLostMessages)]
     assert [(event.stream, event.first_lost, event.last_lost) for event in lost] == [(name, 3, 5)]
+    assert f"stream {name} lost its messages 3 to 5, which were acknowledged" in caplog.messages
 
 
 async def test_what_only_looks_like_it_raises_no_alarm(jetstream: JetStream) -> None:

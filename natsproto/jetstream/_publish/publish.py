@@ -47,7 +47,7 @@ class StreamLostMessages(Event):
     last_lost: int
 
     level = logging.ERROR
-    line = "stream {stream} lost its messages {first_lost} to {last_lost}, which were acknowledged"
+    line = "stream %(stream)s lost its messages %(first_lost)d to %(last_lost)d, which were acknowledged"
 
 
 class Search(Protocol):
