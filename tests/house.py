@@ -166,6 +166,18 @@ def small_modules() -> list[str]:
     return unexplained + [f"{name}: take it out of SMALL_MODULES" for name in reasons - small]
 
 
+def decision_numbers() -> list[str]:
+    """Decisions that have the number of another one, or another number in their heading than in their name."""
+    pages = [page.name for page in sorted((ROOT / "docs/decisions").glob("*.md"))]
+    counts = Counter(page[:4] for page in pages)
+    twice = [f"docs/decisions/{page}: another decision has this number" for page in pages if counts[page[:4]] > 1]
+    return twice + [
+        f"docs/decisions/{page}: its heading has another number"
+        for page in pages
+        if not (ROOT / "docs/decisions" / page).read_text().startswith(f"# {page[:4]}")
+    ]
+
+
 def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Functions and methods with their qualified names."""
 
@@ -494,6 +506,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
     return [
         *broken_sizes(list(all_sizes()) if figures is None else figures),
         *small_modules(),
+        *decision_numbers(),
         *broken_boundaries(),
         *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),
         *broken_counts("test names above 50 characters", long_test_names(), {}),
