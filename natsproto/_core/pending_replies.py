@@ -30,7 +30,7 @@ P = TypeVar("P")
 _CLEANUP_THRESHOLD = 256  # entries above which cancelled ones are removed
 
 MAX_FURTHER_REPLIES, MAX_FURTHER_REPLY_BYTES = 64, 4096
-"""Replies to settled requests that are kept for ``further_reply``, and the largest payload of one."""
+"""Replies to settled requests that are kept for ``further_reply``, and the largest size of one."""
 
 
 class PendingReplies(Generic[P]):
@@ -232,7 +232,7 @@ class RequestMux:
         if future is not None:
             if not future.done():
                 future.set_result(message)
-        elif len(message.data) <= MAX_FURTHER_REPLY_BYTES:
+        elif message.size <= MAX_FURTHER_REPLY_BYTES:
             self._further.append(message)
 
     async def further_reply(self, first: Message, timeout: float) -> Message | None:

@@ -96,6 +96,23 @@ async def test_replies_that_nobody_waits_for_are_dropped() -> None:
 
 
 @virtual_clock
+async def test_late_replies_take_little_memory() -> None:
+    requests = mux()
+    request = requests.open("a", 5)
+    requests.on_message(reply(request))
+    for _ in range(1000):
+        requests.on_message(reply(request, b"late"))
+        requests.on_message(reply(request, b"x" * 100_000))
+        requests.on_message(reply(request, b"", b"NATS/1.0\r\nX: %b\r\n\r\n" % (b"x" * 100_000)))
+    assert 0 < sum(message.size for message in requests._further) < 300_000
+    first = request.future.result()
+    further = await requests.further_reply(first, 0)
+    assert further is not None
+    assert further.data == b"late"
+    requests.close()
+
+
+@virtual_clock
 async def test_503_with_payload_is_a_reply() -> None:
     requests = mux()
     first, second, third = requests.open("a.b", 5), requests.open("a", 5), requests.open("a", 5)
