@@ -23,19 +23,34 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     """
     if threading.current_thread() is not threading.main_thread():
         raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
-    loop, stop = asyncio.get_running_loop(), asyncio.Event()
-    before = {
-        number: signal.getsignal(number) or signal.SIG_DFL for number in signals or (signal.SIGINT, signal.SIGTERM)
-    }
+    stop = asyncio.Event()
+    handler = _StopHandler(asyncio.get_running_loop(), stop, signals or (signal.SIGINT, signal.SIGTERM))
+    for number in handler.before:
+        signal.signal(number, handler)
+    return stop
 
-    def on_signal(number: int, _: FrameType | None) -> None:
-        for one, handler in before.items():
+
+class _StopHandler:
+    """The handler of the first signal. It sets the events of all calls of ``stop_event`` before, too."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event, signals: tuple[signal.Signals, ...]
+    ) -> None:
+        self._loop, self._stop = loop, stop
+        self.before = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if not self._set(signal.Signals(number)):
+            signal.raise_signal(number)  # the loops are closed: the program has ended without the events
+
+    def _set(self, number: signal.Signals) -> bool:
+        """Restore the handlers of before and set the events. False if there is none whose loop is open."""
+        for one, handler in self.before.items():
             signal.signal(one, handler)
         try:
-            loop.call_soon_threadsafe(stop.set)
-        except RuntimeError:  # the loop is closed: the program has ended without it
-            signal.raise_signal(number)
-
-    for number in before:
-        signal.signal(number, on_signal)
-    return stop
+            self._loop.call_soon_threadsafe(self._stop.set)
+            is_set = True
+        except RuntimeError:  # the loop is closed
+            is_set = False
+        earlier = self.before[number]
+        return (isinstance(earlier, _StopHandler) and earlier._set(number)) or is_set

@@ -79,3 +79,28 @@ async def test_stop_event_restores_the_handlers() -> None:
     signal.raise_signal(signal.SIGTERM)
     await stop.wait()
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_one_signal_sets_the_events_of_all_calls() -> None:
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    stops = [natsproto.stop_event(), natsproto.stop_event(signal.SIGTERM), natsproto.stop_event()]
+    signal.raise_signal(signal.SIGTERM)
+    async with asyncio.timeout(5):
+        for stop in stops:
+            await stop.wait()
+    assert (signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)) == before
+
+
+def test_event_of_an_ended_loop_does_not_count() -> None:
+    async def main(*, ends: bool) -> bool:
+        stop = natsproto.stop_event()
+        if ends:
+            return False
+        signal.raise_signal(signal.SIGTERM)
+        async with asyncio.timeout(5):
+            return await stop.wait()
+
+    before = signal.getsignal(signal.SIGTERM)
+    assert not asyncio.run(main(ends=True))
+    assert asyncio.run(main(ends=False))
+    assert signal.getsignal(signal.SIGTERM) is before
