@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from benchmarks.workers import Cell, draw_cells, run_cell
+from natsproto.jetstream import JetStream
 from natsproto.testing import Server
+
+LONG = 20.0
 
 QUICK = [
     Cell(0.4, 0.6, replicas=2),  # the second message of a prefetch would wait for 0.4 s, the third for 0.8
@@ -31,3 +36,23 @@ async def test_drawn_workers_double_nothing(nats_server: Server, seed: int) -> N
     for cell in draw_cells(seed, 6):
         result = await run_cell(nats_server.url, cell)
         assert (result.doubled, result.missed) == (0, 0), cell
+
+
+async def test_next_and_the_loops_of_one_reader_take_turns(jetstream: JetStream) -> None:
+    """A loop counts the message that next() has returned before: more are pulled."""
+    stream = await jetstream.create_stream("S", subjects=["s"], storage="memory")
+    consumer = await stream.create_consumer("d")
+    for number in range(6):
+        await jetstream.publish("s", b"%d" % number)
+    seen: list[bytes] = []
+    async with asyncio.timeout(LONG), consumer.messages() as messages:
+        seen.append((await messages.next()).data)
+        async for message in messages:
+            seen.append(message.data)
+            break
+        seen.append((await messages.next()).data)
+        async for batch in messages.batches(1):
+            seen += [message.data for message in batch]
+            break
+        seen += [(await messages.next()).data for _ in range(2)]
+    assert seen == [b"%d" % number for number in range(6)]

@@ -9,7 +9,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import StatusCode
 
 from natsproto import Message, otel
-from natsproto.errors import ConsumerGone
+from natsproto.errors import ConsumerDeleted
 from natsproto.jetstream import JsMessage
 from natsproto.middleware import with_middleware
 from natsproto.testing import Server
@@ -145,12 +145,12 @@ async def test_confirmed_ack_is_one_span_with_its_error(nats_server: Server, spa
         await first.ack_sync()
         third = await consumer.next(timeout=5, acking=second)
         await consumer.delete()
-        with pytest.raises(ConsumerGone):
+        with pytest.raises(ConsumerDeleted):
             await third.ack_sync(timeout=20)  # sent at least twice: without a responder, and to look why
     settled = spans.of("settle S")
     assert acks(settled) == ["+ACK", "+NXT", "+ACK"]
     assert [span.status.status_code for span in settled] == [StatusCode.UNSET, StatusCode.UNSET, StatusCode.ERROR]
-    assert (settled[2].attributes or {})["error.type"] == "natsproto.errors.ConsumerGone"
+    assert (settled[2].attributes or {})["error.type"] == "natsproto.errors.ConsumerDeleted"
     assert len(spans.of("request")) == 0
 
 

@@ -130,6 +130,7 @@ class Messages(AsyncForHint):
 
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
+        self._settle_lent()
         buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
         ready, time_slice = queue.messages, self._source.connection._time_slice
         remember = buffer.remember
@@ -183,6 +184,7 @@ class Messages(AsyncForHint):
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
+        self._settle_lent()
         buffer, time_slice = self.buffer, self._source.connection._time_slice
         task, reader = self._reader_tasks.enter(), buffer.add_reader()
         try:
