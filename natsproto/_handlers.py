@@ -7,21 +7,40 @@ function, must not pass for one that has handled its message.
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from types import CodeType
+from types import CodeType, FunctionType
 from typing import TypeAlias
 
 HandlerResult: TypeAlias = Awaitable[object] | None
 """The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
 
 
-def check_handler(name: str, handler: object, argument: str) -> None:
-    """TypeError for an object that cannot be called with one argument, and for a generator function."""
+def check_handler(name: str, handler: object, argument: str, count: int = 1) -> None:
+    """TypeError for an object that cannot be called with ``count`` arguments, and for a generator function."""
     if not callable(handler):
         raise TypeError(f"{name} must be callable with one {argument}, not {type(handler).__name__}")
+    if (problem := _argument_problem(handler, count)) is not None:
+        raise TypeError(f"{name} must be callable with one {argument}: {problem}")
     if _is_generator_function(handler) or _is_generator_function(type(handler).__call__):
         raise TypeError(f"{name} is a generator function, which does nothing when it is called: remove its yield")
+
+
+def _argument_problem(handler: Callable[..., object], wanted: int) -> str | None:
+    """Say why a handler cannot be called with ``wanted`` arguments, where that is certain."""
+    if isinstance(handler, FunctionType):  # nearly always, and faster
+        code, count = handler.__code__, handler.__code__.co_argcount
+        if count - len(handler.__defaults__ or ()) <= wanted <= count and not code.co_kwonlyargcount:
+            return None
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # a builtin that has none
+        return None
+    try:
+        signature.bind(*[None] * wanted)
+    except TypeError as exc:
+        return f"{getattr(handler, '__name__', 'it')}{signature} does not ({exc})"
+    return None
 
 
 def is_async_callable(handler: object) -> bool:

@@ -11,6 +11,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeAlias, TypeVar
 
+from natsproto._handler_threads import Executor as Executor
+from natsproto._handler_threads import in_threads as in_threads
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.protocol.frames import Message
 
@@ -53,7 +55,7 @@ def with_middleware(
     """
     check_handler("handler", handler, "message")
     for outer in middleware:
-        check_handler("middleware", outer, "message and the next call")
+        check_handler("middleware", outer, "message and the next call", 2)
     wrapped = _as_async(handler)
     for outer in reversed(middleware):
         wrapped = _wrap(outer, wrapped)

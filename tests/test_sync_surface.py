@@ -18,9 +18,10 @@ from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import kv, objectstore
-from natsproto.jetstream._consumer import handle, messages, ordered, push
+from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
 from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
 from natsproto.protocol import frames
+from natsproto.sync._consume import ReadArgs
 
 PAIRS: dict[type[object], type[object]] = {
     ack_future.AckFuture: sync.AckFuture,
@@ -28,6 +29,7 @@ PAIRS: dict[type[object], type[object]] = {
     advisory.Advisories: sync.Advisories,
     atomic_batch.AtomicBatch: sync.AtomicBatch,
     client.Client: sync.Client,
+    consume.ConsumeContext: sync.ConsumeContext,
     handle.PullConsumer: sync.PullConsumer,
     context.JetStream: sync.JetStream,
     fast_batch.FastPublisher: sync.FastPublisher,
@@ -63,7 +65,6 @@ WHOLE = {
     "Fetch": "fetch gives the list",
     "Member": "it handles messages in callbacks",
     "Options": "what the client is told, and asks itself",
-    "ConsumeContext": "there are no callbacks: iterate messages() in as many threads as wanted",
     "StaticGroup": "its members handle messages in callbacks",
     "StoredMessages": "get_batch and get_last_messages give an iterator, which goes into the loop once for a batch",
     "TypedJetStream": "payloads are bytes: use natsproto.codecs around them",
@@ -82,7 +83,19 @@ PARTS = {
     "AckFuture.unseen_error": INSIDE,
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
+    "Client.subscribe(executor)": ON_THE_LOOP,
     "Client.subscribe(message_note)": INSIDE,
+    "ConsumeContext.run": "it runs when consume returns",
+    "ConsumeContext.wait(until)": "an interrupt ends the wait",
+    **{
+        f"{kind}.{name}(executor)": "requests are handled in threads anyway"
+        for kind in ("Group", "Service")
+        for name in ("add_endpoint", "endpoint")
+    },
+    "PullConsumer.consume(concurrency)": "threads",
+    "PullConsumer.consume(executor)": "it has threads anyway",
+    "PullConsumer.consume(error_cb)": ON_THE_LOOP,
+    **{f"PullConsumer.consume({name})": "among its options" for name in ReadArgs.__annotations__},
     "Client.subscribe(message_type)": INSIDE,
     "Client.typed": BYTES,
     "Endpoint.cancel": INSIDE,
@@ -114,7 +127,6 @@ PARTS = {
     "Messages.wait": INSIDE,
     "ObjectReader.resume": INSIDE,
     "OrderedConsumer.consume": ON_THE_LOOP,
-    "PullConsumer.consume": ON_THE_LOOP,
     "PushConsumer.consume": ON_THE_LOOP,
     "Subscription.batches": BATCHED,
     "Subscription.has_callback": "none has",

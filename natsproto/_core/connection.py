@@ -24,7 +24,7 @@ from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._handlers import check_handler
+from natsproto._handler_threads import Executor, with_executor
 from natsproto._nats_py_names import SUBSCRIBE, wrong_keywords
 from natsproto._options import Options
 from natsproto._value import Value
@@ -68,8 +68,7 @@ class Connection:
         self._options, self._runtime = options, runtime
         self._instrumentation: Instrumentation | None = None
         self._engine = Engine(options, runtime, self)
-        self._outbox = self._engine.outbox
-        """An attribute because every acknowledgement reads it."""
+        self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
         self._registry = self._engine.registry
         self._reply_guard = ReplyGuard(self._engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = self._engine.readers.start_cleanup
@@ -441,6 +440,7 @@ class Connection:
         *,
         queue: str | None = None,
         cb: Handler | None = None,
+        executor: Executor = None,
         max_messages: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
@@ -452,16 +452,17 @@ class Connection:
 
         ``queue`` is the queue group that shares the messages. ``cb`` (def or async def) is called with every message,
         one after the other; its errors are logged and reported as HandlerFailed events. Without it, read the
-        subscription. ``max_messages`` ends the subscription after that many messages. The pending limits (messages,
-        bytes; 0 for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the
-        reaction at the limits: drop_newest, drop_oldest, error (the subscription ends with SlowConsumer) or pause (stop
-        reading from the server, which may close it). ``message_type`` and ``message_note`` are natsproto's own.
+        subscription. ``executor`` is for a ``def`` callback that blocks: True calls it in a daemon thread, or give a
+        ThreadPoolExecutor. ``max_messages`` ends it after that many messages. The pending limits (messages, bytes; 0
+        for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the reaction at
+        the limits: drop_newest, drop_oldest, error (it ends) or pause (stop reading from the server, which may close
+        it). ``message_type`` and ``message_note`` are natsproto's own.
 
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.
         """
-        if cb is not None:
-            check_handler("cb", cb, "message")
+        if cb is not None or executor:
+            cb = with_executor("cb", cb, executor)
         if message_type is not Message and not (isinstance(message_type, type) and issubclass(message_type, Message)):
             raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
         options = self._options
@@ -490,9 +491,8 @@ class Connection:
         RequestTimeout; ConnectionLost when the connection breaks before the server's answer: messages may or may not
         have been handled. Cancelling changes nothing.
         """
-        await self._engine.flush(
-            self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
-        )
+        wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
+        await self._engine.flush(wait)
 
     async def _wait_connected(self, deadline: float) -> None:
         """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed."""

@@ -177,6 +177,20 @@ class HandlerFailed(Event):
     error: BaseException
 
 
+class LoopBlocked(Event):
+    """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
+
+    Reported for ``def`` handlers, and for those of ``consume`` that are ``async def`` and awaited nothing meanwhile.
+    """
+
+    handler: str
+    seconds: float
+
+    level = logging.WARNING
+    line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"
+    pause: ClassVar[float] = 60.0
+
+
 class Closed(Event):
     """The client is closed; the last event. ``reason`` is None when the application closed it."""
 

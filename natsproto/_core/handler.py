@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
 from natsproto.protocol.frames import Message
 
@@ -36,6 +37,10 @@ class HandlerCallbacks(Protocol):
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""
+        ...
+
+    def on_loop_blocked(self, where: str, seconds: float) -> None:
+        """A callback held the event loop for long."""
         ...
 
     @property
@@ -86,7 +91,7 @@ class HandlerRunner(Generic[M]):
         """
         inbox, handler = self._inbox, self._handler
         watched = self._loop.get_debug()
-        if not deadline and (watched or len(inbox) > 1):
+        if not deadline:
             deadline = monotonic() + CALLBACK_TIME_SLICE_S
         for _ in range(MAX_MESSAGES_PER_TURN):
             message = inbox.popleft()
@@ -101,9 +106,11 @@ class HandlerRunner(Generic[M]):
                 self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("callback of %r kept the event loop for %.3f seconds", self._subject, took)
+            if (late := monotonic() - deadline) > LOOP_BLOCKED_S:
+                self._registry.on_loop_blocked(f"callback of {self._subject!r}", late)
             if result is not None:
                 return result
-            if not inbox or (deadline and monotonic() > deadline):
+            if not inbox or late > 0.0:
                 break
         return None
 

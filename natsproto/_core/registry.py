@@ -214,6 +214,10 @@ class SubscriptionRegistry:
         """A callback raised."""
         self._event_bus.on_handler_error(where, error)
 
+    def on_loop_blocked(self, where: str, seconds: float) -> None:
+        """A callback held the event loop for long."""
+        self._event_bus.emit(events.LoopBlocked(handler=where, seconds=seconds))
+
     def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
         """A subscription starts to drop messages."""
         self._event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))

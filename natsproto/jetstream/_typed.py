@@ -120,7 +120,7 @@ class TypedJetStream(Generic[T]):
         dead letter at once.
         """
 
-        check_handler("handler", function, "value and message")
+        check_handler("handler", function, "value and message", 2)
 
         async def handle(message: JsMessage) -> None:
             await finish(function(self.decode(message.data), message))

@@ -19,7 +19,8 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed
+from natsproto._core.events import HandlerFailed, LoopBlocked
+from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
@@ -188,7 +189,11 @@ class Endpoint:
         self._requests += 1
         began = perf_counter_ns()  # not the loop's clock, whose steps are a millisecond on uvloop
         try:
-            await finish(self._handler(request))
+            result = self._handler(request)
+            if (held := perf_counter_ns() - began) > LOOP_BLOCKED_S * 1e9:
+                where = f"endpoint {self.name!r}"
+                self._connection._emit(LoopBlocked(handler=where, seconds=held / 1e9))
+            await finish(result)
         except ServiceError as exc:
             await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):

@@ -19,7 +19,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
 from natsproto._durations import time_limit
-from natsproto._handlers import check_handler
+from natsproto._handler_threads import Executor, with_executor
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -80,6 +80,7 @@ class Group:
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        executor: Executor = None,
     ) -> Callable[[H], H]:
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
 
@@ -96,6 +97,7 @@ class Group:
                 queue_group=queue_group,
                 metadata=metadata,
                 concurrency=concurrency,
+                executor=executor,
             )
             return handler
 
@@ -110,6 +112,7 @@ class Group:
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        executor: Executor = None,
     ) -> Endpoint:
         """Add an endpoint, which handles requests from now on.
 
@@ -119,14 +122,17 @@ class Group:
         group. With ``queue_group=None`` every instance receives every request. At most ``concurrency`` requests are
         handled at the same time, the rest waits; with 1 they are handled in order.
 
+        ``executor`` is for a ``def`` handler that blocks: True calls it in daemon threads, as many as ``concurrency``,
+        or give a ThreadPoolExecutor. Return ``request.respond(data)`` there; it is awaited in the event loop.
+
         ConfigError, InvalidSubject or TypeError for bad arguments and when the service has stopped; LocalProtocolError
         when it was not started; ConnectionClosed.
         """
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
-        check_handler("handler", handler, "request")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
+        handler = with_executor("handler", handler, executor, concurrency)
         return self._root()._add(
             name,
             _join_subject(self.prefix, subject if subject is not None else name),

@@ -5,6 +5,7 @@ It wraps the async client, which runs on an event loop in a thread of its own.
 
 from natsproto.sync._admin import Admin, Advisories, Listing, System
 from natsproto.sync._client import Client, connect
+from natsproto.sync._consume import ConsumeContext
 from natsproto.sync._consumers import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
 from natsproto.sync._jetstream import JetStream, Stream
 from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
@@ -19,6 +20,7 @@ __all__ = [
     "Advisories",
     "AtomicBatch",
     "Client",
+    "ConsumeContext",
     "Endpoint",
     "FastPublisher",
     "Group",

@@ -5,30 +5,34 @@ Owns the messages that were fetched from the event loop and not read yet. Everyt
 
 from __future__ import annotations
 
+import inspect
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Hashable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 from functools import partial
 from threading import get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
 
+from natsproto._handlers import check_handler, check_result
 from natsproto._nats_py_names import explain_missing
-from natsproto.errors import NatsError
+from natsproto.errors import ConfigError, NatsError
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer import handle, messages, ordered, push
+from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
+from natsproto.jetstream._consumer.consume import OnError, OnSuccess
 from natsproto.jetstream._consumer.delivery_state import Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import Metadata
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.sync._consume import ConsumeContext, ReadArgs
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
 
 V = TypeVar("V")
-_NO_CALLBACKS = {"consume": "the blocking client calls no callbacks: iterate messages(), in a thread if need be"}
+_NO_CALLBACKS = {"consume": "only pull consumers have it here: iterate messages(), in a thread if need be"}
 P = ParamSpec("P")
 C = TypeVar("C", bound=handle.Consumer, covariant=True)
 
@@ -181,6 +185,10 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         await self._inner.stop()
 
 
+def _key_of(portal: Portal, key: Callable[[JsMessage], Hashable], item: message.JsMessage) -> Hashable:
+    return key(JsMessage(portal, item))
+
+
 class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
     """Waits for a method that fetches. Messages that an interrupt keeps from being returned go to the next reader."""
 
@@ -201,9 +209,6 @@ class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[
 
 class Consumer(SyncWrapper[C], Generic[C]):
     """Base class of the blocking consumers."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(_NO_CALLBACKS)
 
     info: Final = blocking(handle.Consumer.info)
     delete: Final = blocking(handle.Consumer.delete)
@@ -234,6 +239,57 @@ class PullConsumer(Consumer[handle.PullConsumer]):
     fetch: Final = blocking_fetch(handle.PullConsumer.fetch)
     fetch_available: Final = blocking_fetch(handle.PullConsumer.fetch_available)
     messages: Final = wrapped(handle.PullConsumer.messages, Messages)
+
+    def consume(
+        self,
+        handler: Callable[[JsMessage], object],
+        *,
+        threads: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        on_success: OnSuccess = "ack",
+        on_error: OnError = "nak",
+        nak_delay: Duration | None = None,
+        keep_alive: bool | Duration = False,
+        **options: Unpack[ReadArgs],
+    ) -> ConsumeContext:
+        """Call ``handler`` with every message in ``threads`` threads, and acknowledge it. It runs when this returns.
+
+        The message of a handler that raises is redelivered. A handler may block, and use the client. The arguments are
+        those of the async client's ``consume``, where ``threads`` is the ``concurrency``; ``options`` are
+        ``prefetch``, ``stop_after``, ``stop_when_empty`` and the others of ``messages``. ``key`` is called on the
+        client's own thread, so it must not block. TypeError for an ``async def`` handler, ConfigError for other wrong
+        arguments, before anything is sent.
+        """
+        if inspect.iscoroutinefunction(handler):
+            raise TypeError("handler must be a plain function of one message; async def needs the async client")
+        check_handler("handler", handler, "message")
+        if type(threads) is not int or threads < 1:
+            raise ConfigError("threads", threads, "must be a positive int")
+        portal, running = self._portal, set[int]()
+
+        def call(item: message.JsMessage) -> None:
+            running.add(get_ident())
+            try:
+                check_result(handler(JsMessage(portal, item)))
+            finally:
+                running.discard(get_ident())
+
+        def start() -> consume.ConsumeContext:
+            return self._inner.consume(
+                call,
+                concurrency=threads,
+                key=None if key is None else partial(_key_of, portal, key),
+                on_success=on_success,
+                on_error=on_error,
+                nak_delay=nak_delay,
+                keep_alive=keep_alive,
+                executor=True,
+                **options,
+            )
+
+        inner = portal.run(start)
+        portal.enter(inner)
+        return ConsumeContext(portal, inner, running)
 
     def next(
         self,
@@ -270,6 +326,9 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 
 class PushConsumer(Consumer[push.PushConsumer]):
     """A push consumer: the server sends its messages to a subject. Read them with ``messages``."""
+
+    if not TYPE_CHECKING:
+        __getattr__ = explain_missing(_NO_CALLBACKS)
 
     messages: Final = wrapped(push.PushConsumer.messages, Messages)
 

@@ -116,3 +116,10 @@ def said(net: ScriptedNetwork, connection: int = 0) -> list[str]:
 
 def published(net: ScriptedNetwork) -> list[bytes]:
     return [op.payload for op in net.server.ops if op.name in ("PUB", "HPUB")]
+
+
+class NeverBlocked:
+    """Callbacks of a handler that never holds the event loop."""
+
+    def on_loop_blocked(self, where: str, seconds: float) -> None:
+        raise AssertionError(f"{where} held the event loop for {seconds} s")

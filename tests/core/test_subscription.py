@@ -28,12 +28,12 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from tests.core.helpers import turns
+from tests.core.helpers import NeverBlocked, turns
 from tests.kit.clock import run_virtual, virtual_clock
 from tests.kit.examples import lists_up_to
 
 
-class SubscriptionCallbacks:
+class SubscriptionCallbacks(NeverBlocked):
     """What a subscription asks of its engine, written down; ``confirmed`` is when the server answers."""
 
     def __init__(self) -> None:

@@ -17,10 +17,12 @@ from typing import Literal, TypeAlias, cast
 
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed
+from natsproto._core.events import HandlerFailed, LoopBlocked
+from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._core.readers import EndWaiters
 from natsproto._durations import positive_seconds
-from natsproto._handlers import HandlerResult, check_handler, check_result, finish, is_async_callable
+from natsproto._handler_threads import Executor, StillRunning, with_executor
+from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
@@ -65,6 +67,7 @@ class HandlerOptions(Value):
     keep_alive: bool | Duration = False
     error_cb: Callable[[JsMessage, BaseException], object] | None = None
     backoff: Sequence[float] = ()
+    executor: Executor = None
 
     def _check(self) -> None:
         if type(self.concurrency) is not int or not 1 <= self.concurrency <= MAX_CONCURRENCY:
@@ -77,6 +80,10 @@ class HandlerOptions(Value):
             accept_seconds("nak_delay", self.nak_delay)
         if not isinstance(self.keep_alive, bool):
             positive_seconds("keep_alive", self.keep_alive)
+
+    def with_executor(self, handler: Handler) -> Handler:
+        """Return the checked handler, which runs in threads if there is an ``executor``. TypeError, ConfigError."""
+        return with_executor("handler", handler, self.executor, self.concurrency)
 
     def nak_delay_for(self, message: JsMessage) -> float:
         """Return the seconds until a failed message is redelivered. Raises the errors of a callable ``nak_delay``."""
@@ -98,7 +105,7 @@ class HandlerTasks:
     def __init__(
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
     ) -> None:
-        check_handler("handler", handler, "message")
+        handler = options.with_executor(handler)
         self.handled = self.failed = self.in_progress = 0
         self.is_stopping = False
         self.key_error: Exception | None = None
@@ -106,6 +113,7 @@ class HandlerTasks:
         self.end_waiters = EndWaiters()
         """The calls that wait for the end."""
         self._connection, self._description = connection, what
+        self._handler_name = f"handler of {what}"
         self._messages, self._handler, self._options = messages, handler, options
         self._is_async = is_async_callable(handler)
         self._is_plain = options.keep_alive is False and options.on_success == "ack"
@@ -178,6 +186,8 @@ class HandlerTasks:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began)
+                        if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
+                            self._connection._emit(LoopBlocked(handler=self._handler_name, seconds=now - began))
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
             self.key_error = self.key_error or exc
@@ -248,7 +258,7 @@ class HandlerTasks:
             self._on_ack_failed(self._options.on_success, error)
             return
         if isinstance(error, asyncio.CancelledError) and _is_cancelled():
-            if self._options.on_error == "nak":
+            if self._options.on_error == "nak" and not isinstance(error, StillRunning):
                 nak_all([message])  # it is redelivered at once
             raise error
         await self._failed(message, error)
@@ -268,7 +278,7 @@ class HandlerTasks:
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
-        where = f"handler of {self._description}"
+        where = self._handler_name
         if is_retried(message):  # expected, so one line
             trace = error if log.isEnabledFor(logging.DEBUG) else None
             log.warning("%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace)

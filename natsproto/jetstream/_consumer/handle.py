@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Unpack
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._durations import time_limit
+from natsproto._handler_threads import Executor
 from natsproto._nats_py_names import CONSUMER, MESSAGE_COUNT, explain_missing, wrong_keywords
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
@@ -327,6 +328,7 @@ class PullConsumer(Consumer):
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        executor: Executor = None,
         priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
@@ -342,8 +344,9 @@ class PullConsumer(Consumer):
         the message; by default (None) it is the delay in the consumer's ``backoff`` for the number of deliveries, and
         without a backoff 0.25 s, doubling up to 30 s. An error of the handler is logged, emitted as a HandlerFailed
         event and passed to ``error_cb`` (message, error). ``keep_alive`` sends in_progress while the handler runs (see
-        JsMessage.keep_alive; seconds or True). ``stop_after`` is the number of messages after which it ends. The other
-        arguments are those of ``messages``.
+        JsMessage.keep_alive; seconds or True). ``executor`` is for a ``def`` handler that blocks: True calls it in
+        daemon threads, as many as ``concurrency``, or give a ThreadPoolExecutor (see ``middleware.in_threads``).
+        ``stop_after`` is the number of messages after which it ends. The other arguments are those of ``messages``.
         """
         messages = self.messages(
             prefetch=prefetch,
@@ -367,6 +370,7 @@ class PullConsumer(Consumer):
             nak_delay=nak_delay,
             keep_alive=keep_alive,
             error_cb=error_cb,
+            executor=executor,
             backoff=() if self._info is None else self._info.config.backoff,
         )
         return ConsumeContext(self._api.connection, self._description, messages, handler, handler_options)

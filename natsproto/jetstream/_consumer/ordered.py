@@ -14,6 +14,7 @@ from typing import Unpack
 
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.instrumentation import ReaderInfo
+from natsproto._handler_threads import Executor
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -212,6 +213,7 @@ class OrderedConsumer:
         concurrency: int = 1,
         key: Callable[[JsMessage], Hashable] | None = None,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        executor: Executor = None,
     ) -> ConsumeContext:
         """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
         messages = self.messages(
@@ -222,7 +224,12 @@ class OrderedConsumer:
             stop_after=stop_after,
         )
         handler_options = HandlerOptions(
-            concurrency=concurrency, key=key, on_success="nothing", on_error="nothing", error_cb=error_cb
+            concurrency=concurrency,
+            key=key,
+            on_success="nothing",
+            on_error="nothing",
+            error_cb=error_cb,
+            executor=executor,
         )
         return ConsumeContext(self._state.connection, self._description, messages, handler, handler_options)
 

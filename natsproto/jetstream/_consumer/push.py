@@ -18,6 +18,7 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconn
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._core.subscription import Subscription
 from natsproto._durations import seconds
+from natsproto._handler_threads import Executor
 from natsproto.errors import (
     AlreadyBound,
     ConfigError,
@@ -405,6 +406,7 @@ class PushConsumer(Consumer):
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        executor: Executor = None,
     ) -> ConsumeContext:
         """Call ``handler`` (def or async def) with every message; see PullConsumer.consume."""
         options = HandlerOptions(
@@ -415,6 +417,7 @@ class PushConsumer(Consumer):
             nak_delay=nak_delay,
             keep_alive=keep_alive,
             error_cb=error_cb,
+            executor=executor,
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)

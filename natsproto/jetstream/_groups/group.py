@@ -10,6 +10,7 @@ from contextlib import aclosing, suppress
 from typing import ClassVar, Generic, TypeVar, Unpack
 
 from natsproto._async_hints import items
+from natsproto._handler_threads import Executor
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -86,6 +87,7 @@ class Group(Generic[C]):
         nak_delay: NakDelay | None = None,
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        executor: Executor = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
         """Consume as an instance of this member: use it with ``async with``, or ``await`` it to run until it ends.
@@ -108,6 +110,7 @@ class Group(Generic[C]):
             nak_delay=nak_delay,
             keep_alive=keep_alive,
             error_cb=error_cb,
+            executor=executor,
         )
         member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)

@@ -13,7 +13,7 @@ from typing import Final
 
 from natsproto._async_hints import RunHint
 from natsproto._core.readers import EndWaiters
-from natsproto._handlers import check_handler, finish
+from natsproto._handlers import finish
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -60,10 +60,9 @@ class MemberHandler:
     prefetch: int | None
 
     def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
-        check_handler("handler", handler, "message")
         if prefetch is not None and prefetch < 1:
             raise ConfigError("prefetch", prefetch, "must be at least 1")
-        self.handler, self.options, self.prefetch = handler, options, prefetch
+        self.handler, self.options, self.prefetch = options.with_executor(handler), options, prefetch
         self.pin: str = ""
         """The pin id of the instance that the server serves, from the last message."""
 

@@ -1,0 +1,126 @@
+"""Handlers in threads: a ``def`` handler that blocks does not hold the event loop.
+
+Owns the threads of ``executor=True``. They are daemon threads, so a handler that hangs does not keep the program from
+ending; those of a ThreadPoolExecutor do, because Python waits for them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from functools import wraps
+from queue import SimpleQueue
+from threading import Semaphore, Thread
+from typing import Any, TypeAlias, TypeVar
+
+from natsproto._handlers import check_handler, finish, is_async_callable
+from natsproto.errors import ConfigError
+
+T = TypeVar("T")
+H = TypeVar("H", bound=Callable[..., object])
+
+Executor: TypeAlias = "ThreadPoolExecutor | bool | None"
+
+
+class StillRunning(asyncio.CancelledError):
+    """The caller of a handler was cancelled, but not the handler: a thread cannot be cancelled.
+
+    Its message is neither acknowledged nor returned; the server delivers it again after ``ack_wait``.
+    """
+
+
+class DaemonThreads:
+    """At most ``count`` threads, started when they are needed, which end with this object."""
+
+    def __init__(self, count: int, name: str) -> None:
+        self._count, self._name = count, name
+        self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
+        self._idle = Semaphore(0)
+        self._started = 0
+
+    def submit(self, function: Callable[[], T]) -> Future[T]:
+        """Call the function in one of the threads. To be called by one thread only."""
+        future: Future[T] = Future()
+        self._calls.put(lambda: _call(function, future))
+        if not self._idle.acquire(blocking=False) and self._started < self._count:
+            self._started += 1
+            Thread(target=_serve, args=(self._calls, self._idle), name=self._name, daemon=True).start()
+        return future
+
+    def __del__(self) -> None:
+        for _ in range(self._started):
+            self._calls.put(None)
+
+
+def _serve(calls: SimpleQueue[Callable[[], None] | None], idle: Semaphore) -> None:
+    while (call := calls.get()) is not None:
+        call()
+        del call  # it keeps the message
+        idle.release()
+
+
+def _call(function: Callable[[], T], future: Future[T]) -> None:
+    if future.set_running_or_notify_cancel():
+        try:
+            future.set_result(function())
+        except BaseException as exc:
+            future.set_exception(exc)
+
+
+def with_executor(
+    name: str, handler: H | None, executor: Executor, threads: int = 1
+) -> H | Callable[[Any], Awaitable[None]]:
+    """Return the checked handler, which runs in threads if there is an executor. TypeError, ConfigError."""
+    check_handler(name, handler, "message")
+    assert handler is not None
+    if executor is None or executor is False:
+        return handler
+    return in_threads(handler, executor, threads=threads)
+
+
+def in_threads(
+    handler: Callable[[T], object], executor: Executor = True, *, threads: int = 1
+) -> Callable[[T], Awaitable[None]]:
+    """Return an ``async def`` handler that calls the ``def`` handler in a thread.
+
+    ``executor`` is True for ``threads`` daemon threads, which keep what the handler stores by thread, such as database
+    connections; or a ThreadPoolExecutor, which has threads of its own. An awaitable that the handler returns, such as
+    ``request.respond(data)``, is awaited in the event loop. Context variables are those of the caller.
+
+    A thread cannot be cancelled. If the caller is, as at the end of ``drain_timeout``, the thread goes on; its message
+    is neither acknowledged nor returned, and delivered again after ``ack_wait``. ConfigError for an async handler,
+    another executor or no threads.
+    """
+    check_handler("handler", handler, "message")
+    if executor is not True and not isinstance(executor, ThreadPoolExecutor):
+        raise ConfigError("executor", executor, "must be True or a ThreadPoolExecutor")
+    if is_async_callable(handler):
+        raise ConfigError("executor", executor, "is for def handlers, and this one is async def: remove one of them")
+    if type(threads) is not int or threads < 1:
+        raise ConfigError("threads", threads, "must be a positive int")
+    name = f"natsproto {getattr(handler, '__name__', 'handler')}"
+    pool: Any = DaemonThreads(threads, name) if executor is True else executor
+
+    @wraps(handler)
+    async def call(message: T) -> None:
+        context = copy_context()
+
+        def work() -> object:
+            try:
+                return context.run(handler, message)
+            except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as exc:
+                # It must not end the event loop, and StopIteration cannot pass a future.
+                raise RuntimeError(f"the handler ended with {exc!r}") from exc
+
+        future: Future[object] = pool.submit(work)
+        try:
+            result = await asyncio.wrap_future(future)
+        except asyncio.CancelledError:
+            if future.cancel() or future.cancelled():
+                raise  # it had not begun
+            raise StillRunning from None
+        await finish(result)
+
+    return call

@@ -1,0 +1,117 @@
+"""A running ``consume`` of the blocking client, whose handler is called in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Coroutine
+from types import TracebackType
+from typing import Self, TypedDict
+
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer import consume
+from natsproto.sync._portal import Portal
+from natsproto.sync._wrapper import SyncWrapper
+
+
+class ReadArgs(TypedDict, total=False):
+    """The arguments of ``consume`` that are those of ``messages``."""
+
+    prefetch: int | None
+    prefetch_bytes: int | None
+    expires: Duration
+    heartbeat: Duration | None
+    refill_at: int | None
+    refill_at_bytes: int | None
+    stop_after: int
+    stop_when_empty: bool
+    priority_group: str
+    min_pending: int
+    min_ack_pending: int
+    priority: int
+
+
+class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
+    """A running ``consume``, whose handler is called in threads. Leaving ``with`` stops it.
+
+    It ends by ``stop`` or ``drain``, after ``stop_after`` messages, with the client, or when the consumer becomes
+    unusable, which ``wait`` raises. The threads are daemon threads: a handler that hangs does not keep the program.
+    """
+
+    def __init__(self, portal: Portal, inner: consume.ConsumeContext, threads: set[int]) -> None:
+        super().__init__(portal, inner)
+        self._threads = threads
+
+    @property
+    def handled(self) -> int:
+        """Messages handled so far, including failures."""
+        return self._inner.handled
+
+    @property
+    def failed(self) -> int:
+        """Messages for which the handler raised."""
+        return self._inner.failed
+
+    @property
+    def in_progress(self) -> int:
+        """Messages that are being handled now."""
+        return self._inner.in_progress
+
+    @property
+    def pending(self) -> int:
+        """Messages that have arrived and wait for the handler."""
+        return self._inner.pending
+
+    @property
+    def prefetch(self) -> int:
+        """The most messages to be requested, waiting or in work now."""
+        return self._inner.prefetch
+
+    @property
+    def stale(self) -> int:
+        """Messages that were dropped because the server delivers them again."""
+        return self._inner.stale
+
+    @property
+    def given_back(self) -> int:
+        """Messages that were returned because they had waited for twice their ack_wait."""
+        return self._inner.given_back
+
+    @property
+    def closed(self) -> bool:
+        """True after its end: no handler is running and none will be called."""
+        return self._inner.closed
+
+    def wait(self) -> None:
+        """Wait until it has ended; raise the error that made the consumer unusable. An interrupt ends only the wait."""
+        self._portal.call(self._inner.wait)
+
+    def stop(self) -> None:
+        """Stop calling the handler, wait for running calls, and return waiting messages to the server.
+
+        An interrupt, such as a second Ctrl-C, ends the wait for running calls. In the handler it does not wait.
+        """
+        self._end(self._inner.stop)
+
+    def drain(self) -> None:
+        """Stop pulling, handle the messages that have arrived or are in flight, then end.
+
+        In the handler it does not wait.
+        """
+        self._end(self._inner.drain)
+
+    def _end(self, method: Callable[[], Coroutine[object, object, None]]) -> None:
+        if threading.get_ident() in self._threads:
+            self._portal.run_detached(method, wait=False)
+        else:
+            self._portal.call(method)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped:
+            self.stop()
+            if exc is None:
+                self.wait()

@@ -1,0 +1,213 @@
+"""Handlers in threads, on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar
+from typing import Any
+
+import pytest
+
+import natsproto
+from natsproto import Client, Message
+from natsproto.errors import ConfigError, DrainTimeout
+from natsproto.jetstream import JetStream, JsMessage
+from natsproto.middleware import in_threads, with_middleware
+from natsproto.retry import Retry, RetryPolicy
+from natsproto.service import Request
+from natsproto.testing import Server
+from tests.faults.helpers import settled
+
+TRACE: ContextVar[str] = ContextVar("trace")
+
+
+async def longest_silence(stop: asyncio.Event) -> float:
+    """The longest time for which the event loop did not come round."""
+    longest, last = 0.0, time.monotonic()
+    while not stop.is_set():
+        await asyncio.sleep(0.005)
+        longest, last = max(longest, time.monotonic() - last), time.monotonic()
+    return longest
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["True", "ThreadPoolExecutor"])
+async def test_blocking_handlers_run_beside_each_other(jetstream: JetStream, own: bool) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    for _ in range(16):
+        await jetstream.publish("s")
+    consumer = await stream.create_consumer("c")
+    handled: list[tuple[int, str]] = []
+
+    def handle(message: JsMessage) -> None:
+        time.sleep(0.05)
+        handled.append((message.seq, threading.current_thread().name))
+
+    silence_over = asyncio.Event()
+    silence = asyncio.create_task(longest_silence(silence_over))
+    began = time.monotonic()
+    with ThreadPoolExecutor(8) as pool:
+        executor = pool if own else True
+        await consumer.consume(handle, concurrency=8, executor=executor, stop_after=16).run()
+    assert time.monotonic() - began < 16 * 0.05
+    silence_over.set()
+    assert await silence < 0.5  # 0.8 s if they held the loop
+    assert sorted(seq for seq, _ in handled) == list(range(1, 17))
+    assert 1 < len({name for _, name in handled} if own else {"x", "y"}) <= 8
+    await jetstream.connection.flush()
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_keep_alive_goes_on_while_a_thread_works(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    await jetstream.publish("s")
+    consumer = await stream.create_consumer("c", ack_wait=0.5)
+    calls = []
+
+    def handle(message: JsMessage) -> None:
+        calls.append(message.metadata.num_delivered)
+        time.sleep(1.2)  # the handler's own
+
+    await consumer.consume(handle, executor=True, keep_alive=True, stop_after=1).run()
+    assert calls == [1]
+    await jetstream.connection.flush()
+    info = await consumer.info()
+    assert (info.num_ack_pending, info.num_redelivered) == (0, 0)
+
+
+async def test_errors_of_threads_are_errors_of_handlers(jetstream: JetStream) -> None:
+    await jetstream.create_stream("DEAD", subjects=["dead"])
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    errors: list[Exception | type[BaseException]] = [ValueError("no"), StopIteration, SystemExit]
+    for number in range(len(errors)):
+        await jetstream.publish("s", b"%d" % number)
+    consumer = await stream.create_consumer("c")
+    failed: list[str] = []
+
+    def handle(message: JsMessage) -> None:
+        raise errors[int(message.data)]
+
+    policy = RetryPolicy(dead_letter_subject="dead", max_attempts=1)
+    handler = with_middleware(in_threads(handle), Retry(jetstream, policy))
+    work = consumer.consume(handler, stop_after=3, error_cb=lambda _, error: failed.append(type(error).__name__))
+    await work.run()
+    assert failed == ["ValueError", "RuntimeError", "RuntimeError"]
+    assert (await (await jetstream.stream("DEAD")).info()).state.messages == 3
+
+
+async def test_callbacks_in_a_thread_keep_their_order(nats_client: Client) -> None:
+    TRACE.set("mine")
+    got: list[tuple[bytes, str, bool]] = []
+    loop_thread = threading.current_thread()
+
+    def handle(message: Message) -> None:
+        got.append((message.data, TRACE.get(), threading.current_thread() is loop_thread))
+
+    subscription = nats_client.subscribe("s", cb=handle, executor=True)
+    for number in range(100):
+        await nats_client.publish("s", b"%d" % number)
+    await subscription.drain()
+    assert got == [(b"%d" % number, "mine", False) for number in range(100)]
+
+
+async def test_endpoint_in_threads_responds(nats_client: Client) -> None:
+    service = await nats_client.add_service("svc", "1.0.0")
+
+    @service.endpoint("slow", executor=True, concurrency=4)
+    def slow(request: Request) -> Any:
+        time.sleep(0.05)
+        return request.respond(request.data.upper())
+
+    began = time.monotonic()
+    replies = await asyncio.gather(*(nats_client.request("slow", b"x%d" % number) for number in range(8)))
+    assert [reply.data for reply in replies] == [b"X%d" % number for number in range(8)]
+    assert time.monotonic() - began < 8 * 0.05
+    await service.stop()
+
+
+async def test_thread_goes_on_at_the_end_of_drain_timeout(nats_server: Server, jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    await jetstream.publish("s")
+    await stream.create_consumer("c", ack_wait=2)
+    worker = await natsproto.connect(nats_server.url, drain_timeout=0.3)
+    go_on, begun = threading.Event(), threading.Event()
+
+    def handle(message: JsMessage) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    work = (await (await worker.jetstream().stream("S")).consumer("c")).consume(handle, executor=True, keep_alive=True)
+    async with work:
+        await asyncio.to_thread(begun.wait)
+        with pytest.raises(DrainTimeout, match="1 messages of consumer 'c' of stream 'S' not handled"):
+            await worker.drain()
+    consumer = await stream.consumer("c")
+    assert (await consumer.info()).num_ack_pending == 1  # neither acknowledged nor returned
+    message = await consumer.next(timeout=10)  # delivered again after ack_wait
+    assert message.metadata.num_delivered == 2
+    go_on.set()
+
+
+async def test_message_of_waiting_thread_is_returned(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    await jetstream.publish("s")
+    consumer = await stream.create_consumer("c")
+    go_on = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(go_on.wait)
+        work = consumer.consume(lambda _: None, executor=pool)
+        running = asyncio.create_task(work.run())
+        await settled(lambda: work.in_progress == 1)
+        running.cancel()
+        await asyncio.wait([running])
+        assert (await consumer.next(timeout=5)).metadata.num_delivered == 2
+        go_on.set()
+
+
+async def test_daemon_threads_end_with_their_reader(nats_client: Client) -> None:
+    def names() -> list[str]:
+        return [thread.name for thread in threading.enumerate() if thread.name == "natsproto ends_with_reader"]
+
+    def ends_with_reader(message: Message) -> None: ...
+
+    subscription = nats_client.subscribe("s", cb=ends_with_reader, executor=True)
+    await nats_client.publish("s")
+    await subscription.drain()
+    assert len(names()) == 1
+    del subscription
+    await settled(lambda: not names())
+
+
+async def test_bad_executors_are_refused_by_name(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    consumer = await stream.create_consumer("c")
+    nc = jetstream.connection
+
+    async def asynchronous(message: Message) -> None: ...
+
+    def plain(message: Message) -> None: ...
+
+    for attempt in (
+        lambda: nc.subscribe("s", cb=asynchronous, executor=True),
+        lambda: nc.subscribe("s", cb=plain, executor="threads"),  # type: ignore[arg-type]
+        lambda: consumer.consume(asynchronous, executor=True),
+        lambda: consumer.consume(plain, executor=8),  # type: ignore[arg-type]
+        lambda: in_threads(asynchronous),
+    ):
+        with pytest.raises(ConfigError, match="executor"):
+            attempt()
+    with pytest.raises(ConfigError, match="threads"):
+        in_threads(plain, threads=0)
+    with pytest.raises(TypeError, match="cb must be callable"):
+        nc.subscribe("s", executor=True)
+
+
+@pytest.mark.parametrize(
+    "handler", [lambda: None, lambda a, b: None, lambda *, message: None], ids=["none", "two", "keyword"]
+)
+async def test_handlers_that_take_no_message(nats_client: Client, handler: Callable[..., Any]) -> None:
+    with pytest.raises(TypeError, match="cb must be callable with one message: <lambda>"):
+        nats_client.subscribe("s", cb=handler)

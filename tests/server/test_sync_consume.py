@@ -1,0 +1,110 @@
+"""Workers of the blocking client, on the real server."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from natsproto import sync
+from natsproto.errors import ConfigError, ConsumerGone
+from natsproto.testing import Server
+
+
+@pytest.fixture
+def client(nats_server: Server) -> Iterator[sync.Client]:
+    with sync.connect(nats_server.url) as client:
+        yield client
+
+
+def make_consumer(client: sync.Client, count: int, **fields: Any) -> sync.PullConsumer:
+    js = client.jetstream()
+    stream = js.create_stream("S", subjects=["s", "done"])
+    for number in range(count):
+        js.publish("s", b"%d" % number)
+    return stream.create_consumer("c", filter_subject="s", **fields)
+
+
+def test_handlers_run_in_threads(client: sync.Client) -> None:
+    consumer = make_consumer(client, 40)
+    js, names = client.jetstream(), set[str]()
+
+    def handle(message: sync.JsMessage) -> None:
+        names.add(threading.current_thread().name)
+        time.sleep(0.02)
+        js.publish("done", message.data)  # it may use the client
+
+    began = time.monotonic()
+    with consumer.consume(handle, threads=8, stop_after=40) as work:
+        work.wait()
+    assert time.monotonic() - began < 40 * 0.02 + 0.5
+    assert (work.handled, work.failed, work.in_progress, work.closed) == (40, 0, 0, True)
+    client.flush()
+    assert consumer.info().num_ack_pending == 0
+    assert js.stream("S").info().state.messages == 80
+
+
+def test_stop_waits_for_running_handlers(client: sync.Client) -> None:
+    consumer = make_consumer(client, 20)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def handle(message: sync.JsMessage) -> None:
+        begun.set()
+        go_on.wait(20)
+
+    work = consumer.consume(handle)
+    begun.wait(20)
+    threading.Timer(0.05, go_on.set).start()
+    work.stop()
+    assert work.handled == 1
+    assert len(consumer.fetch(19, timeout=10)) == 19
+
+
+def test_drain_handles_what_has_arrived(client: sync.Client) -> None:
+    consumer = make_consumer(client, 20)
+    handled: list[int] = []
+    work = consumer.consume(lambda message: handled.append(message.seq), threads=2)
+    work.drain()
+    assert work.closed
+    assert len(handled) == work.handled
+
+
+def test_stop_in_a_handler_does_not_wait(client: sync.Client) -> None:
+    consumer = make_consumer(client, 20)
+    ready, works = threading.Event(), list[sync.ConsumeContext]()
+
+    def handle(message: sync.JsMessage) -> None:
+        ready.wait(20)
+        works[0].stop()
+
+    works.append(consumer.consume(handle))
+    ready.set()
+    works[0].wait()
+    assert works[0].handled == 1
+
+
+def test_wait_raises_the_end_of_the_consumer(client: sync.Client) -> None:
+    consumer = make_consumer(client, 0)
+    work = consumer.consume(lambda _: None)
+    consumer.delete()
+    with pytest.raises(ConsumerGone):
+        work.wait()
+
+
+def test_bad_arguments_of_workers(client: sync.Client) -> None:
+    consumer = make_consumer(client, 0)
+
+    async def asynchronous(message: sync.JsMessage) -> None: ...
+
+    for threads in (0, -1, True, 1.5):
+        with pytest.raises(ConfigError, match="threads"):
+            consumer.consume(lambda _: None, threads=threads)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="plain function"):
+        consumer.consume(asynchronous)
+    with pytest.raises(TypeError, match="one message"):
+        consumer.consume(lambda: None)  # type: ignore[arg-type,misc]
+    with pytest.raises(ConfigError, match="on_error"):
+        consumer.consume(lambda _: None, on_error="retry")  # type: ignore[arg-type]
