@@ -42,7 +42,7 @@ CEILING = {
     "opening a watch": Length(238, 42, 131),
     "key/value put": Length(37, 18, 26),
     "key/value get": Length(31, 13, 19),
-    "key/value update": Length(54, 20, 30),
+    "key/value update": Length(52, 20, 30),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }

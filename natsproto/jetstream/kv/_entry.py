@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
+from contextlib import suppress
 from enum import StrEnum
 from functools import partial
 from itertools import count
@@ -334,47 +335,58 @@ class BucketStream(Generic[V]):
         With ``revision`` only if that is the key's last one (0: it has none): WrongRevision. ``write_id`` is that of
         a caller who looks for the write before it believes a refusal of revision 0.
         """
-        subject = self.subjects.write_prefix + self.subjects.encode_key(key)
+        subject, wait = self.subjects.write_prefix + self.subjects.encode_key(key), self.api.seconds(timeout)
         try:
             if revision is None:
-                wait = self.api.seconds(timeout)
                 return (await publish(self.api, subject, payload, headers, args, timeout=wait)).seq
             args = {**args, "expected_last_subject_seq": revision}
-            return await self.write_if(subject, payload, headers, args, timeout, write_id)
+            own_id = write_id or self.new_write_id()
+            return (
+                await publish(
+                    *(self.api, subject, payload, headers, args),
+                    timeout=wait,
+                    search=partial(self._search, own_id),
+                    extra_header=(WRITE_ID_HEADER, own_id),
+                )
+            ).seq
         except NoStream as exc:
             await self._check_exists(exc)
             raise
+        except MessageTooLarge:
+            if revision is None:
+                raise
+            return await self._write_without_id(key, subject, payload, headers, args, wait)
         except WrongLastSequence as exc:
             assert revision is not None
-            actual = exc.last if exc.last is not None else await self.last_revision(key, timeout)
-            raise WrongRevision(self.bucket, key, revision, actual) from exc
+            if revision == 0 and not write_id:  # values vanish: it may have been stored
+                with suppress(WrongLastSequence):  # it is certainly not stored
+                    found = await self._search(own_id, subject, Expectation(0, subject), exc, wait)
+                    if found is not None:
+                        return found.seq
+            raise await self._wrong_revision(key, revision, exc, wait) from exc
 
-    async def write_if(
-        self,
-        subject: str,
-        payload: bytes,
-        headers: dict[str, str] | None,
-        args: MessageArgs,
-        timeout: Duration | None,
-        write_id: str = "",
+    async def _write_without_id(
+        self, key: str, subject: str, payload: bytes, headers: dict[str, str] | None, args: MessageArgs, wait: float
     ) -> int:
-        """Store a message that expects the last sequence of a subject, and return its revision: WrongLastSequence.
-
-        It has an id, by which it is recognised after a refusal that is not certain (see ``refusals``).
-        """
-        own_id = write_id or self.new_write_id()
-        search, wait = partial(self._search, own_id), self.api.seconds(timeout)
-        message = self.api, subject, payload, headers, args
+        """Write without the id: the bucket has a ``max_value_size``, and the value may fit alone."""
         try:
-            ack = await publish(*message, timeout=wait, search=search, extra_header=(WRITE_ID_HEADER, own_id))
-        except MessageTooLarge:  # the bucket has a max_value_size: it may fit without the id
-            ack = await publish(*message, timeout=wait)
+            return (await publish(self.api, subject, payload, headers, args, timeout=wait)).seq
         except WrongLastSequence as exc:
-            if not write_id and args.get("expected_last_subject_seq") == 0:  # values vanish: it may have been stored
-                found = await search(subject, Expectation(0, subject), exc, wait)
-                if found is not None:
-                    return found.seq
-            raise
+            raise await self._wrong_revision(key, args.get("expected_last_subject_seq") or 0, exc, wait) from exc
+
+    async def _wrong_revision(self, key: str, expected: int, error: WrongLastSequence, wait: float) -> WrongRevision:
+        actual = error.last if error.last is not None else await self.last_revision(key, wait)
+        return WrongRevision(self.bucket, key, expected, actual)
+
+    async def write_if(self, key: str, payload: bytes, args: MessageArgs, timeout: Duration | None) -> int:
+        """Store a value that expects the last sequence of another key, and return its revision: WrongLastSequence."""
+        subject, own_id = self.subjects.write_prefix + self.subjects.encode_key(key), self.new_write_id()
+        ack = await publish(
+            *(self.api, subject, payload, None, args),
+            timeout=self.api.seconds(timeout),
+            search=partial(self._search, own_id),
+            extra_header=(WRITE_ID_HEADER, own_id),
+        )
         return ack.seq
 
     async def checked(self, write: Awaitable[T]) -> T:

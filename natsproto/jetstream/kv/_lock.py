@@ -189,8 +189,7 @@ class Lock:
                 expected_last_subject_seq_subject=bucket.subjects.origin_prefix + bucket.subjects.encode_key(self._key),
             )
             try:
-                subject = bucket.subjects.write_prefix + bucket.subjects.encode_key(key)
-                return await bucket.write_if(subject, as_bytes(value), None, args, timeout)
+                return await bucket.write_if(key, as_bytes(value), args, timeout)
             except WrongLastSequence as exc:
                 last = await self._last_entry()
                 if last is None or not self._is_mine(last):
