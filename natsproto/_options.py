@@ -104,6 +104,7 @@ class OptionArgs(TypedDict, total=False):
     reconnect_to_server: Chooser | None
     randomize: bool
     ignore_discovered_servers: bool
+    leave_cut_off_server: bool
     ping_interval: Seconds
     max_outstanding_pings: int
     drain_timeout: Seconds
@@ -171,6 +172,7 @@ class Options(Value):
     (-1: no limit), ``reconnect_wait`` (0.05) after each round of the servers, doubled up to ``reconnect_wait_max`` (4),
     plus a random part of ``jitter`` (0.1) or ``jitter_tls`` (1); or the result of ``reconnect_delay(rounds)``.
     ``reconnect_to_server(servers, info)`` returns (server, seconds), or None for the default (ADR-40).
+    ``leave_cut_off_server`` (True) moves to another server when JetStream works there and not here.
 
     Keep-alive and timeouts: ``ping_interval`` (120; 20 suits most cloud load balancers), ``max_outstanding_pings`` (2),
     ``drain_timeout`` (25), ``request_timeout`` (5). ``fail_requests_on_disconnect`` (True) ends pending requests when
@@ -216,6 +218,7 @@ class Options(Value):
     reconnect_to_server: Chooser | None = _option(None, rules.function)
     randomize: bool = _option(True, rules.flag)
     ignore_discovered_servers: bool = _option(False, rules.flag)
+    leave_cut_off_server: bool = _option(True, rules.flag)
     ping_interval: float = _option(120.0, positive_seconds)
     max_outstanding_pings: int = _option(2, rules.whole(1))
     drain_timeout: float = _option(25.0, positive_seconds)
@@ -267,6 +270,18 @@ class Options(Value):
     def merge(self, **given: Unpack[OptionArgs]) -> Options:
         """Return a copy with some options changed, checked like a new one."""
         return self.replace(**given)
+
+    def for_probe(self) -> Options:
+        """Return the options of a short connection beside that of a client."""
+        return self.replace(
+            allow_reconnect=False,
+            retry_on_failed_connect=False,
+            retry_connect_for=0.0,
+            connect_timeout=1.0,
+            ignore_discovered_servers=True,
+            reconnect_to_server=None,
+            on_event=None,
+        )
 
     def __repr__(self) -> str:
         shown = [f"servers='{', '.join(map(str, self.addresses))}'"]

@@ -85,6 +85,7 @@ LAYER_INTERFACE = {
             "_start_cleanup",
             "_time_slice",
             "_wait_connected",
+            "_cut_off_watch",
             "_yield_if_needed",
         ],
         *["_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],

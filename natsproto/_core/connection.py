@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
 from natsproto._async_hints import items
+from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
@@ -67,13 +68,13 @@ class Connection:
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options, self._runtime = options, runtime
         self._instrumentation: Instrumentation | None = None
-        self._engine = Engine(options, runtime, self)
+        self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
-        self._registry = self._engine.registry
-        self._reply_guard = ReplyGuard(self._engine.event_bus, allow_apis=options.allow_api_replies)
-        self._start_cleanup = self._engine.readers.start_cleanup
-        self._round_trips, self._time_slice = self._engine.round_trips, self._engine.time_slice
-        self._control_lines = self._engine.control_lines
+        self._registry, self._control_lines = engine.registry, engine.control_lines
+        self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
+        self._start_cleanup = engine.readers.start_cleanup
+        self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
+        self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options.for_probe(), runtime))
 
     async def _start(self) -> None:
         """Connect, for the function ``connect``: raises its errors."""
@@ -550,6 +551,7 @@ class Connection:
     def _emit(self, event: Event) -> None:
         """Report an event of another layer as an event of the client."""
         self._engine.event_bus.emit(event)
+        self._cut_off_watch.on_event(event)
 
     # ---------------------------------------------------------------- ending
 
@@ -593,8 +595,6 @@ def _not_a_subject(subject: object) -> TypeError:
 
 
 def _limit(name: str, value: int | None, default: int) -> int:
-    if value is None:
-        return default
-    if type(value) is not int or value < 0:
+    if value is not None and (type(value) is not int or value < 0):
         raise ConfigError(name, value, "must be a whole number, 0 for no limit")
-    return value
+    return default if value is None else value

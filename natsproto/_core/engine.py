@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from natsproto._core import events
@@ -42,6 +42,7 @@ from natsproto.errors import (
     RequestTimeout,
     TooManySubscriptions,
 )
+from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
@@ -101,6 +102,9 @@ class Engine:
         """Its result is the final reason; None when the application closed the client."""
         self._loop = loop
         self._runtime = runtime
+        self.random = runtime.rng.random
+        self.on_alone: Callable[[], None] | None = None
+        """Called when INFO lists no other server any more."""
         self.state_changed = Notifier()
         self._old_session: Session | None = None  # of a move, until its server has handled everything published on it
         self._lame_duck_session: Session | None = None  # whose server has announced its end
@@ -126,6 +130,11 @@ class Engine:
         elif self.event_bus.wants(events.Connected):
             self.event_bus.emit(events.Connected(server=str(session.address)))
         self.supervisor.run(session)
+
+    def use_only(self, address: ServerAddress) -> None:
+        """Connect to this server only, and log nothing: for a probe."""
+        self.supervisor.pool.set_servers((address,))
+        self.event_bus.is_quiet = True
 
     # ---------------------------------------------------------------- callbacks of the supervisor
 
@@ -353,6 +362,8 @@ class Engine:
         found = self.supervisor.pool.discovered(info.connect_urls, session.address)
         if found.added:
             self.event_bus.emit(events.ServersDiscovered(servers=tuple(str(address) for address in found.added)))
+        if found.dropped and len(info.connect_urls) == 1 and self.on_alone is not None:
+            self.on_alone()
         if not info.ldm:
             return
         self.supervisor.start_move()  # also when repeated: new servers may be known now

@@ -31,6 +31,8 @@ class EventBus:
         """Runs the queue; its first entry is being handled."""
         self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
+        self.is_quiet = False
+        """True for a connection that is an internal matter: nothing is logged."""
 
     def emit(self, event: events.Event, *, level: int | None = None) -> None:
         """Report an event; Closed is the last one. ``level`` overrides the usual log level."""
@@ -38,7 +40,7 @@ class EventBus:
         level = usual if level is None else level
         if event.pause and self._is_soon(event):
             level = logging.DEBUG
-        if line and log.isEnabledFor(level):
+        if line and not self.is_quiet and log.isEnabledFor(level):
             _write(level, line, event)
         if isinstance(event, events.Closed):
             self._end = event

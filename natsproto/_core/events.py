@@ -108,12 +108,15 @@ class LameDuck(Event):
 
 
 class Moved(Event):
-    """The client moved from a server in lame duck mode to another one, without an outage."""
+    """The client moved to another server without an outage: the previous one is in lame duck mode, or it is cut off
+    from its cluster. ``reason`` says which.
+    """
 
     previous_server: str
     server: str
+    reason: str = "it is in lame duck mode"
 
-    line = "moved from %(previous_server)s to %(server)s"
+    line = "moved from %(previous_server)s to %(server)s: %(reason)s"
 
 
 class MessageDropped(Event):

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from functools import partial
 from typing import Protocol
 
@@ -91,6 +91,8 @@ class Supervisor:
         self._loop = asyncio.get_running_loop()
         self._options, self._runtime, self._engine, self._event_bus = options, runtime, engine, event_bus
         self._task: asyncio.Task[None] | None = None
+        self._beside: asyncio.Task[None] | None = None
+        self._target: tuple[ServerAddress, str] | None = None  # of the next move, and the reason
         self._wait_skipped: asyncio.Future[None] | None = None
         self._attention: asyncio.Future[None] = self._loop.create_future()
         """Done when the current session needs attention: it has ended, or its server is shutting down."""
@@ -202,11 +204,16 @@ class Supervisor:
         return self._task is not None
 
     def cancel(self) -> list[asyncio.Task[None]]:
-        """Cancel the task, unless it is the caller, and return it."""
-        if self._task is None or self._task is asyncio.current_task():
-            return []
-        self._task.cancel()
-        return [self._task]
+        """Cancel the tasks, except the caller, and return them."""
+        current = asyncio.current_task()
+        tasks = [task for task in (self._task, self._beside) if task is not None and task is not current]
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def run_beside(self, work: Coroutine[object, object, None]) -> None:
+        """Run a task that ends with the client. The one before it must have ended."""
+        self._beside = self._loop.create_task(work, name="natsproto probe")
 
     def end_old_sessions(self) -> None:
         """End the old sessions of moves."""
@@ -339,8 +346,9 @@ class Supervisor:
 
     # ---------------------------------------------------------------- moving to another server
 
-    def start_move(self) -> None:
-        """Move to another server: the current one is shutting down."""
+    def start_move(self, address: ServerAddress | None = None, reason: str = "") -> None:
+        """Move to another server, for a ``reason`` to this one: by default the current one is shutting down."""
+        self._target = None if address is None else (address, reason)
         release(self._attention)
 
     async def _move(self, session: Session) -> Session:
@@ -349,16 +357,21 @@ class Supervisor:
         The wait before it is random, because the server tells all its clients at the same time. Returns the session in
         use afterwards: the old one if no other server accepted.
         """
-        wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
-        await asyncio.wait((session.ended,), timeout=wait)
-        for address in self.pool.one_pass():
+        target, self._target = self._target, None
+        reason: dict[str, str] = {}
+        if target is None:
+            wait = min(LAME_DUCK_SPREAD_S * self._runtime.rng.random(), self._options.ping_interval)
+            await asyncio.wait((session.ended,), timeout=wait)
+        else:
+            reason["reason"] = target[1]
+        for address in self.pool.one_pass() if target is None else (target[0],):
             if session.ended.done() or not self._engine.can_move:
                 break
             if str(address) == str(session.address):
                 continue
             following = await self._open_session_during(session, address)
             if following is not None:
-                return await self._switch(session, following)
+                return await self._switch(session, following, reason)
         return session
 
     async def _open_session_during(self, session: Session, address: ServerAddress) -> Session | None:
@@ -380,7 +393,7 @@ class Supervisor:
             self._record_failure(address, exc)
             return None
 
-    async def _switch(self, old: Session, new: Session) -> Session:
+    async def _switch(self, old: Session, new: Session, reason: Mapping[str, str]) -> Session:
         """Make ``new`` the current session while ``old`` still works; return the current one."""
         self._engine.on_move_started(old)
         self._old_sessions.add(old)
@@ -389,7 +402,7 @@ class Supervisor:
         if not await self._engine.on_connected(new):
             old.end(new.ended.result())  # its subscriptions were ended
             return old
-        self._event_bus.emit(events.Moved(previous_server=str(old.address), server=str(new.address)))
+        self._event_bus.emit(events.Moved(previous_server=str(old.address), server=str(new.address), **reason))
         return new
 
     @staticmethod

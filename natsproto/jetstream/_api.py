@@ -26,6 +26,7 @@ from natsproto.errors import (
     JetStreamNotEnabled,
     NatsError,
     NoResponders,
+    RequestTimeout,
     SubscriptionClosed,
     UnsupportedByServer,
 )
@@ -113,6 +114,9 @@ class Api:
         """The highest acknowledged sequence of each stream."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
+        self.on_silence: Callable[[], None] = connection._cut_off_watch.on_silence
+        """To be called when the servers of JetStream do not answer."""
+        connection._cut_off_watch.use(self.prefix)
         if inbox_prefix is not None:
             publish_subject(inbox_prefix, "inbox_prefix")
         self._inbox_prefix = inbox_prefix
@@ -157,6 +161,8 @@ class Api:
             if "error" not in payload:
                 return payload
             error = api_error(payload, operation)
+            if error.err_code == ErrCode.CLUSTER_NOT_AVAIL:
+                self.on_silence()
             wait = deadline - loop.time() - RETRY_AFTER_S[0]
             if not is_idempotent or not _may_pass(error) or wait <= 0:
                 raise error
@@ -180,8 +186,14 @@ class Api:
             if not is_idempotent or wait <= RETRY_AFTER_S[0]:
                 return await ask(wait)
             pauses = chain(RETRY_AFTER_S, repeat(RETRY_AFTER_S[-1]))
-            return await retry_request(ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}")
+            return await retry_request(
+                ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}", on_silence=self.on_silence
+            )
+        except RequestTimeout:
+            self.on_silence()
+            raise
         except NoResponders:
+            self.on_silence()
             reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
             raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
         except ConnectionClosed as exc:

@@ -26,12 +26,18 @@ def growing_pauses(first: float, growth: float) -> Iterator[float]:
 
 
 async def retry_request(
-    ask: Callable[[float], Awaitable[T]], pauses: Iterable[float], patience: float, operation: str
+    ask: Callable[[float], Awaitable[T]],
+    pauses: Iterable[float],
+    patience: float,
+    operation: str,
+    *,
+    on_silence: Callable[[], None] | None = None,
 ) -> T:
     """Return the first reply to a repeated request, or raise its error.
 
     ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply. RequestTimeout,
-    which names ``operation``, after ``patience`` seconds. Cancelling cancels all requests.
+    which names ``operation``, after ``patience`` seconds. ``on_silence`` is called before a repetition. Cancelling
+    cancels all requests.
     """
     loop = asyncio.get_running_loop()
     questions: list[asyncio.Future[T]] = []
@@ -47,6 +53,8 @@ async def retry_request(
             left = begun + patience - loop.time()
             if left <= TIMER_SLACK_S:
                 break
+            if on_silence is not None:
+                on_silence()
         raise RequestTimeout(operation, patience)
     finally:
         for question in questions:

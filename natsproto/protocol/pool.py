@@ -21,6 +21,9 @@ from natsproto.protocol.frames import ServerInfo
 MAX_DISCOVERED = 1000
 """Servers accepted from one INFO; a hostile peer could list any number."""
 
+MAX_DROPPED = 8
+"""Servers remembered that INFO does not list any more."""
+
 REFUSAL_CONFIRM_S = 2.0
 """Seconds for which a rejection must repeat to count. nats.go gives up at the second rejection, which may come at once:
 a configuration that is wrong for a second would then end every client.
@@ -107,6 +110,7 @@ class ServerPool:
         "_connected_at",
         "_current",
         "_delay",
+        "_dropped",
         "_ignore_auth_error_abort",
         "_ignore_discovered",
         "_jitter",
@@ -149,6 +153,7 @@ class ServerPool:
         self._current: tuple[str, int, str] | None = None
         self._refused: NotAuthorized | None = None
         self._order: list[_Entry] = []
+        self._dropped: list[ServerAddress] = []  # by INFO, the last ones first
         self.set_servers(addresses)
 
     # ------------------------------------------------------------ servers
@@ -162,6 +167,15 @@ class ServerPool:
     def discovered_servers(self) -> tuple[ServerAddress, ...]:
         """The servers learned from INFO, without secrets."""
         return tuple(entry.address.public() for entry in self._order if entry.discovered)
+
+    @property
+    def known_servers(self) -> tuple[ServerAddress, ...]:
+        """Every server, and those that INFO has dropped last: a server that is cut off from its cluster drops all
+        others. With the user info of their URLs.
+        """
+        known = [entry.address for entry in self._order]
+        keys = set(map(address_key, known))
+        return (*known, *(address for address in self._dropped if address_key(address) not in keys))
 
     @property
     def exhausted(self) -> bool:
@@ -185,6 +199,7 @@ class ServerPool:
             self._shuffle(chosen)
         self._order = [_Entry(address) for address in chosen]
         self._refused = None
+        self._dropped = []
         self._move_to_back(self._current)
 
     def discovered(self, urls: Sequence[str], current: ServerAddress) -> Discovery:
@@ -214,12 +229,15 @@ class ServerPool:
         for entry in self._order:
             vanished = entry.discovered and (entry.address.host, entry.address.port) not in named
             (dropped if vanished and address_key(entry.address) != here else kept).append(entry)
+        self._dropped = [*(entry.address for entry in dropped), *self._dropped][:MAX_DROPPED]
         known = {(entry.address.host, entry.address.port) for entry in kept}
         added = [
             current.replace(host=host, port=port, tls_name=current.tls_name if is_ip(host) else host)
             for host, port in named
             if (host, port) not in known
         ]
+        if added:
+            self._dropped = []
         if self._shuffle is not None:
             self._shuffle(added)
         self._order = kept + [_Entry(address, discovered=True) for address in added]

@@ -13,7 +13,9 @@ from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
     NatsError,
+    NoResponders,
     PublishUncertain,
+    RequestTimeout,
     StreamWentBack,
     UnsupportedByServer,
     WrongLastSequence,
@@ -109,6 +111,8 @@ async def publish(
             raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
         except NatsError as exc:
             error = exc
+        if isinstance(error, (RequestTimeout, NoResponders)):
+            api.on_silence()
         if state is None:  # nearly every message is acknowledged at once
             state = PublishState(
                 subject, has_id=has_id, timeout=timeout, attempts=retry_attempts, retry_wait=retry_wait, now=sent_at

@@ -494,6 +494,7 @@ class PublishWindow:
     def _on_due(self, tokens: list[str], now: float) -> None:
         """Fail messages whose timeout has passed; send messages with an id and without a reply again."""
         up = self._connection.is_connected
+        self._connection._cut_off_watch.on_silence()
         for token in tokens:
             future = self._pending[token]
             if future._deadline <= now:
