@@ -319,7 +319,8 @@ class Subscription(AsyncForHint, Generic[M]):
         """End the subscription without losing messages that the server has already sent.
 
         Returns when the callback has handled all of them (unless the callback itself calls ``drain``). Readers still
-        get the remaining messages, and end after them.
+        get the remaining messages, and end after them. It does not wait for a connection that has ended, as nothing
+        more comes from it.
 
         RequestTimeout when the server does not confirm within ``timeout`` seconds (None: no limit), DrainTimeout when
         the callback takes longer. In either case, and when cancelled, the subscription has ended.

@@ -187,6 +187,8 @@ TIMEOUTS = {"timeout": 0.3, "cancelled": 1.0}  # a cancelled put removes within 
 async def test_call_ends_when_the_server_hangs(name: str, seed: int) -> None:
     rng = random.Random(seed)
     ways = [way for way in WAYS if way != "timeout" or name not in ENDLESS]
+    if name == "subscription.drain":
+        ways.remove("server gone")  # it is complete: nothing more comes from a connection that has ended
     reasons = await asyncio.gather(
         *(
             end_call(REQUESTS[name], way, rng.uniform(0.0, 0.05), timeout=TIMEOUTS.get(way, LONG), frozen=True)
