@@ -87,7 +87,7 @@ class Engine:
         self.info = NO_INFO
         self.control_lines = ControlLines()
         self.outbox = Outbox(options.outbox_limit, loop, self._schedule_confirm_ping)
-        self.event_bus = EventBus(options.on_event)
+        self.event_bus = EventBus(options.on_event, options.name)
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""

@@ -20,10 +20,10 @@ log = logging.getLogger("natsproto")
 
 
 class EventBus:
-    """Passes every event to every consumer. ``callback`` is the option ``on_event``."""
+    """Passes every event to every consumer. ``callback`` is the option ``on_event``, ``name`` that of the client."""
 
-    def __init__(self, callback: Callable[..., object] | None) -> None:
-        self._callback = callback
+    def __init__(self, callback: Callable[..., object] | None, name: str | None = None) -> None:
+        self._callback, self._name = callback, name or ""
         self._streams: weakref.WeakSet[events.EventStream] | None = None  # expensive to create, and rarely used
         self._listeners: list[Callable[[events.Event], object]] = []
         self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
@@ -37,6 +37,9 @@ class EventBus:
     def emit(self, event: events.Event, *, level: int | None = None) -> None:
         """Report an event; Closed is the last one. ``level`` overrides the usual log level."""
         usual, line = event.log_line()
+        if self._name:
+            event.__dict__["client"] = self._name
+            line = line and f"{self._name.replace('%', '%%')}: {line}"
         level = usual if level is None else level
         if event.pause and self._is_soon(event):
             level = logging.DEBUG

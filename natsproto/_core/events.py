@@ -28,6 +28,8 @@ class Event(Value):
     logged at DEBUG.
     """
 
+    client: ClassVar[str] = ""
+    """The name of the client that reported it, to tell several clients apart."""
     level: ClassVar[int] = logging.INFO
     line: ClassVar[str] = ""
     pause: ClassVar[float] = 0.0
@@ -87,6 +89,7 @@ class Reconnected(Event):
     server: str
     outage: float
 
+    level = logging.WARNING  # that of Disconnected, so that a log has both or neither
     line = "reconnected to %(server)s after %(outage).3f s"
 
 

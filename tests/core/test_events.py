@@ -14,7 +14,7 @@ from natsproto._core.events import Closed, Connected, Disconnected, Event, Recon
 from natsproto.errors import ConnectFailed, DrainTimeout
 from natsproto.testing import Server
 from tests.core.helpers import scripted_network, turns, until
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 
 @virtual_clock
@@ -173,3 +173,24 @@ def test_program_cancelled_with_events_waiting(nats_server: Server, recwarn: pyt
 
     asyncio.run(main())
     assert [str(warning.message) for warning in recwarn if "never awaited" in str(warning.message)] == []
+
+
+@virtual_clock
+async def test_clients_are_told_apart_by_name(caplog: pytest.LogCaptureFixture) -> None:
+    events: list[Event] = []
+    async with scripted_network() as net:
+        await net.connect(name="100% mine", on_event=events.append)
+        await net.connect()
+        net.down()
+        await advance(1)
+        net.up()
+        await advance(5)
+    warnings = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    kinds = [line.partition(" 127")[0] for line in warnings if "connected" in line]
+    assert sorted(kinds) == [
+        "100% mine: disconnected from",
+        "100% mine: reconnected to",
+        "disconnected from",
+        "reconnected to",
+    ]
+    assert {event.client for event in events} == {"100% mine"}

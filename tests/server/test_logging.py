@@ -51,7 +51,7 @@ async def test_log_has_one_line_for_each_change(nats_server: Server, caplog: pyt
         (logging.INFO, f"connected to {address}"),
         (logging.WARNING, f"disconnected from {address}"),
         (logging.INFO, f"connecting to {address} failed"),
-        (logging.INFO, f"reconnected to {address}"),
+        (logging.WARNING, f"reconnected to {address}"),
         (logging.INFO, "closed"),
     ]
     assert not any("\n" in line for _, line in lines(caplog))
