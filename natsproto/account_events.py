@@ -14,8 +14,8 @@ from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto._core.subscription import Subscription
 from natsproto.errors import InvalidReply, SubscriptionClosed
-from natsproto.jetstream._advisory import Advisory, ClientInfo
 from natsproto.jetstream._codec import Record, Seconds, decode, integer, optional, parse, seconds, text
+from natsproto.jetstream.advisories import Advisory, ClientInfo
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import subscribe_subject
 

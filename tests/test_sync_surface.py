@@ -12,11 +12,11 @@ from natsproto import _client as client
 from natsproto import service, sync, system
 from natsproto._core import subscription
 from natsproto.jetstream import _admin as admin
-from natsproto.jetstream import _advisory as advisory
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
+from natsproto.jetstream import advisories as advisory
 from natsproto.jetstream import kv, objectstore
 from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
 from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher

@@ -9,7 +9,7 @@ from typing import TypeVar
 import natsproto
 from natsproto.account_events import AccountEvents, AuthenticationFailed, ClientConnected, ClientDisconnected
 from natsproto.errors import LoginRefused
-from natsproto.jetstream import ClientInfo
+from natsproto.jetstream.advisories import ClientInfo
 from natsproto.testing import run_server
 
 Event = TypeVar("Event", bound=ClientConnected)

@@ -38,8 +38,8 @@ from natsproto.protocol.subject import publish_subject
 if TYPE_CHECKING:
     from natsproto.codecs import Codec
     from natsproto.jetstream._admin import Admin
-    from natsproto.jetstream._advisory import Advisories
     from natsproto.jetstream._typed import TypedJetStream
+    from natsproto.jetstream.advisories import Advisories
 
 T = TypeVar("T")
 
@@ -372,7 +372,7 @@ class JetStream(BucketManager):
         ``subject`` selects some of them ("$JS.EVENT.ADVISORY.CONSUMER.>"); other domains use the same subjects. Use it
         with ``async with`` or ``await``. InvalidSubject; ConnectionClosed.
         """
-        from natsproto.jetstream._advisory import Advisories
+        from natsproto.jetstream.advisories import Advisories
 
         return Advisories(self._connection, subject)
 

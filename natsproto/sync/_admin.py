@@ -1,6 +1,6 @@
 """Monitoring and administration of the cluster for threads without an event loop.
 
-Blocking wrappers of ``natsproto.system``, ``natsproto.jetstream._admin``, ``_advisory`` and ``_listing``.
+Blocking wrappers of ``natsproto.system``, ``natsproto.jetstream.advisories``, ``_admin`` and ``_listing``.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Final, Generic, TypeVar
 
 from natsproto import system
 from natsproto.jetstream import _admin as admin
-from natsproto.jetstream import _advisory as advisory
 from natsproto.jetstream import _listing as listing
+from natsproto.jetstream import advisories as advisory
 from natsproto.sync._wrapper import ContextReader, SyncWrapper, as_iterator, blocking
 
 T = TypeVar("T")

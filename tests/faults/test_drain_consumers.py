@@ -13,7 +13,8 @@ import natsproto
 from natsproto import Client, HandlerFailed
 from natsproto._core.events import Event
 from natsproto.errors import DrainTimeout
-from natsproto.jetstream import ConsumeContext, ElasticGroup, JetStream, JsMessage, Stream
+from natsproto.jetstream import ConsumeContext, JetStream, JsMessage, Stream
+from natsproto.jetstream.groups import ElasticGroup
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
 from natsproto.testing import Server, run_server

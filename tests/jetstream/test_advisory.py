@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, TypeVar
 import pytest
 
 from natsproto import Client, errors
-from natsproto.jetstream import _advisory as advisory
-from natsproto.jetstream._advisory import Advisories, Advisory
+from natsproto.jetstream import advisories as advisory
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream.advisories import Advisories, Advisory
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

@@ -12,8 +12,8 @@ import pytest
 import natsproto
 from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError, StreamNotFound
 from natsproto.jetstream._codec import dumps, loads
-from natsproto.jetstream._groups.group import ElasticGroup, StaticGroup
-from natsproto.jetstream._groups.partitions import (
+from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
+from natsproto.jetstream.groups._partitions import (
     ElasticGroupConfig,
     GroupConfig,
     MemberMapping,

@@ -21,7 +21,8 @@ from natsproto.errors import (
     NotFound,
     StreamProtected,
 )
-from natsproto.jetstream import JetStream, StaticGroup
+from natsproto.jetstream import JetStream
+from natsproto.jetstream.groups import StaticGroup
 from natsproto.testing import run_server
 from tests.jetstream.reading import known, make
 

@@ -9,7 +9,8 @@ import pytest
 
 from natsproto import Client, Event, HandlerFailed
 from natsproto.errors import ConfigError, InvalidPayload
-from natsproto.jetstream import ElasticGroup, JetStream, JsMessage, Stream
+from natsproto.jetstream import JetStream, JsMessage, Stream
+from natsproto.jetstream.groups import ElasticGroup
 from natsproto.middleware import with_middleware
 from natsproto.retry import DeadLetter, Retry, RetryPolicy
 

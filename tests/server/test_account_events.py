@@ -18,7 +18,7 @@ from natsproto.account_events import (
     read_event,
 )
 from natsproto.errors import InvalidSubject, LoginRefused, SubscriptionClosed
-from natsproto.jetstream import Advisory
+from natsproto.jetstream.advisories import Advisory
 from natsproto.testing import Server, run_server
 
 CONFIG = """

@@ -16,7 +16,8 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.jetstream import JetStream, PullConsumer, StaticGroup
+from natsproto.jetstream import JetStream, PullConsumer
+from natsproto.jetstream.groups import StaticGroup
 from natsproto.service import Request
 from natsproto.testing import Server
 

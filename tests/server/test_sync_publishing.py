@@ -28,7 +28,7 @@ from natsproto.errors import (
     RequestTimeout,
     WrongLastSequence,
 )
-from natsproto.jetstream import _advisory as advisory
+from natsproto.jetstream import advisories as advisory
 from natsproto.sync import _publish_queue as publish_queue
 from natsproto.sync._portal import Portal
 from natsproto.testing import Server

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from natsproto.jetstream import ElasticGroup
+from natsproto.jetstream.groups import ElasticGroup
 from tests.server.waiting import LONG, Ground, Opener, Step, Waiting, all_of, end_call
 
 CALLS: dict[str, Opener] = {}

@@ -6,7 +6,6 @@ from typing import assert_type
 
 from natsproto import Client, Headers
 from natsproto.jetstream._admin import Admin
-from natsproto.jetstream._advisory import Advisories, Advisory
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import StoredMessages
@@ -19,6 +18,7 @@ from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream.advisories import Advisories, Advisory
 
 
 async def managing(nc: Client) -> None:

@@ -3,7 +3,8 @@
 import asyncio
 
 import natsproto
-from natsproto.jetstream import ElasticGroup, JsMessage
+from natsproto.jetstream import JsMessage
+from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import run_server
 
 

@@ -3,7 +3,8 @@
 import asyncio
 
 import natsproto
-from natsproto.jetstream import JsMessage, MaxDeliveries
+from natsproto.jetstream import JsMessage
+from natsproto.jetstream.advisories import MaxDeliveries
 from natsproto.testing import run_server
 
 

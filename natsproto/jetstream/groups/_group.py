@@ -26,8 +26,10 @@ from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, p
 from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, check_consumer_name
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._groups.member import Member, MemberHandler
-from natsproto.jetstream._groups.partitions import (
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.groups._member import Member, MemberHandler
+from natsproto.jetstream.groups._partitions import (
     PRIORITY_GROUP,
     ElasticGroupConfig,
     GroupConfig,
@@ -36,8 +38,6 @@ from natsproto.jetstream._groups.partitions import (
     config_key,
     make_mappings,
 )
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 

@@ -37,6 +37,36 @@ from natsproto.jetstream._info import PeerInfo, StreamState
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 
+__all__ = [
+    "Advisories",
+    "Advisory",
+    "ApiAudit",
+    "ApiLimitReached",
+    "BatchAbandoned",
+    "ClientInfo",
+    "ConsumerAck",
+    "ConsumerAction",
+    "ConsumerLeaderElected",
+    "ConsumerPaused",
+    "ConsumerQuorumLost",
+    "GroupPinned",
+    "GroupUnpinned",
+    "MaxDeliveries",
+    "MessageNaked",
+    "MessageTerminated",
+    "MetaLeaderElected",
+    "MetaRescued",
+    "RestoreCompleted",
+    "RestoreStarted",
+    "ServerOutOfStorage",
+    "ServerRemoved",
+    "SnapshotCompleted",
+    "SnapshotStarted",
+    "StreamAction",
+    "StreamLeaderElected",
+    "StreamQuorumLost",
+]
+
 if TYPE_CHECKING:
     from natsproto._core.subscription import Subscription
 

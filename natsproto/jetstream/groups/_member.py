@@ -34,15 +34,15 @@ from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import PullConsumer
-from natsproto.jetstream._groups.partitions import (
+from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream import Stream
+from natsproto.jetstream.groups._partitions import (
     DEFAULT_ACK_WAIT_S,
     MIN_PULL_S,
     PRIORITY_GROUP,
     GroupConfig,
     StaticGroupConfig,
 )
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 

@@ -1,0 +1,25 @@
+"""Partitioned consumer groups: ordered handling in parallel, one message of a key at a time.
+
+On the wire these are the groups of orbit.go's pcgroups: members written in either language share a group.
+"""
+
+from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
+from natsproto.jetstream.groups._member import Member
+from natsproto.jetstream.groups._partitions import (
+    ElasticGroupConfig,
+    GroupConfig,
+    MemberMapping,
+    PartitioningFilter,
+    StaticGroupConfig,
+)
+
+__all__ = [
+    "ElasticGroup",
+    "ElasticGroupConfig",
+    "GroupConfig",
+    "Member",
+    "MemberMapping",
+    "PartitioningFilter",
+    "StaticGroup",
+    "StaticGroupConfig",
+]
