@@ -27,7 +27,7 @@ from natsproto.jetstream._config import (
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._record import amended, named_changes
-from natsproto.jetstream._stream import create_or_update_stream, write_stream
+from natsproto.jetstream._stream import create_or_update_stream, with_changes, write_stream
 from natsproto.jetstream._stream_manager import StreamManager
 
 if TYPE_CHECKING:
@@ -340,10 +340,8 @@ class BucketManager(StreamManager):
         fields = {name: getattr(wanted, name) for change in changes for name in _STREAM_FIELDS.get(change, (change,))}
         if config.allow_msg_ttl:
             fields["allow_msg_ttl"] = True  # it cannot be unset
-        if "ttl" in changes and 0 < wanted.max_age < config.duplicate_window:
-            fields["duplicate_window"] = wanted.max_age  # it cannot be longer, and a bucket has no field for it
         with bucket_errors(partial.bucket):
-            return await write_stream(self._api, "UPDATE", config.replace(**fields), False, timeout)
+            return await write_stream(self._api, "UPDATE", with_changes(config, fields), False, timeout)
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"

@@ -160,7 +160,7 @@ class Stream(ConsumerManager):
         self, partial: StreamConfig, changes: Mapping[str, object], pedantic: bool, timeout: Duration | None
     ) -> StreamInfo:
         partial.check()  # before anything is sent
-        config = (await self.info(timeout=timeout)).config.replace(**changes)
+        config = with_changes((await self.info(timeout=timeout)).config, changes)
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
@@ -400,6 +400,16 @@ class Stream(ConsumerManager):
         limit = _positive("batch", batch)
         run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._description}")
+
+
+def with_changes(config: StreamConfig, changes: Mapping[str, object]) -> StreamConfig:
+    """Return a configuration with other values of some fields. The ``duplicate_window``, which the server has chosen if
+    nobody else, follows a ``max_age`` that is shorter: a server rejects it otherwise.
+    """
+    config = config.replace(**changes)
+    if "max_age" in changes and "duplicate_window" not in changes and 0 < config.max_age < config.duplicate_window:
+        return config.replace(duplicate_window=config.max_age)
+    return config
 
 
 async def write_stream(

@@ -80,7 +80,8 @@ class StreamManager:
         """Change the given fields of the stream with this name, and no others; a whole StreamConfig replaces all.
 
         The stream is read, and written with the changes, also with fields that this version does not know. Records such
-        as ``placement``, lists and maps are replaced as a whole. The server cannot compare: a change that another
+        as ``placement``, lists and maps are replaced as a whole. A ``max_age`` below the ``duplicate_window`` shortens
+        that too. The server cannot compare: a change that another
         client makes between the two requests is lost. StreamNotFound; InvalidStreamConfig for fields that cannot be
         changed; otherwise as ``create_stream``.
         """

@@ -37,6 +37,18 @@ async def test_stream_update_changes_only_the_given_fields(jetstream: JetStream)
     assert changed.cached_info.config.max_msgs == 9
 
 
+async def test_shorter_max_age_shortens_the_duplicate_window(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream(name="S", subjects=["s"], storage="memory")
+    for age, window in ((300, 120), (60, 60), (90, 60)):
+        await jetstream.update_stream("S", max_age=age)
+        found = (await stream.info()).config
+        assert (found.max_age, found.duplicate_window) == (age, window)
+    await stream.update(max_age=20)
+    with pytest.raises(errors.InvalidStreamConfig, match="duplicates window"):
+        await stream.update(max_age=10, duplicate_window=15)
+    assert (await stream.info()).config.duplicate_window == 20
+
+
 async def test_whole_stream_config_replaces_all_fields(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="S", subjects=["s"], storage="memory", max_msgs=10)
     stream = await jetstream.update_stream(StreamConfig(name="S", subjects=["s"], storage="memory"), max_bytes=1000)
