@@ -93,11 +93,14 @@ class JetStream(BucketManager):
         server is busy (429, err_code 10167, and 10163), it is retried until the timeout. With a ``msg_id`` the message
         is also sent again after a reconnect and after every second without a reply, since a stream stores an id only
         once. Without an id, a lost connection raises PublishUncertain, and no reply raises PublishTimeout (a
-        PublishUncertain): the stream may have the message. A stream with ``no_ack`` never replies: use ``nc.publish``.
+        PublishUncertain): the stream may have the message. PublishUncertain also when a server refuses it that may not
+        lead the stream any more, and neither a second reply nor a search decides. A stream with ``no_ack`` never
+        replies: use ``nc.publish``.
 
         WrongExpectation (WrongLastSequence) and every other ApiError when the stream rejects the message; ConfigError
         for arguments that are invalid or contradict the headers; UnsupportedByServer for arguments that the server
-        would ignore; PermissionDenied; and the errors of ``nc.publish``. A cancelled call may still store the message.
+        would ignore; PermissionDenied; StreamWentBack, once, when the stream stored the message and has lost others;
+        and the errors of ``nc.publish``. A cancelled call may still store the message.
         """
         instrumentation = self._connection._instrumentation
         if instrumentation is None:

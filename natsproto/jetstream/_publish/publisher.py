@@ -20,8 +20,9 @@ class Publisher:
     """Publishes to streams without waiting for each acknowledgement. Created by ``js.publisher()``; use it with ``async
     with``.
 
-    The end of the block waits until every message is settled and raises PublishFailed for failures that were not seen.
-    After an exception in the block it does not wait. Several tasks may share a publisher.
+    The end of the block waits until every message is settled and raises PublishFailed for failures that were not seen,
+    or StreamWentBack, once, if the stream has lost acknowledged messages. After an exception in the block it does not
+    wait. Several tasks may share a publisher.
     """
 
     def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
