@@ -82,6 +82,15 @@ async def test_wrong_nuid_purges_nothing(store: ObjectStore, nats_client: Client
     assert await store.get_bytes("a") == content(300_000)
 
 
+@pytest.mark.parametrize("field", ["size", "chunks"])
+async def test_negative_size_is_unreadable(store: ObjectStore, nats_client: Client, field: str) -> None:
+    changed: dict[str, Any] = {field: -5}
+    await forge(nats_client, "forged", **changed)
+    with pytest.raises(InvalidReply, match=f"{field} -5"):
+        await store.get_bytes("forged")
+    assert await names(store) == ["a", "b"]
+
+
 async def test_nuids_of_other_clients_are_read(store: ObjectStore, nats_client: Client) -> None:
     for nuid in ("SrMEhmt3ZYHlnZmdBzuWVj", "a-b_c", "0195f0c5-9a4b-7000-8000-000000000000", "x" * 255):
         await forge(nats_client, "other", nuid=nuid)

@@ -119,6 +119,9 @@ def read_info(bucket: str, data: bytes, mtime: Timestamp) -> ObjectInfo:
     and of the name of a file.
     """
     info = loads(ObjectInfo, data)
+    for field, number in (("size", info.size), ("chunks", info.chunks)):
+        if number < 0:
+            raise InvalidReply("ObjectInfo", field, number, "must not be negative")
     if not _NUID.fullmatch(info.nuid) and (info.nuid or info.chunks or info.size):
         raise InvalidReply("ObjectInfo", "nuid", info.nuid, "must be one token without wildcards and parts of a path")
     return info.replace(bucket=bucket, mtime=mtime)
