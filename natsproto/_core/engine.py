@@ -42,7 +42,6 @@ from natsproto.errors import (
     RequestTimeout,
     TooManySubscriptions,
 )
-from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
@@ -91,6 +90,7 @@ class Engine:
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
+        self.on_loop_blocked = self.registry.on_loop_blocked
         self.readers = ActiveReaders()
         self.round_trips = RoundTrips(lambda: self.session)
         self.time_slice = TimeSlice(loop)
@@ -131,11 +131,6 @@ class Engine:
             self.event_bus.emit(events.Connected(server=str(session.address)))
         self.supervisor.run(session)
 
-    def use_only(self, address: ServerAddress) -> None:
-        """Connect to this server only, and log nothing: for a probe."""
-        self.supervisor.pool.set_servers((address,))
-        self.event_bus.is_quiet = True
-
     # ---------------------------------------------------------------- callbacks of the supervisor
 
     @property
@@ -147,6 +142,11 @@ class Engine:
     def can_move(self) -> bool:
         """True if the client may change servers now."""
         return self.state is State.OPEN
+
+    @property
+    def progress(self) -> int:
+        """Messages that were received, or were sent and confirmed."""
+        return self.registry.in_msgs + self.outbox.confirmed
 
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
         """Create the protocol side of a new connection."""

@@ -187,6 +187,7 @@ class LoopBlocked(Event):
     """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
 
     Reported for ``def`` handlers, and for those of ``consume`` that are ``async def`` and awaited nothing meanwhile.
+    With an empty ``handler``, other code of the program did so when a ping was due, for at least these seconds.
     """
 
     handler: str
@@ -195,6 +196,12 @@ class LoopBlocked(Event):
     level = logging.WARNING
     line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"
     pause: ClassVar[float] = 60.0
+
+    def log_line(self) -> tuple[int, str]:
+        """See Event."""
+        if self.handler:
+            return self.level, self.line
+        return self.level, "the program held the event loop for %(seconds).1f s or longer: use asyncio.to_thread there"
 
 
 class Closed(Event):

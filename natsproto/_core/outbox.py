@@ -110,6 +110,11 @@ class Outbox:
         """Messages handed to a wire that no PONG of the server has confirmed."""
         return self.frames_out - self._confirmed
 
+    @property
+    def confirmed(self) -> int:
+        """How many of ``frames_out`` the server has handled for certain."""
+        return self._confirmed
+
     def confirm(self, frames_out: int) -> None:
         """The server has handled everything up to this count of frames_out."""
         self._confirmed = max(self._confirmed, frames_out)

@@ -61,6 +61,11 @@ class SupervisorCallbacks(SessionCallbacks, Protocol):
         """True if the client is open, neither draining nor closed, so that it may change servers."""
         ...
 
+    @property
+    def progress(self) -> int:
+        """Messages that were received, or were sent and confirmed."""
+        ...
+
     def make_link(self, *, tls_required: bool, secured: bool) -> Link:
         """Create the protocol side of a new connection."""
         ...
@@ -97,6 +102,7 @@ class Supervisor:
         self._attention: asyncio.Future[None] = self._loop.create_future()
         """Done when the current session needs attention: it has ended, or its server is shutting down."""
         self._old_sessions: set[Session] = set()
+        self._progress_before = 0  # before the current session
         self._requires_tls = options.tls_required
         """Also set by the first TLS connection: later ones must use TLS too, so that nobody can downgrade them."""
 
@@ -107,6 +113,11 @@ class Supervisor:
             no_plain_websocket(options.addresses)
         self.pool.set_servers(options.addresses)
         self._requires_tls = required
+
+    def use_only(self, address: ServerAddress) -> None:
+        """Connect to this server only, and log nothing: for a probe."""
+        self.pool.set_servers((address,))
+        self._event_bus.is_quiet = True
 
     # ---------------------------------------------------------------- the task
 
@@ -267,6 +278,7 @@ class Supervisor:
     def on_session_adopted(self, session: Session) -> None:
         """The engine uses a session now: the outage is over."""
         self.pool.succeeded(session.address, self._loop.time())
+        self._progress_before = self._engine.progress
         self._requires_tls = self._requires_tls or session.encrypted
         if self._attention.done():
             self._attention = self._loop.create_future()
@@ -275,6 +287,8 @@ class Supervisor:
         """The session in use has ended."""
         # Revoked or expired credentials do not count as rejected: the next ones may be new.
         self.pool.failed(session.address, self._loop.time())
+        if self._engine.progress > self._progress_before:
+            self.pool.carried_traffic()
 
     def _record_failure(self, address: ServerAddress, exc: Exception) -> None:
         refusal = exc.reason if isinstance(exc, NotAuthorized) else None

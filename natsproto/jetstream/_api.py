@@ -194,7 +194,10 @@ class Api:
             raise
         except NoResponders:
             self.on_silence()
-            reason = f"nobody serves {self.prefix}: JetStream is off, or the domain does not exist"
+            reason = (
+                f"nobody serves {self.prefix}: JetStream is off, the domain does not exist, or this is a leaf node "
+                "whose hub is away"
+            )
             raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
         except ConnectionClosed as exc:
             raise ConnectionClosed(operation, exc.reason) from exc.reason

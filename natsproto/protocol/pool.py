@@ -96,7 +96,8 @@ class ServerPool:
     the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random part of
     ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage and resets the
     counters. It also resets the back-off, unless it and at least three before it in a row were each shorter than both
-    the back-off and STABLE_AFTER_S: a server that accepts and drops connections does not cause a busy loop.
+    the back-off and STABLE_AFTER_S: a server that accepts and drops connections does not cause a busy loop. After such
+    connections that carried traffic there is a pause, too, but it does not grow.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
     None keeps the order. Unless ``ignore_auth_error_abort``, a server that still rejects the credentials with the same
@@ -107,6 +108,7 @@ class ServerPool:
     __slots__ = (
         "_back_off",
         "_cap",
+        "_carried_traffic",
         "_connected_at",
         "_current",
         "_delay",
@@ -150,6 +152,7 @@ class ServerPool:
         self._rounds = 0  # full rounds of this outage
         self._short_connections = 0  # connections in a row that did not outlive the back-off
         self._connected_at: float | None = None
+        self._carried_traffic = False  # the last connection
         self._current: tuple[str, int, str] | None = None
         self._refused: NotAuthorized | None = None
         self._order: list[_Entry] = []
@@ -312,6 +315,12 @@ class ServerPool:
             entry.attempts, entry.refusal, entry.given_up = 0, "", False
         self._move_to_back(self._current)
 
+    def carried_traffic(self) -> None:
+        """The connection that has ended delivered a message, or confirmed one: however short it was, the next one may
+        be as useful.
+        """
+        self._carried_traffic = True
+
     # ------------------------------------------------------------ internals
 
     def _usable(self, entry: _Entry) -> bool:
@@ -345,10 +354,12 @@ class ServerPool:
             0 if now - self._connected_at >= min(self._back_off, STABLE_AFTER_S) else self._short_connections + 1
         )
         self._connected_at = self._current = None
-        if self._short_connections <= MAX_SHORT_CONNECTIONS:
+        useful, self._carried_traffic = self._carried_traffic, False
+        if useful or self._short_connections <= MAX_SHORT_CONNECTIONS:
             self._back_off = self._wait
-            self._round += 1
             self._rounds = 0
+        if self._short_connections <= MAX_SHORT_CONNECTIONS:
+            self._round += 1
 
     def _back_off_delay(self, address: ServerAddress, fraction: float) -> tuple[float, Exception | None]:
         """Return the wait after a full round, and the error of a ``delay`` callable."""

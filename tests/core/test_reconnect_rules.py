@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from natsproto._core.events import Disconnected, MessageDropped, Reconnected
+from natsproto._core.events import Disconnected, LoopBlocked, MessageDropped, Reconnected
 from natsproto.errors import PayloadTooLarge
 from natsproto.protocol.pool import STABLE_AFTER_S
 from natsproto.testing import run_server
 from tests.core.helpers import scripted_network, turns, until
 from tests.faults.helpers import SOON, EventRecorder
-from tests.kit.clock import advance, virtual_clock
+from tests.kit.clock import VirtualClockLoop, advance, virtual_clock
 from tests.kit.scripted import Behaviour
 from tests.server.helpers import both_loops, client
 from tests.server.helpers import until as really
@@ -34,6 +34,40 @@ async def test_backoff_after_a_healthy_connection() -> None:
         net.peer.reset()
         assert (await recorder.wait(Reconnected, 13, timeout=60)).outage < 0.2
         assert nc.is_connected
+
+
+@virtual_clock
+async def test_backoff_after_short_useful_connections() -> None:
+    """Connections of 5 ms that carry traffic: the pause stays short, but there is one."""
+    recorder = EventRecorder(Disconnected, Reconnected)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
+        for number in range(1, 41):
+            await nc.publish("a", b"")
+            await nc.flush()
+            await asyncio.sleep(0.005)
+            net.peer.reset()
+            await recorder.wait(Reconnected, number, timeout=60)
+        outages = [event.outage for event in recorder.of(Reconnected)]
+        assert max(outages) < 0.2
+        assert min(outages[5:]) >= 0.05, "no busy loop"
+
+
+@virtual_clock
+async def test_program_that_holds_the_loop_is_reported() -> None:
+    recorder = EventRecorder(LoopBlocked)
+    async with scripted_network() as net:
+        await net.connect(on_event=recorder, ping_interval=10)
+        await advance(25)
+        assert recorder.events == []
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, VirtualClockLoop)
+        loop.hold(12)  # the next ping is due in 5 seconds
+        await recorder.wait(LoopBlocked, 1, timeout=5)
+        event = recorder.of(LoopBlocked)[0]
+        assert event.handler == ""
+        assert 6.9 < event.seconds < 7.1
+        assert "the program" in event.log_line()[1]
 
 
 def _payloads(rng: random.Random, limit: int) -> list[bytes]:

@@ -133,6 +133,34 @@ async def test_150_cuts_at_random_bytes_lose_little(server: Server, seed: int) -
         await only_these_are_left(server, connections=2, subscriptions=0)
 
 
+@pytest.mark.timeout(180)
+async def test_200_cuts_with_traffic_do_not_slow_down(server: Server, seed: int) -> None:
+    """With all defaults, no outage lasts long, however many there were."""
+    chance = random.Random(seed)
+    async with proxied(server) as proxy:
+        recorder = EventRecorder(Disconnected, Reconnected)
+        async with natsproto.connect(proxy.url, on_event=recorder) as nc:
+            received: list[bytes] = []
+            nc.subscribe("echo", cb=lambda message: received.append(message.data))
+            for _ in range(200):
+                count, times = len(received), len(recorder.of(Disconnected))
+                await nc.publish("echo", b"x")
+                async with asyncio.timeout(15):
+                    while len(received) == count:  # noqa: ASYNC110
+                        await asyncio.sleep(0.001)
+                direction = chance.choice(list(Direction))
+                at = proxy.link.passed[direction] + chance.randrange(1, 300)
+                proxy.cut_at(direction, at, chance.choice(list(End)))
+                while len(recorder.of(Disconnected)) == times:
+                    await nc.publish("echo", b"y" * 50)
+                    await asyncio.sleep(0.001)
+                await recorder.wait(Reconnected, times + 1, timeout=15)
+            outages = [event.outage for event in recorder.of(Reconnected)]
+            print(f"longest {max(outages):.2f} s, all {sum(outages):.1f} s")
+            assert max(outages) < 2
+            assert sum(outages) < 40
+
+
 @pytest.mark.smoke
 async def test_messages_published_while_down_arrive(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
