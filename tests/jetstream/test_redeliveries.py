@@ -97,14 +97,13 @@ async def test_recreated_consumer_starts_empty(jetstream: JetStream, nats_client
         waiting = asyncio.create_task(messages.next(timeout=30))
         await nats_client.flush()
         redeliveries = messages.buffer.deliveries.redeliveries  # type: ignore[union-attr]
-        await eventually(lambda: redeliveries.acknowledged.recent)
         redeliveries._created = natsproto.jetstream.Timestamp.from_ns(1)
         await store(stream, [2])
         first = await waiting
-        await nak_elsewhere(nats_client, first)
-        seq = first.seq
         redeliveries.in_hand.clear()
         redeliveries.acknowledged.recent.append(first._reply)
+        await nak_elsewhere(nats_client, first)
+        seq = first.seq
         again = await messages.next(timeout=30)
         assert again.seq == seq
         assert again.metadata.num_delivered > 1

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import ClassVar, Final, Protocol
 
+from natsproto._core.engine import State
 from natsproto._core.events import Event
 from natsproto.jetstream._consumer.delivery_state import (
     DeliveryQueue,
@@ -210,7 +211,9 @@ class Deliveries:
         self._set_timer()
 
     def _is_busy(self) -> bool:
-        return any(map(any, self.redeliveries.in_hand.values())) or any(queue.messages for queue in self.state.queues)
+        if self._connection.state is State.CLOSED:
+            return False
+        return bool(self.redeliveries.held()) or any(queue.messages for queue in self.state.queues)
 
     def _remove_unread(self, messages: list[JsMessage]) -> None:
         if messages:

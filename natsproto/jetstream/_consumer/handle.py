@@ -334,8 +334,8 @@ class PullConsumer(Consumer):
         min_ack_pending: int = 0,
         priority: int = 0,
     ) -> ConsumeContext:
-        """Call ``handler`` (def or async def) with every message. Use it with ``async with``, or ``await`` it to run
-        until it ends.
+        """Call ``handler`` (def or async def) with every message. Use it with ``async with``, or ``await`` its
+        ``run()``.
 
         ``concurrency`` messages are handled at a time; 1 keeps their order. With ``key`` (a function of the message)
         messages of one key are handled in order. A handled message is acknowledged with ``on_success`` ("ack",

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from time import monotonic, time_ns
 from types import TracebackType
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
@@ -24,13 +24,10 @@ from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
+from natsproto.jetstream._consumer.lending import Lending
 from natsproto.jetstream._message import ACKED, JsMessage
 
 T = TypeVar("T")
-
-
-LENT: Final = -1
-"""The key of what ``next`` has returned among the messages in hand."""
 
 
 class ConsumerNotice(Event):
@@ -103,7 +100,7 @@ class Messages(AsyncForHint):
         self.released: int = 0
         self.released_bytes: int = 0
         """Consumed messages, and their bytes, that are not counted yet."""
-        self._lent: tuple[JsMessage, float] | None = None  # by next(), and since when
+        self._lending = Lending(self.buffer, self.release, source.refill)
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -130,7 +127,7 @@ class Messages(AsyncForHint):
 
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
-        self._settle_lent()
+        self._lending.leave()
         buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
         ready, time_slice = queue.messages, self._source.connection._time_slice
         remember = buffer.remember
@@ -184,7 +181,7 @@ class Messages(AsyncForHint):
 
     async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
-        self._settle_lent()
+        self._lending.leave()
         buffer, time_slice = self.buffer, self._source.connection._time_slice
         task, reader = self._reader_tasks.enter(), buffer.add_reader()
         try:
@@ -219,7 +216,8 @@ class Messages(AsyncForHint):
         wait = None if timeout is None else seconds("timeout", timeout)
         buffer, instrumentation = self.buffer, self._source.connection._instrumentation
         asked_at = 0 if instrumentation is None else time_ns()
-        self._settle_lent()
+        if buffer.deliveries is not None:
+            self._lending.on_ask()
         deadline = None if wait is None else asyncio.get_running_loop().time() + wait
         while True:
             if not buffer.ready:
@@ -232,8 +230,7 @@ class Messages(AsyncForHint):
         if buffer.deliveries is None:
             self.release(message)
         else:
-            self._lent = message, now
-            buffer.hand_of(LENT)[:] = [message]
+            self._lending.lend(message, now)
         if instrumentation is not None:
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
@@ -275,14 +272,6 @@ class Messages(AsyncForHint):
             finally:
                 timer.cancel()
 
-    def _settle_lent(self) -> None:
-        """Count the message that ``next`` has returned before: its reader is done with it."""
-        if self._lent is not None:
-            (message, since), self._lent = self._lent, None
-            self.buffer.hand_of(LENT).clear()
-            self.buffer.on_batch_handled([message], monotonic() - since)
-            self.release(message)
-
     # ---------------------------------------------------------------- leaving
 
     async def stop(self) -> None:
@@ -292,6 +281,7 @@ class Messages(AsyncForHint):
         if not self._started or self.buffer.unread is not None:
             return
         unread = self.buffer.stop()
+        self._lending.end()
         try:
             await self._source.finish()
         finally:

@@ -17,7 +17,7 @@ from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowled
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._message import ACKED, JsMessage
 from natsproto.jetstream._timestamp import Timestamp
 
 LOOKUP_INTERVAL_S: Final = 1.0
@@ -98,12 +98,13 @@ class Redeliveries:
         if not self.terms.is_single:
             return number
         self._receiver.remove_waiting(seq)
-        for held in self.held():
-            if _seq_of(held) == seq:
-                self._receiver.on_overdue(held)
+        same = [one for one in self._in_hand() if _seq_of(one) == seq]
+        for one in same:
+            if not one.is_acked:
+                self._receiver.on_overdue(one)
                 self.look_up()
                 return 0
-        if seq in self.acknowledged:
+        if seq in self.acknowledged or any(one._note is ACKED for one in same):
             self._doubtful.append((message, self._receiver.began()))
             self.look_up()
             return 0
@@ -111,8 +112,11 @@ class Redeliveries:
 
     def held(self) -> list[JsMessage]:
         """The messages that are handled now and not acknowledged yet."""
+        return [message for message in self._in_hand() if not message.is_acked]
+
+    def _in_hand(self) -> list[JsMessage]:
         hands = list(self.in_hand.values())
-        return [message for hand in hands for message in hand if message is not None and not message.is_acked]
+        return [message for hand in hands for message in hand if message is not None]
 
     def look_up(self) -> None:
         """Look up the consumer in the background, unless that is going on."""

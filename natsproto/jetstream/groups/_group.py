@@ -90,7 +90,7 @@ class Group(Generic[C]):
         executor: Executor = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
-        """Consume as an instance of this member: use it with ``async with``, or ``await`` it to run until it ends.
+        """Consume as an instance of this member: use it with ``async with``, or ``await`` its ``run()``.
 
         The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
         member may run; the server serves one of them, and another one after the first was gone for ``ack_wait`` seconds
