@@ -90,7 +90,7 @@ fresh: ## run, check, docs and a quick bench, each on a fresh clone of HEAD with
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
 	@$(BIN)/python -m tests.soak $(ARGS)
 
-soak-cluster: $(VENV)/.ready-soak ## JetStream, buckets, objects and locks on three servers that are killed and frozen (ARGS="--minutes=10 --seed=2")
+soak-cluster: $(VENV)/.ready-soak ## JetStream, buckets, objects and locks on three servers that are cut off, killed and frozen (ARGS="--minutes=10 --seed=2")
 	@$(BIN)/python -m tests.soak_cluster $(ARGS)
 
 fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="parser --seconds=600")

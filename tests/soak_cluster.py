@@ -1,7 +1,8 @@
-"""A few minutes of everything JetStream has, on three servers that are killed, frozen and made to hand over.
+"""A few minutes of everything JetStream has, on three servers whose links are cut, and which are killed and frozen.
 
-Not a test of the suite: ``make soak-cluster`` (``ARGS=--minutes=10``). Ends with 1 when anything was acknowledged and
-is not there, is there twice, came out of order, or was never told.
+Not a test of the suite: ``make soak-cluster`` (``ARGS="--minutes=10 --seed=2 --only=modify --faults=steps"``). Ends
+with 1 when anything was acknowledged and is not there, was refused and is there, is there twice, came out of order, or
+was never told. The history is kept in a file, which ``--judge=FILE`` judges again.
 """
 
 from __future__ import annotations
@@ -16,43 +17,38 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from functools import partial
-from typing import TypeVar
+from pathlib import Path
 
 import natsproto
 from natsproto import Message
 from natsproto._client import Client
 from natsproto.errors import NatsError, ObjectNotFound
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
-from natsproto.testing import Cluster, run_cluster
+from natsproto.testing import Cluster, End, FaultProxy, Server, ServerFailed, run_cluster
+from tests.kit.doubts import noted_doubts
+from tests.kit.history import History, Outcome, in_flight_at_faults, judge
+from tests.kit.workloads import PATIENCE_S, STREAMS, Workloads, contradictions, insist
 
-T = TypeVar("T")
-
-WRITERS = 3
-HOLDERS = 3
 OBJECTS = 4
-PATIENCE = 60.0
-"""Seconds after the last outage within which everything has to be as it should."""
+FAULTS = {
+    "partitions": ["isolate"],
+    "steps": ["step down"],
+    "outages": ["kill", "kill", "freeze", "stop", "step down"],
+    "all": ["isolate", "isolate", "slow", "kill", "freeze", "stop", "step down"],
+}
 
 
 class Book:
-    """What was done, what was refused in words, and what is wrong."""
+    """What was done beside the history, what was refused in words, and what is wrong."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, chance: random.Random) -> None:
         self.done: Counter[str] = Counter()
         self.refused: Counter[str] = Counter()
         self.wrong: list[str] = []
         self.over = asyncio.Event()
-        self.chance = random.Random(seed)
-        self.acked: set[bytes] = set()
-        """Payloads that a stream has acknowledged; each is published once."""
-        self.groups: Counter[bytes] = Counter()
-        """Batches that were acknowledged, and how many messages each has."""
+        self.chance = chance
 
     @contextlib.contextmanager
     def trying(self, what: str) -> Iterator[None]:
@@ -65,145 +61,21 @@ class Book:
             self.done[what] += 1
 
 
-async def _publish(js: JetStream, book: Book, writer: int) -> None:
-    """One message after the other, each with an id and until it is acknowledged."""
-    number = 0
-    while not book.over.is_set():
-        payload = b"one %d %d" % (writer, number)
-        with book.trying("publish"):
-            await js.publish("s.one", payload, msg_id=payload.decode(), retry_attempts=-1, timeout=3)
-            book.acked.add(payload)
-            number += 1
-        await asyncio.sleep(0.002)
-
-
-async def _window(js: JetStream, book: Book, writer: int) -> None:
-    """Windows, without ids and with them."""
-    number = 0
-    while not book.over.is_set():
-        with book.trying("window"):
-            async with js.publisher(max_pending=100, auto_msg_id=bool(number % 2), timeout=10) as window:
-                for _ in range(300):
-                    payload = b"window %d %d" % (writer, number)
-                    number += 1
-                    ack = await window.publish("s.window", payload)
-                    ack.add_done_callback(partial(_note, book, payload))
-                    await asyncio.sleep(0)
-        await asyncio.sleep(0.05)
-
-
-def _note(book: Book, payload: bytes, ack: AckFuture) -> None:
-    if not isinstance(ack.outcome, NatsError):
-        book.acked.add(payload)
-
-
-async def _batches(js: JetStream, book: Book, writer: int) -> None:
-    """All or nothing."""
-    number = 0
-    while not book.over.is_set():
-        group, number = b"batch %d %d" % (writer, number), number + 1
-        with book.trying("batch"):
-            async with js.atomic_batch(timeout=3) as batch:
-                for index in range(10):
-                    await batch.publish("s.batch", b"%b:%d" % (group, index))
-            book.groups[group] = 10
-        await asyncio.sleep(0.02)
-
-
-async def _ingest(js: JetStream, book: Book, writer: int) -> None:
-    """Fast ingest: what is flushed is stored."""
-    number = 0
-    while not book.over.is_set():
-        sent = []
-        with book.trying("ingest"):
-            async with js.fast_publisher(timeout=5) as fast:
-                for _ in range(200):
-                    payload, number = b"fast %d %d" % (writer, number), number + 1
-                    sent.append(payload)
-                    await fast.publish("s.fast", payload)
-            book.acked.update(sent)
-        await asyncio.sleep(0.05)
-
-
-class Readers:
-    """A durable consumer that acknowledges, and an ordered one: both have to see everything."""
-
-    def __init__(self, stream: Stream, book: Book) -> None:
-        self.stream, self.book = stream, book
-        self.handled: Counter[int] = Counter()
-        self.ordered = 0
-        self._tasks: list[asyncio.Task[None]] = []
-
-    async def __aenter__(self) -> Readers:
-        consumer = await self.stream.create_consumer(durable_name="all", ack_wait=5, num_replicas=3)
-
-        async def handle(message: JsMessage) -> None:
-            self.handled[message.seq] += 1
-            if self.book.chance.random() < 0.01:
-                raise ValueError("once in a while")
-
-        self.consumption = consumer.consume(handle, concurrency=8, error_cb=lambda message, error: None)
-        await self.consumption.__aenter__()
-        self._tasks.append(asyncio.create_task(self._in_order()))
-        return self
-
-    async def _in_order(self) -> None:
-        async with self.stream.ordered_consumer() as ordered, ordered.messages() as messages:
-            async for message in messages:
-                if message.seq != self.ordered + 1:
-                    self.book.wrong.append(f"ordered: {message.seq} behind {self.ordered}")
-                self.ordered = message.seq
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.consumption.stop()
-        for task in self._tasks:
-            task.cancel()
-        for end in await asyncio.gather(*self._tasks, return_exceptions=True):
-            if not isinstance(end, asyncio.CancelledError):
-                self.book.wrong.append(f"the ordered reader ended with {end!r}")
-
-
-class Count:
-    """A number that several writers count up by compare and set, one that they guard by a lock, and who watches."""
+class Mirror:
+    """A bucket that is written, and watched: the mirror has to be what the bucket is."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
-        self.sure = self.unsure = 0
-        self.holder = ""
-        self.token = 0
         self.seen: dict[str, bytes] = {}
 
-    async def count(self, bucket: KeyValue, writer: int) -> None:
-        """Never counts twice, and never less than was acknowledged."""
+    async def write(self, bucket: KeyValue, writer: int) -> None:
+        """Puts and deletes."""
         while not self.book.over.is_set():
-            with self.book.trying("count"):
-                entry = await bucket.get("count", timeout=2)
-                self.unsure += 1
-                await bucket.update("count", b"%d" % (int(entry.value) + 1), entry.revision, timeout=2)
-                self.sure += 1
             with self.book.trying("put"):
                 await bucket.put(f"key.{self.book.chance.randrange(50)}", b"%d" % writer, timeout=2)
             with self.book.trying("delete"):
                 await bucket.delete(f"key.{self.book.chance.randrange(50)}", timeout=2)
             await asyncio.sleep(0.01)
-
-    async def hold(self, bucket: KeyValue, name: str) -> None:
-        """One holder at a time, each with a higher token than those before."""
-        lock = bucket.lock("lock", ttl=2)
-        while not self.book.over.is_set():
-            with self.book.trying("lock"):
-                async with lock:
-                    if self.holder or lock.token <= self.token:
-                        self.book.wrong.append(
-                            f"lock: {name} with {lock.token} beside {self.holder!r} with {self.token}"
-                        )
-                    self.holder, self.token = name, lock.token
-                    try:
-                        await lock.put("guarded", name.encode(), timeout=2)
-                        await asyncio.sleep(self.book.chance.random())
-                    finally:
-                        self.holder = ""
-            await asyncio.sleep(0.05)
 
     async def watch(self, bucket: KeyValue) -> None:
         """A mirror of the bucket, made of what changes."""
@@ -259,21 +131,43 @@ async def _request(nc: Client, book: Book, writer: int) -> None:
         await asyncio.sleep(0.005)
 
 
-async def _trouble(cluster: Cluster, js: JetStream, book: Book) -> None:
-    """One server at a time, so that two are left."""
-    chance = book.chance
-    while not book.over.is_set():
-        await asyncio.sleep(4 * chance.random())
-        server = chance.choice(cluster.servers)
-        kind = chance.choice(["kill", "kill", "freeze", "stop", "step down"])
-        book.done[f"outage: {kind}"] += 1
+class Trouble:
+    """Faults, one at a time and most of them of a leader, so that two servers are left."""
+
+    def __init__(
+        self, cluster: Cluster, proxies: list[FaultProxy], js: JetStream, book: Book, history: History, kinds: list[str]
+    ) -> None:
+        self.cluster, self.proxies, self.js = cluster, proxies, js
+        self.book, self.history, self.kinds = book, history, kinds
+
+    async def run(self, streams: list[str]) -> None:
+        """Make trouble until the book is over."""
+        chance = self.book.chance
+        while not self.book.over.is_set():
+            await asyncio.sleep(0.5 + 2 * chance.random())
+            kind, stream = chance.choice(self.kinds), chance.choice(streams)
+            server = await self._leader(stream)
+            self.book.done[f"fault: {kind}"] += 1
+            with self.history.call("fault", kind, f"{server.name}, leader of {stream}"):
+                await self._fault(kind, server, stream)
+                if kind != "step down":
+                    with contextlib.suppress(ServerFailed):
+                        await self.cluster.ready()
+
+    async def _fault(self, kind: str, server: Server, stream: str) -> None:
+        chance = self.book.chance
         if kind == "step down":
-            with book.trying("step down"):
-                await js.admin.step_down_stream_leader(chance.choice(["S", "KV_k", "OBJ_o"]), timeout=5)
-            continue
-        if kind == "freeze":
+            await self.js.admin.step_down_stream_leader(stream, timeout=5)
+        elif kind == "isolate":
+            await self._isolate(server)
+        elif kind == "slow":
+            other = chance.choice([other for other in self.cluster.servers if other is not server])
+            self.cluster.link(server, other).delay(0.05, 0.05)
+            await asyncio.sleep(3 * chance.random())
+            await self.cluster.heal()
+        elif kind == "freeze":
             server.freeze()
-            await asyncio.sleep(5 * chance.random())
+            await asyncio.sleep(8 * chance.random())
             server.thaw()
         elif kind == "kill":
             server.kill()
@@ -281,135 +175,178 @@ async def _trouble(cluster: Cluster, js: JetStream, book: Book) -> None:
             await server.restart()
         else:
             await server.restart()
-        await cluster.ready()
+
+    async def _isolate(self, server: Server) -> None:
+        """Cut a leader off, most times for so long that others elect a new one and it still believes in itself (10 s).
+
+        When only the link to one of the others is healed at first, it learns of its successor late, and both answer
+        what comes through that one. Clients that connect again meanwhile bring what they know to the deposed one.
+        """
+        chance, cluster = self.book.chance, self.cluster
+        if chance.random() < 0.2:
+            server = chance.choice(cluster.servers)
+        if cut := chance.random() < 0.5:  # while replies of the leader are on their way
+            for proxy in self.proxies:
+                proxy.delay(0.02, 0.02)
+            await asyncio.sleep(0.2)
+        cluster.isolate(server, silently=chance.random() < 0.2)
+        if cut:
+            self._cut_clients()
+        await asyncio.sleep(1 + 3 * chance.random() if chance.random() < 0.2 else 5 + 4 * chance.random())
+        if chance.random() < 0.4:  # what was refused meanwhile is sent again to a server that knows no leader
+            await cluster.heal()
+            await asyncio.sleep(0.3 + 0.5 * chance.random())
+            cluster.isolate(server)
+            await asyncio.sleep(1.5)
+        if chance.random() < 0.7:
+            link = cluster.link(server, chance.choice([other for other in cluster.servers if other is not server]))
+            link.heal()
+            await link.allow()
+            await asyncio.sleep(0.5 + chance.random())
+        if chance.random() < 0.4:
+            self._cut_clients()
+        await cluster.heal()
+
+    def _cut_clients(self) -> None:
+        for proxy in self.proxies:
+            proxy.cut(End.RST)
+            proxy.heal()
+
+    async def _leader(self, stream: str) -> Server:
+        """The leader of the stream; any server when there is none."""
+        with contextlib.suppress(NatsError):
+            info = await (await self.js.stream(stream, bind=True)).info(timeout=2)
+            if info.cluster is not None:
+                for server in self.cluster.servers:
+                    if server.name == info.cluster.leader:
+                        return server
+        return self.book.chance.choice(self.cluster.servers)
 
 
 async def _eventually(what: str, check: Callable[[], bool], book: Book) -> None:
-    """Notes it as wrong when it is not so within PATIENCE."""
-    end = time.monotonic() + PATIENCE
+    """Notes it as wrong when it is not so within PATIENCE_S."""
+    end = time.monotonic() + PATIENCE_S
     while not check():
         if time.monotonic() > end:
-            book.wrong.append(f"{what}: not within {PATIENCE:g} s after the last outage")
+            book.wrong.append(f"{what}: not within {PATIENCE_S:g} s after the last fault")
             return
         await asyncio.sleep(0.1)
 
 
-async def _insist(call: Callable[[], Coroutine[object, None, T]]) -> T:
-    """The result, once the cluster gives one."""
-    end = time.monotonic() + PATIENCE
-    while True:
-        try:
-            return await call()
-        except NatsError:
-            if time.monotonic() > end:
-                raise
-            await asyncio.sleep(0.2)
+async def soak(minutes: float, seed: int, only: list[str], faults: str) -> tuple[Book, History]:
+    """Runs the mix for so many minutes and returns what happened. "others" are the works without a history."""
+    chance = random.Random(seed)
+    book, history = Book(chance), History(time.monotonic)
+    loads = Workloads(history, chance, [name for name in only if name in STREAMS])
+    async with run_cluster(3, link_faults=True) as cluster, contextlib.AsyncExitStack() as stack:
+        proxies = [await stack.enter_async_context(FaultProxy(server.host, server.port)) for server in cluster.servers]
+        clients = [
+            await stack.enter_async_context(
+                natsproto.connect(proxy.url, reconnect_wait=0.05, ping_interval=1, connect_timeout=2)
+            )
+            for proxy in proxies
+        ]
+        contexts = [nc.jetstream(timeout=10) for nc in clients]
+        await loads.create(contexts[0])
+        works = await loads.works(contexts)
+        streams = [STREAMS[name] for name in loads.names]
+        others = Others(book, clients) if "others" in only else None
+        if others is not None:
+            works += await others.works()
+            streams += ["KV_k", "OBJ_o"]
+        trouble = Trouble(cluster, proxies, clients[2].jetstream(), book, history, FAULTS[faults])
+        tasks = [asyncio.create_task(work) for work in [trouble.run(streams), *works]]
+        await asyncio.wait(tasks, timeout=minutes * 60, return_when=asyncio.FIRST_EXCEPTION)
+        book.over.set()
+        loads.over.set()
+        for end in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(end, BaseException):
+                book.wrong.append(f"a worker ended with {end!r}")
+        await cluster.heal()
+        await cluster.ready()
+        await loads.finish(contexts[0])
+        if others is not None:
+            await others.finish()
+    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
+    if left:
+        book.wrong.append(f"tasks left: {left}")
+    return book, history
 
 
-async def soak(minutes: float, seed: int) -> Book:
-    """Runs the mix for so many minutes and returns what happened."""
-    book = Book(seed)
-    async with run_cluster(3) as cluster, contextlib.AsyncExitStack() as clients:
+class Others:
+    """Requests, objects, a watch and a cache: what is checked without a history."""
 
-        async def client(name: str) -> Client:
-            nc = natsproto.connect(cluster.urls, name=name, reconnect_wait=0.05, ping_interval=1, connect_timeout=2)
-            return await clients.enter_async_context(nc)
+    def __init__(self, book: Book, clients: list[Client]) -> None:
+        self.book, self.clients = book, clients
+        self.mirror, self.objects = Mirror(book), Objects(book)
+        self._watching: asyncio.Task[None] | None = None
+
+    async def works(self) -> list[Coroutine[object, None, None]]:
+        """Create what is needed, and return what is to run."""
 
         def echo(message: Message) -> Awaitable[None]:
             return message.respond(message.data)
 
-        writer, reader, third = [await client(name) for name in ("writer", "reader", "third")]
-        third.subscribe("echo", queue="q", cb=echo)
-        reader.subscribe("echo", queue="q", cb=echo)
-        js = writer.jetstream(timeout=10)
-        await js.create_stream(
-            name="S",
-            subjects=["s.>"],
-            num_replicas=3,
-            allow_direct=True,
-            allow_atomic=True,
-            allow_batched=True,
-            duplicate_window=600,
-        )
-        await js.create_key_value(bucket="k", num_replicas=3, history=5, limit_marker_ttl=60)
-        await js.create_object_store(bucket="o", num_replicas=3)
-        bucket, store = await js.key_value("k"), await js.object_store("o")
-        await bucket.put("count", b"0")
-        count, objects = Count(book), Objects(book)
-        read = await reader.jetstream(timeout=10).key_value("k")
-        watching = asyncio.create_task(count.watch(read))
-        async with (
-            Readers(await reader.jetstream(timeout=10).stream("S"), book) as readers,
-            read.cache() as cache,
-        ):
-            works: list[Coroutine[object, None, None]] = [_trouble(cluster, third.jetstream(), book)]
-            for number in range(WRITERS):
-                works += [kind(js, book, number) for kind in (_publish, _window, _batches, _ingest)]
-                works += [count.count(bucket, number), _request(writer, book, number)]
-            for number in range(HOLDERS):
-                nc = (writer, reader, third)[number % 3]
-                works.append(count.hold(await nc.jetstream(timeout=5).key_value("k"), f"holder {number}"))
-            for number in range(OBJECTS):
-                works += [objects.put(store, f"object {number}"), objects.get(store, f"object {number}")]
-            tasks = [asyncio.create_task(work) for work in works]
-            await asyncio.wait(tasks, timeout=minutes * 60, return_when=asyncio.FIRST_EXCEPTION)
-            book.over.set()
-            for end in await asyncio.gather(*tasks, return_exceptions=True):
-                if isinstance(end, BaseException):
-                    book.wrong.append(f"a worker ended with {end!r}")
-            await cluster.ready()
-            await _verify(js, book, readers, count, bucket, objects, store)
-            await _eventually("cache", lambda: {key: cache[key] for key in cache} == count.seen, book)
-        watching.cancel()
-        await asyncio.wait((watching,))
-        if not watching.cancelled():
-            book.wrong.append(f"the watch ended with {watching.exception()!r}")
-    left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
-    if left:
-        book.wrong.append(f"tasks left: {left}")
-    return book
+        for nc in self.clients[1:]:
+            nc.subscribe("echo", queue="q", cb=echo)
+        js = self.clients[0].jetstream(timeout=10)
+        self._bucket = await js.create_key_value(bucket="k", num_replicas=3, history=5)
+        self._store = await js.create_object_store(bucket="o", num_replicas=3)
+        read = await self.clients[1].jetstream(timeout=10).key_value("k")
+        self._watching = asyncio.create_task(self.mirror.watch(read))
+        self._cache = read.cache()
+        await self._cache.__aenter__()
+        works = [_request(self.clients[0], self.book, number) for number in range(3)]
+        works += [self.mirror.write(self._bucket, number) for number in range(3)]
+        for number in range(OBJECTS):
+            works += [kind(self._store, f"object {number}") for kind in (self.objects.put, self.objects.get)]
+        return works
+
+    async def finish(self) -> None:
+        """Compare the mirror, the cache and the objects with what is stored."""
+
+        async def held() -> dict[str, bytes]:
+            keys = [key async for key in self._bucket.keys()]  # noqa: SIM118  # no mapping
+            return {key: (await self._bucket.get(key)).value for key in keys}
+
+        there, cache = await insist(held), self._cache
+        await _eventually("watch", lambda: self.mirror.seen == there, self.book)
+        await _eventually("cache", lambda: {key: cache[key] for key in cache} == there, self.book)
+        for name in self.objects.written:
+            self.objects.check(name, await insist(lambda name=name: self._store.get_bytes(name)))  # type: ignore[misc]
+        await cache.__aexit__(None, None, None)
+        assert self._watching is not None
+        self._watching.cancel()
+        await asyncio.wait((self._watching,))
+        if not self._watching.cancelled():
+            self.book.wrong.append(f"the watch ended with {self._watching.exception()!r}")
 
 
-async def _verify(
-    js: JetStream, book: Book, readers: Readers, count: Count, bucket: KeyValue, objects: Objects, store: ObjectStore
-) -> None:
-    stream = await _insist(lambda: js.stream("S"))
-    info = await _insist(stream.info)
-
-    async def everything() -> list[bytes]:
-        return [message.data async for message in stream.get_batch()]
-
-    stored = Counter(await _insist(everything))
-    book.done["stored"] = sum(stored.values())
-    if lost := book.acked - stored.keys():
-        book.wrong.append(f"acknowledged and lost: {sorted(lost)[:5]} of {len(lost)}")
-    if twice := [payload for payload, times in stored.items() if times > 1]:
-        book.wrong.append(f"stored twice: {sorted(twice)[:5]} of {len(twice)}")
-    groups = Counter(payload.rpartition(b":")[0] for payload in stored if payload.startswith(b"batch"))
-    if torn := [group for group, size in groups.items() if size != 10]:
-        book.wrong.append(f"batches torn: {torn[:5]}")
-    if missing := book.groups.keys() - groups.keys():
-        book.wrong.append(f"batches acknowledged and lost: {sorted(missing)[:5]}")
-    await _eventually("ordered reader", lambda: readers.ordered == info.state.last_seq, book)
-    every = range(info.state.first_seq, info.state.last_seq + 1)
-    await _eventually("durable consumer", lambda: all(seq in readers.handled for seq in every), book)
-    book.done["handled twice"] = sum(readers.handled.values()) - len(readers.handled)
-
-    value = int((await _insist(lambda: bucket.get("count"))).value)
-    if not count.sure <= value <= count.unsure:
-        book.wrong.append(f"count: {value}, acknowledged {count.sure}, tried {count.unsure}")
-
-    async def held() -> dict[str, bytes]:
-        keys = [key async for key in bucket.keys()]  # noqa: SIM118  # no mapping
-        return {key: (await bucket.get(key)).value for key in keys}
-
-    there = await _insist(held)
-    there.pop("lock", None)
-    await _eventually(
-        "watch", lambda: {key: value for key, value in count.seen.items() if key != "lock"} == there, book
-    )
-    for name in objects.written:
-        objects.check(name, await _insist(lambda name=name: store.get_bytes(name)))  # type: ignore[misc]
+def summary(history: History) -> list[str]:
+    """The figures of a history."""
+    lines = []
+    for kind in ("cas", "add", "batch", "publish", "enqueue"):
+        calls = history.of(kind)
+        for key in sorted({call.key for call in calls} if kind == "publish" else {""}):
+            some = [call for call in calls if not key or call.key == key]
+            outcomes = Counter(call.outcome for call in some)
+            unknown = [call for call in some if call.outcome is Outcome.UNKNOWN]
+            if some:
+                lines.append(
+                    f"{kind} {key or ''}: told {outcomes[Outcome.OK]}, refused {outcomes[Outcome.FAILED]}, uncertain "
+                    f"{len(unknown)}; in flight at a fault: {in_flight_at_faults(history, some)} of all, "
+                    f"{in_flight_at_faults(history, unknown)} of the uncertain"
+                )
+            errors = Counter(call.error_name for call in some if call.error)
+            if errors:
+                lines.append(f"    {dict(errors.most_common())}")
+    told = sum(call.outcome is Outcome.OK for call in history.of("add"))
+    unknown_adds = sum(call.outcome is Outcome.UNKNOWN for call in history.of("add"))
+    stored = sum(call.value for call in history.of("final") if call.key.startswith("count "))
+    lines.append(f"counters: told {told} <= stored {stored} <= told + uncertain {told + unknown_adds}")
+    met, successes = contradictions(history)
+    lines.append(f"refusals that contradict: {met} calls, {successes} told as a success")
+    return lines
 
 
 def main() -> int:
@@ -417,15 +354,29 @@ def main() -> int:
     arguments = argparse.ArgumentParser(description=__doc__)
     arguments.add_argument("--minutes", type=float, default=4.0, help="how long (default 4)")
     arguments.add_argument("--seed", type=int, default=1, help="what the chances are drawn from (default 1)")
+    arguments.add_argument("--only", default=",".join([*STREAMS, "others"]), help="which works (default: all)")
+    arguments.add_argument("--faults", choices=FAULTS, default="all", help="which faults (default: all)")
+    arguments.add_argument("--keep", type=Path, default=Path("soak-history.jsonl"), help="where the history goes")
+    arguments.add_argument("--judge", type=Path, help="judge the history of an earlier run, and run nothing")
     given = arguments.parse_args()
     for name in ("natsproto", "asyncio"):  # outages are what this is about
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    book = asyncio.run(soak(given.minutes, given.seed))
-    print(f"done: {dict(book.done.most_common())}")
-    print(f"refused in words: {dict(book.refused.most_common())}")
-    for fault in book.wrong:
+    if given.judge is not None:
+        history, wrong = History.load(given.judge), []
+    else:
+        with noted_doubts():
+            book, history = asyncio.run(soak(given.minutes, given.seed, given.only.split(","), given.faults))
+        print(f"done: {dict(book.done.most_common())}")
+        print(f"refused in words: {dict(book.refused.most_common())}")
+        wrong = book.wrong
+        history.save(given.keep)  # before it is judged, which may end in an error of the judge
+    wrong = [*wrong, *judge(history)]
+    print("\n".join(summary(history)))
+    for fault in wrong:
         print(f"WRONG: {fault}")
-    return 1 if book.wrong else 0
+    if wrong:
+        print(f"judge it again: --judge={given.judge or given.keep}")
+    return 1 if wrong else 0
 
 
 if __name__ == "__main__":

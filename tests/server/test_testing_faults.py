@@ -82,10 +82,10 @@ async def test_isolated_leader_stores_nothing(silently: bool) -> None:
             cluster.isolate(leader, silently=silently)
             with pytest.raises(NatsError):
                 await parted.jetstream().publish("s", timeout=0.5, retry_attempts=0)
-            await nc.jetstream().publish("s", b"by the majority", timeout=20, retry_attempts=-1)
+            await nc.jetstream().publish("s", b"by the majority", msg_id="1", timeout=30, retry_attempts=-1)
             await cluster.heal()
             await cluster.ready()
-            await parted.jetstream().publish("s", timeout=20, retry_attempts=-1)
+            await parted.jetstream().publish("s", msg_id="2", timeout=30, retry_attempts=-1)
 
 
 async def test_one_link_of_a_cluster_is_slowed() -> None:

@@ -1,0 +1,135 @@
+"""The checker of histories finds what is wrong, and nothing else."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from natsproto.errors import NoStream, PublishUncertain, WrongRevision
+from tests.kit.history import Call, History, Outcome, is_linearizable, judge
+
+OK, FAILED, UNKNOWN = Outcome
+
+
+def write(value: str, began: float, ended: float, outcome: Outcome = OK, expected: str | None = "put") -> Call:
+    kind = "put" if expected == "put" else "cas"
+    return Call(kind=kind, key="r", value=value, detail=expected, began=began, ended=ended, outcome=outcome)
+
+
+def read(value: str | None, began: float, ended: float) -> Call:
+    return Call(kind="get", key="r", value=value, began=began, ended=ended, outcome=OK)
+
+
+def made(*calls: tuple[str, str, Any, Any, Outcome], **final: Any) -> History:
+    history = History(itertools.count().__next__)
+    for kind, key, value, detail, outcome in calls:
+        call = history.begin(kind, key, value, detail)
+        call.end(history.clock())
+        call.outcome = outcome
+    for key, value in final.items():
+        history.final(key.replace("_", " "), value)
+    return history
+
+
+# ---------------------------------------------------------------- registers
+
+
+@pytest.mark.parametrize(
+    ("calls", "explained"),
+    [
+        ([write("a", 0, 1), read("a", 2, 3)], True),
+        ([write("a", 0, 1), read(None, 2, 3)], False),
+        ([write("a", 0, 5), read(None, 1, 2), read("a", 3, 4)], True),
+        ([write("a", 0, 5), read("a", 1, 2), read(None, 3, 4)], False),
+        ([write("a", 0, 1, UNKNOWN), read(None, 2, 3), read("a", 4, 5)], True),
+        ([write("a", 0, 1, FAILED), read("a", 2, 3)], False),
+        ([write("a", 0, 1), write("b", 2, 3, OK, "a"), read("b", 4, 5)], True),
+        ([write("a", 0, 1), write("b", 0, 3, OK, "a"), write("c", 0, 3, OK, "a")], False),
+        ([write("a", 0, 1), write("b", 2, 3, UNKNOWN, "a"), write("c", 4, 5, OK, "b"), read("c", 6, 7)], True),
+        ([write("a", 0, 1), write("b", 2, 3, UNKNOWN, "a"), write("c", 4, 5, OK, "a"), read("b", 6, 7)], False),
+    ],
+)
+def test_registers(calls: list[Call], explained: bool) -> None:
+    assert is_linearizable(calls) is explained
+
+
+def test_drawn_histories_of_a_register_are_explained(seed: int) -> None:
+    """A real register, with calls that overlap: whatever happens at a moment within each call has an explanation."""
+    chance = random.Random(seed)
+    value: str | None = None
+    calls: list[Call] = []
+    at = 0.0
+    for number in range(60):
+        at += chance.random()
+        before, after = at - 2 * chance.random(), at + 2 * chance.random()
+        kind = chance.choice(["put", "cas", "get", "lost"])
+        if kind == "get":
+            calls.append(read(value, before, after))
+        elif kind == "lost":
+            calls.append(write(f"{number}", before, after, UNKNOWN, value))
+            value = f"{number}" if chance.random() < 0.5 else value
+        else:
+            calls.append(write(f"{number}", before, after, OK, "put" if kind == "put" else value))
+            value = f"{number}"
+    assert is_linearizable(calls)
+    late = max(call.ended or 0 for call in calls) + 1
+    assert not is_linearizable([*calls, write("x", late, late + 1), read(value, late + 2, late + 3)])
+
+
+# ---------------------------------------------------------------- the others
+
+
+@pytest.mark.parametrize(
+    ("history", "wrong"),
+    [
+        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=2), ""),
+        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=3), "additions"),
+        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=0), "additions"),
+        (made(("publish", "s", "a", None, OK), stored_s=["a"]), ""),
+        (made(("publish", "s", "a", None, UNKNOWN), stored_s=[]), ""),
+        (made(("publish", "s", "a", None, OK), stored_s=[]), "acknowledged and lost"),
+        (made(("publish", "s", "a", None, FAILED), stored_s=["a"]), "and stored"),
+        (made(("publish", "s", "a", None, UNKNOWN), stored_s=["a", "a"]), "stored twice"),
+        (made(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1"]), ""),
+        (made(("batch", "s", "a", 2, UNKNOWN), stored_s=[]), ""),
+        (made(("batch", "s", "a", 2, OK), stored_s=[]), "acknowledged and lost"),
+        (made(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1", "a:0", "a:1"]), "stored twice"),
+        (made(("batch", "s", "a", 2, FAILED), stored_s=["a:0", "a:1"]), "refused and stored"),
+        (made(("batch", "s", "a", 2, UNKNOWN), stored_s=["a:0"]), "torn"),
+        (made(("enqueue", "q", "a", None, OK), ("handle", "q", "a", None, OK)), ""),
+        (made(("enqueue", "q", "a", None, OK)), "never handled"),
+        (made(("enqueue", "q", "a", None, FAILED), ("handle", "q", "a", None, OK)), "refused and handled"),
+        (made(("seen", "k", "a", 1, OK), ("seen", "l", "b", 5, OK), ("seen", "k", "c", 2, OK)), ""),
+        (made(("seen", "k", "a", 2, OK), ("seen", "k", "b", 1, OK)), "out of order"),
+        (made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK)), ""),
+        (made(("hold", "l", "a", 2, OK), ("hold", "l", "b", 1, OK)), "token 1 after 2"),
+    ],
+)
+def test_checks(history: History, wrong: str) -> None:
+    faults = judge(history)
+    assert wrong in faults[0] if faults else wrong == "", faults
+
+
+def test_two_holders_at_once_are_found() -> None:
+    history = made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK))
+    history.calls[0].ended = None
+    assert "beside a" in judge(history)[0]
+
+
+def test_errors_tell_outcomes(tmp_path: Path) -> None:
+    history = History(itertools.count().__next__)
+    errors = [None, NoStream("s"), WrongRevision("b", "k", 1, 2), PublishUncertain("s", "why")]
+    for number, error in enumerate(errors):
+        with history.call("publish", "s", f"{number}"):
+            if error is not None:
+                raise error
+    history.final("stored s", ["0", "1"])
+    assert [call.outcome for call in history.of("publish")] == [OK, FAILED, FAILED, UNKNOWN]
+    history.save(tmp_path / "h.jsonl")
+    loaded = History.load(tmp_path / "h.jsonl")
+    assert loaded.calls == history.calls
+    assert judge(loaded) == judge(history) != []
