@@ -7,10 +7,11 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs/guarantees.md").read_text()
+WORKERS = (ROOT / "docs/workers.md").read_text()
 
 
 def test_tests_named_by_guarantees_exist() -> None:
-    named = set(re.findall(r"`(test_\w+)`", PAGE))
+    named = set(re.findall(r"`(test_\w+)`", PAGE + WORKERS))
     written = {
         name for path in (ROOT / "tests").rglob("test_*.py") for name in re.findall(r"def (test_\w+)", path.read_text())
     }

@@ -92,6 +92,7 @@ PARTS = {
         for kind in ("Group", "Service")
         for name in ("add_endpoint", "endpoint")
     },
+    "PullConsumer.consume_batches": "consume calls a handler in threads",
     "PullConsumer.consume(concurrency)": "threads",
     "PullConsumer.consume(executor)": "it has threads anyway",
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,

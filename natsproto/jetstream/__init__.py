@@ -35,6 +35,7 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.jetstream._consumer.consume import ConsumeContext
+from natsproto.jetstream._consumer.consume_batches import BatchFailed
 from natsproto.jetstream._consumer.deliveries import AckWaitExceeded, DeliveriesExpired
 from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
@@ -91,6 +92,7 @@ __all__ = [
     "ApiStats",
     "ApiTrace",
     "AtomicBatch",
+    "BatchFailed",
     "ClusterInfo",
     "Compression",
     "ConsumeContext",

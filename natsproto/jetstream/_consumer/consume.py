@@ -106,11 +106,13 @@ class HandlerTasks:
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
     ) -> None:
         handler = options.with_executor(handler)
-        self.handled = self.failed = self.in_progress = 0
-        self.is_stopping = False
+        self.handled: int = 0
+        self.failed: int = 0
+        self.in_progress: int = 0
+        self.is_stopping: bool = False
         self.key_error: Exception | None = None
         """The error of the key function."""
-        self.end_waiters = EndWaiters()
+        self.end_waiters: EndWaiters = EndWaiters()
         """The calls that wait for the end."""
         self._connection, self._description = connection, what
         self._handler_name = f"handler of {what}"
@@ -257,7 +259,7 @@ class HandlerTasks:
                 raise error
             self._on_ack_failed(self._options.on_success, error)
             return
-        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+        if isinstance(error, asyncio.CancelledError) and is_cancelled():
             if self._options.on_error == "nak" and not isinstance(error, StillRunning):
                 nak_all([message])  # it is redelivered at once
             raise error
@@ -330,10 +332,8 @@ class ConsumeContext(RunHint):
 
     _unused_warning = "consume(...) was never run or entered"
 
-    def __init__(
-        self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
-    ) -> None:
-        self._handler_tasks = HandlerTasks(connection, what, messages, handler, options)
+    def __init__(self, what: str, messages: Messages, tasks: HandlerTasks) -> None:
+        self._handler_tasks = tasks
         self._messages, self._description = messages, what
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = False
@@ -475,7 +475,7 @@ def _allows_giving_back(middleware: object) -> bool:
     return not isinstance(most, int) or most >= MIN_ATTEMPTS
 
 
-def _is_cancelled() -> bool:
+def is_cancelled() -> bool:
     """True if this task was cancelled. A handler may also raise a CancelledError of another task."""
     task = asyncio.current_task()
     return task is not None and task.cancelling() > 0

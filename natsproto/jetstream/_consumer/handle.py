@@ -12,14 +12,23 @@ from typing import TYPE_CHECKING, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
-from natsproto._durations import time_limit
+from natsproto._durations import seconds, time_limit
 from natsproto._handler_threads import Executor
 from natsproto._nats_py_names import CONSUMER, MESSAGE_COUNT, explain_missing, wrong_keywords
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import ConsumerConfig, check_consumer_name, check_priority_group
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.consume import (
+    ConsumeContext,
+    Handler,
+    HandlerOptions,
+    HandlerTasks,
+    NakDelay,
+    OnError,
+    OnSuccess,
+)
+from natsproto.jetstream._consumer.consume_batches import MAX_BATCH_MESSAGES, BatchHandler, BatchTasks
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
@@ -373,7 +382,54 @@ class PullConsumer(Consumer):
             executor=executor,
             backoff=() if self._info is None else self._info.config.backoff,
         )
-        return ConsumeContext(self._api.connection, self._description, messages, handler, handler_options)
+        tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
+        return ConsumeContext(self._description, messages, tasks)
+
+    def consume_batches(
+        self,
+        handler: BatchHandler,
+        *,
+        max_messages: int = 500,
+        max_wait: Duration = 0.5,
+        concurrency: int = 1,
+        nak_delay: NakDelay | None = None,
+        executor: Executor = None,
+        stop_after: int = 0,
+        stop_when_empty: bool = False,
+    ) -> ConsumeContext:
+        """Call ``handler`` (def or async def) with a list of up to ``max_messages`` messages, when it is full or the
+        oldest one has waited for ``max_wait`` seconds. Use it as ``consume``.
+
+        All of them are acknowledged when the handler returns. If it raises BatchFailed, those at its ``indexes`` are
+        redelivered and the others acknowledged; with any other exception all are redelivered, after ``nak_delay`` as in
+        ``consume``. ``concurrency`` batches are handled at a time. ``executor`` is for a ``def`` handler that blocks.
+
+        ConfigError at once for invalid arguments, also for a ``max_wait`` of 0.1 of ``ack_wait`` or more, after which
+        messages wait too long.
+        """
+        wait = seconds("max_wait", max_wait)
+        if type(max_messages) is not int or not 1 <= max_messages <= MAX_BATCH_MESSAGES:
+            raise ConfigError("max_messages", max_messages, f"must be from 1 to {MAX_BATCH_MESSAGES:,}")
+        ack_wait = None if self._info is None else self._info.config.ack_wait
+        if ack_wait is not None and wait >= 0.1 * ack_wait:
+            raise ConfigError("max_wait", wait, f"must be less than 0.1 of the consumer's ack_wait of {ack_wait:g} s")
+        options = HandlerOptions(
+            concurrency=concurrency,
+            nak_delay=nak_delay,
+            executor=executor,
+            backoff=() if self._info is None else self._info.config.backoff,
+        )
+        messages = self.messages(stop_after=stop_after, stop_when_empty=stop_when_empty)
+        tasks = BatchTasks(
+            self._api.connection,
+            self._description,
+            messages,
+            handler,
+            options,
+            max_messages=max_messages,
+            max_wait=wait,
+        )
+        return ConsumeContext(self._description, messages, tasks)
 
     def _make_inbox(self) -> PullInbox:
         self._inbox = PullInbox(self._api, self.stream_name, self.name, cached_info=lambda: self._info)

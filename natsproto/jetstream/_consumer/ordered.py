@@ -29,7 +29,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
 from natsproto.jetstream._consumer.handle import no_message_error
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered_state import (
@@ -231,7 +231,8 @@ class OrderedConsumer:
             error_cb=error_cb,
             executor=executor,
         )
-        return ConsumeContext(self._state.connection, self._description, messages, handler, handler_options)
+        tasks = HandlerTasks(self._state.connection, self._description, messages, handler, handler_options)
+        return ConsumeContext(self._description, messages, tasks)
 
     async def stop(self) -> None:
         """End its reader and delete the server's consumer, if there is one.

@@ -32,7 +32,15 @@ from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.consume import (
+    ConsumeContext,
+    Handler,
+    HandlerOptions,
+    HandlerTasks,
+    NakDelay,
+    OnError,
+    OnSuccess,
+)
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
@@ -421,7 +429,8 @@ class PushConsumer(Consumer):
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)
-        return ConsumeContext(self._api.connection, self._description, messages, handler, options)
+        tasks = HandlerTasks(self._api.connection, self._description, messages, handler, options)
+        return ConsumeContext(self._description, messages, tasks)
 
     async def _wait_push_bound(self, is_bound: bool) -> None:
         """Wait until the consumer has a reader (``is_bound``) or none; AlreadyBound when another reader stays."""

@@ -1,0 +1,133 @@
+"""Consuming in batches: a handler is called with a list of messages, which are acknowledged together.
+
+Owns the window in which a batch is collected. The rest is that of ``consume``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from time import monotonic
+from typing import Final, TypeAlias, cast
+
+from natsproto._core.connection import Connection
+from natsproto._core.events import HandlerFailed
+from natsproto._core.notifier import release
+from natsproto._handler_threads import StillRunning
+from natsproto._handlers import HandlerResult, finish
+from natsproto.errors import NatsError
+from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled, log
+from natsproto.jetstream._consumer.messages import Messages
+from natsproto.jetstream._message import JsMessage, nak_all
+
+MAX_BATCH_MESSAGES: Final = 65_536
+"""The most messages of a batch."""
+
+BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]
+
+
+class BatchFailed(Exception):
+    """Raise it in a handler of ``consume_batches`` when some messages failed.
+
+    Those at these ``indexes`` of the list are redelivered, the others are acknowledged.
+    """
+
+    def __init__(self, indexes: Collection[int]) -> None:
+        self.indexes: frozenset[int] = frozenset(indexes)
+        super().__init__(f"{len(self.indexes)} messages of the batch failed")
+
+
+class BatchTasks(HandlerTasks):
+    """Calls a handler with lists of messages."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        what: str,
+        messages: Messages,
+        handler: BatchHandler,
+        options: HandlerOptions,
+        *,
+        max_messages: int,
+        max_wait: float,
+    ) -> None:
+        super().__init__(connection, what, messages, cast("Handler", handler), options)
+        self._call_batch = cast("BatchHandler", self._handler)
+        self._max_messages, self._max_wait = max_messages, max_wait
+        self._collecting = asyncio.Lock()
+        if (deliveries := messages.buffer.deliveries) is not None:
+            deliveries.state.on_workers(options.concurrency * max_messages)
+
+    async def _work(self, worker: int) -> None:
+        buffer, hand = self._messages.buffer, self._messages.buffer.hand_of(worker)
+        while await self._may_take(worker, buffer.ready):
+            async with self._collecting:
+                batch = await self._collect()
+            if not batch:
+                continue
+            hand[:] = batch
+            began = monotonic()
+            self.in_progress += len(batch)
+            try:
+                await self._handle_batch(batch)
+            finally:
+                hand[:] = [None]
+                self.in_progress -= len(batch)
+                self.handled += len(batch)
+                buffer.on_batch_handled(batch, monotonic() - began)
+                for message in batch:
+                    self._messages.release(message)
+
+    async def _collect(self) -> list[JsMessage]:
+        """Return the next batch, when it is full or the oldest message has waited for ``max_wait`` seconds."""
+        buffer, loop = self._messages.buffer, asyncio.get_running_loop()
+        if not buffer.ready:
+            return []
+        chunks = buffer.queue.chunks()
+        oldest = min((chunk.arrived for chunk in chunks), default=monotonic())
+        due = loop.time() + self._max_wait - (monotonic() - oldest)
+        while len(buffer.ready) < self._max_messages and not buffer.is_finished and not self.is_stopping:
+            if loop.time() >= due:
+                break
+            waiter = buffer.next_change()
+            timer = loop.call_at(due, release, waiter)
+            try:
+                await waiter
+            finally:
+                timer.cancel()
+        return [] if self.is_stopping else buffer.take_batch(self._max_messages)
+
+    async def _handle_batch(self, batch: list[JsMessage]) -> None:
+        try:
+            await finish(self._call_batch(batch))
+        except BatchFailed as exc:
+            await self._settle(batch, exc, exc.indexes)
+        except (GeneratorExit, KeyboardInterrupt, SystemExit):
+            raise
+        except BaseException as exc:
+            if isinstance(exc, asyncio.CancelledError) and is_cancelled():
+                if not isinstance(exc, StillRunning):
+                    nak_all(batch)  # they are redelivered at once
+                raise
+            await self._settle(batch, exc, range(len(batch)))
+        else:
+            await self._settle(batch, None, ())
+
+    async def _settle(self, batch: list[JsMessage], error: BaseException | None, failed: Collection[int]) -> None:
+        """Nak the messages at these indexes and acknowledge the others, in one write."""
+        if error is not None:
+            self.failed += len(failed)
+            where = f"{self._handler_name} (a batch of {len(batch)})"
+            log.error("%s failed: %r", where, error, exc_info=error)
+            self._connection._emit(HandlerFailed(handler=where, error=error))
+        await self._connection._yield_if_needed()
+        try:
+            for index, message in enumerate(batch):
+                if message.is_acked:
+                    continue
+                if index in failed:
+                    message.nak_nowait(self._nak_delay_for(message))
+                else:
+                    message.ack_nowait()
+        except NatsError as exc:
+            self._on_ack_failed("ack", exc)

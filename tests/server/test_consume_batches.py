@@ -1,0 +1,123 @@
+"""Handlers of batches, on the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+import pytest
+
+from natsproto.errors import ConfigError
+from natsproto.jetstream import BatchFailed, JetStream, JsMessage, PullConsumer
+
+
+async def make_consumer(jetstream: JetStream, count: int, ack_wait: float = 30) -> PullConsumer:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    async with jetstream.publisher() as publisher:
+        for number in range(count):
+            await publisher.publish("s", b"%d" % number)
+    return await stream.create_consumer("c", ack_wait=ack_wait)
+
+
+@pytest.mark.parametrize("concurrency", [1, 3])
+async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) -> None:
+    consumer = await make_consumer(jetstream, 1030)
+    sizes: list[int] = []
+    seqs: list[int] = []
+
+    async def handle(batch: list[JsMessage]) -> None:
+        await asyncio.sleep(0.01)
+        sizes.append(len(batch))
+        seqs.extend(message.seq for message in batch)
+
+    work = consumer.consume_batches(
+        handler=handle, max_messages=100, max_wait=0.2, concurrency=concurrency, stop_after=1030
+    )
+    await work.run()
+    assert sorted(seqs) == list(range(1, 1031))
+    assert max(sizes) <= 100
+    assert len(sizes) <= 13  # 10 full ones, and the rest
+    assert (work.handled, work.failed, work.in_progress) == (1030, 0, 0)
+    await jetstream.connection.flush()
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_oldest_message_waits_for_max_wait(jetstream: JetStream) -> None:
+    consumer = await make_consumer(jetstream, 0)
+    called: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
+
+    async def handle(batch: list[JsMessage]) -> None:
+        await called.put((len(batch), time.monotonic()))
+
+    async with consumer.consume_batches(handle, max_messages=3, max_wait=0.3):
+        began = time.monotonic()
+        await jetstream.publish("s")
+        size, at = await called.get()
+        assert size == 1
+        assert at - began >= 0.25
+        for _ in range(3):
+            await jetstream.publish("s")
+        size, _ = await called.get()
+        assert size == 3
+
+
+async def test_failed_indexes_are_redelivered(jetstream: JetStream) -> None:
+    consumer = await make_consumer(jetstream, 6)
+    calls: list[list[tuple[int, int]]] = []
+
+    async def handle(batch: list[JsMessage]) -> None:
+        calls.append([(message.seq, message.metadata.num_delivered) for message in batch])
+        if len(calls) == 1:
+            raise BatchFailed([1, 4])
+        if len(calls) == 2:
+            raise ValueError("all of them")
+
+    work = consumer.consume_batches(handle, max_messages=6, max_wait=0.1, nak_delay=0.05, stop_after=10)
+    await work.run()
+    seen = [pair for call in calls[1:] for pair in call]
+    assert calls[0] == [(seq, 1) for seq in range(1, 7)]
+    assert sorted(seen) == [(2, 2), (2, 3), (5, 2), (5, 3)]
+    await jetstream.connection.flush()
+    assert (await consumer.info()).num_ack_pending == 0
+
+
+async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:
+    consumer = await make_consumer(jetstream, 60, ack_wait=1)
+    seqs: list[int] = []
+
+    def handle(batch: list[JsMessage]) -> None:
+        time.sleep(0.5)  # the handler's own
+        seqs.extend(message.seq for message in batch)
+
+    await consumer.consume_batches(handle, max_messages=20, max_wait=0.05, executor=True, stop_after=60).run()
+    assert sorted(seqs) == list(range(1, 61))
+
+
+async def test_stop_returns_what_waits(jetstream: JetStream) -> None:
+    consumer = await make_consumer(jetstream, 10)
+    called = asyncio.Event()
+
+    async def handle(batch: list[JsMessage]) -> None:
+        called.set()
+
+    async with consumer.consume_batches(handle, max_messages=4, max_wait=2) as work:
+        await called.wait()
+    assert work.handled % 4 == 0
+    assert len(await consumer.fetch(10, timeout=0)) == 10 - work.handled
+
+
+async def test_bad_arguments_of_batches(jetstream: JetStream) -> None:
+    consumer = await make_consumer(jetstream, 0, ack_wait=5)
+
+    async def handle(batch: list[JsMessage]) -> None: ...
+
+    for arguments, name in (
+        ({"max_wait": -1}, "max_wait"),
+        ({"max_wait": 0.5}, "max_wait"),
+        ({"max_messages": 0}, "max_messages"),
+        ({"max_messages": True}, "max_messages"),
+        ({"concurrency": 0}, "concurrency"),
+        ({"executor": True}, "executor"),
+    ):
+        with pytest.raises(ConfigError, match=name):
+            consumer.consume_batches(handle, **{"max_wait": 0.1, **arguments})  # type: ignore[arg-type]
