@@ -8,6 +8,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 import pytest
@@ -649,6 +650,8 @@ def test_published_headers_come_back_whatever_they_are(own: list[tuple[str, str]
     assert parts[0].time.nanosecond == 234
 
 
+OFFLINE = cast("Client", SimpleNamespace(_cut_off_watch=SimpleNamespace(on_silence=None, use=lambda prefix: None)))
+"""As much of a client as an Api that sends nothing asks for."""
 _PIECES = [
     *(b"NATS/1.0\r\n", b"NATS/1.0 404 Not Found\r\n", b"Nats-Stream: S\r\n", b"Nats-Stream: T\r\n", b"a: b\r\n"),
     *(b"Nats-Subject: s.a\r\n", b"Nats-Sequence: 7\r\n", b"Nats-Sequence: x\r\n", b"Nats-Sequence: \r\n"),
@@ -660,7 +663,7 @@ _PIECES = [
 def test_last_get_of_plain_messages(good: int, more: list[bytes]) -> None:
     block = b"".join([*stored(7, None)[0].splitlines(keepends=True)[:good], *more])
     assume(block.count(b"Nats-Stream: ") < 2)
-    get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
+    get = LastGet(Api(OFFLINE, domain=None, prefix=None, timeout=5), "S", "s.a")
     if get.headerless(Message("inbox", None, b"x", block)) is not None:
         message, parts = headerless_message(block, b"x"), DirectReply("inbox", None, b"x", block).parts()
         assert parts is not None
@@ -673,7 +676,7 @@ def test_last_get_of_plain_messages(good: int, more: list[bytes]) -> None:
 
 @pytest.mark.parametrize("time", ["2024-01-02T03:04:05Z", "2024-01-02T03:04:05.123456789+00:00"])
 def test_last_get_with_headers_like_the_servers(time: str) -> None:
-    get = LastGet(Api(cast("Client", None), domain=None, prefix=None, timeout=5), "S", "s.a")
+    get = LastGet(Api(OFFLINE, domain=None, prefix=None, timeout=5), "S", "s.a")
     said = [f"Nats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: {n}\r\nNats-Time-Stamp: {time}\r\n" for n in (1, 2)]
     forged, headerless = (
         Message("inbox", None, b"x", f"NATS/1.0\r\n{lines}\r\n".encode()) for lines in ("".join(said), said[1])

@@ -31,7 +31,7 @@ class Work:
             self.calls[message.seq] += 1
             self.running += 1
             self.most = max(self.most, self.running)
-            await asyncio.sleep(0.1)
+            await asyncio.sleep(0.1)  # the reader takes its own time
             self.running -= 1
             await message.ack()
 

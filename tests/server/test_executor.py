@@ -69,7 +69,7 @@ async def test_keep_alive_goes_on_while_a_thread_works(jetstream: JetStream) -> 
 
     def handle(message: JsMessage) -> None:
         calls.append(message.metadata.num_delivered)
-        time.sleep(1.2)  # the handler's own
+        time.sleep(1.2)  # the handler's own time
 
     await consumer.consume(handle, executor=True, keep_alive=True, stop_after=1).run()
     assert calls == [1]

@@ -46,7 +46,7 @@ async def start_worker(server: Server, jetstream: JetStream, work: str) -> async
 
 
 async def test_ctrl_c_ends_after_running_handlers(nats_server: Server, jetstream: JetStream) -> None:
-    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(1)")
+    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(1)")  # its own time
     worker.send_signal(signal.SIGINT)
     out, _ = await worker.communicate()
     assert out == b"handled 1\n"  # and nothing of what waited
@@ -56,7 +56,7 @@ async def test_ctrl_c_ends_after_running_handlers(nats_server: Server, jetstream
 
 
 async def test_second_ctrl_c_ends_at_once(nats_server: Server, jetstream: JetStream) -> None:
-    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(600)")
+    worker = await start_worker(nats_server, jetstream, "asyncio.sleep(600)")  # its own time
     worker.send_signal(signal.SIGINT)
     await asyncio.sleep(0.05)
     worker.send_signal(signal.SIGINT)
