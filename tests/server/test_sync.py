@@ -525,7 +525,7 @@ def test_missing_names_and_callbacks_raise_hints(nc: sync.Client) -> None:
         (js, "pull_subscribe", "make a consumer with stream.create_consumer(...), then use its messages or fetch"),
         (js, "stream_info", "use stream.info(), of stream = js.stream(name)"),
         (js.create_key_value(bucket="b"), "watchall", "use kv.watch()"),
-        (stream.ordered_consumer(), "consume", "the blocking client calls no callbacks: iterate messages()"),
+        (stream.ordered_consumer(), "consume", "only pull consumers have it here: iterate messages()"),
     ):
         with pytest.raises(AttributeError) as caught:
             getattr(owner, name)
