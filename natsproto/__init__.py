@@ -2,7 +2,7 @@
 
 from natsproto import errors
 from natsproto._client import Client, Connecting, connect
-from natsproto._core.connection import Connection, Stats
+from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._core.events import (
     AttemptFailed,
@@ -23,6 +23,7 @@ from natsproto._core.events import (
     ServersDiscovered,
     SlowConsumerDetected,
 )
+from natsproto._core.stats import Stats
 from natsproto._core.subscription import SlowPolicy, Subscription
 from natsproto._options import AuthChallenge, Options
 from natsproto._signals import stop_event

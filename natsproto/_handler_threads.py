@@ -21,7 +21,7 @@ from natsproto.errors import ConfigError
 T = TypeVar("T")
 H = TypeVar("H", bound=Callable[..., object])
 
-Executor: TypeAlias = "ThreadPoolExecutor | bool | None"
+Executor: TypeAlias = ThreadPoolExecutor | bool | None
 
 
 class StillRunning(asyncio.CancelledError):

@@ -271,7 +271,7 @@ class Options(Value):
         """Return a copy with some options changed, checked like a new one."""
         return self.replace(**given)
 
-    def for_probe(self) -> Options:
+    def _for_probe(self) -> Options:
         """Return the options of a short connection beside that of a client."""
         return self.replace(
             allow_reconnect=False,
@@ -293,7 +293,7 @@ class Options(Value):
 
     # ------------------------------------------------------------ what an attempt needs
 
-    def server_pool(self, shuffle: Shuffle) -> ServerPool:
+    def _server_pool(self, shuffle: Shuffle) -> ServerPool:
         """Return the server pool for these options; ``shuffle`` is used when ``randomize`` is set."""
         return ServerPool(
             self.addresses,
@@ -306,21 +306,21 @@ class Options(Value):
             jitter_tls=self.jitter_tls,
             delay=self.reconnect_delay,
             ignore_auth_error_abort=self.ignore_auth_error_abort,
-            tls=self.tls_required,
+            tls=self._tls_required,
         )
 
-    def anonymous_to(self, address: ServerAddress) -> bool:
+    def _anonymous_to(self, address: ServerAddress) -> bool:
         """True if neither the options nor the URL of this server have credentials."""
         return self._anonymous and address.user is None and address.token is None
 
     @property
-    def credentials_at_hand(self) -> bool:
-        """True if ``credentials_for`` calls no callable and reads no file."""
+    def _credentials_at_hand(self) -> bool:
+        """True if ``_credentials_for`` calls no callable and reads no file."""
         sources = (self.user, self.password, self.token, self.jwt, self.nkey_seed)
         return self.auth is None and self.creds is None and all(one is None or type(one) is str for one in sources)
 
     @hide_locals
-    async def credentials_for(self, address: ServerAddress, nonce: str, info: ServerInfo) -> Credentials:
+    async def _credentials_for(self, address: ServerAddress, nonce: str, info: ServerInfo) -> Credentials:
         """Return the credentials of one attempt: callables are called and files read every time.
 
         ``nonce`` is INFO's, empty when there is none. InvalidCredentials when a file cannot be read, a callable fails
@@ -350,13 +350,13 @@ class Options(Value):
             token = None if self.token is None else await _words("token", self.token)
         return Credentials(user=user, password=password, token=token, jwt=jwt, seed=seed)
 
-    def dialer_for(self, address: ServerAddress) -> Callable[[], Awaitable[object]] | None:
+    def _dialer_for(self, address: ServerAddress) -> Callable[[], Awaitable[object]] | None:
         """Return a function that opens the socket of one attempt, for ``dialer`` or ``proxy``; None: the default."""
         if self.proxy is not None:
             return partial(connect_through, self.proxy, address.host, address.port, self.connect_timeout)
-        return None if self.dialer is None else partial(self.dialled, address)
+        return None if self.dialer is None else partial(self._dialled, address)
 
-    async def dialled(self, address: ServerAddress) -> object:
+    async def _dialled(self, address: ServerAddress) -> object:
         """Return the result of ``dialer`` for one attempt.
 
         An OSError or natsproto error passes unchanged, other errors become a ConfigError. Cancelling it cancels the
@@ -372,11 +372,11 @@ class Options(Value):
             raise ConfigError("dialer", self.dialer, f"the callable failed with {type_name(exc)}") from exc
 
     @property
-    def tls_required(self) -> bool:
+    def _tls_required(self) -> bool:
         """True if no server may receive CONNECT before TLS, whatever its INFO says: by an option, or by one URL."""
         return self.tls is not None or self.tls_first or any(address.tls for address in self.addresses)
 
-    def tls_context(self) -> ssl.SSLContext:
+    def _tls_context(self) -> ssl.SSLContext:
         """Return the context of one attempt.
 
         The default is ``ssl.create_default_context()``: certificates and host names are verified. ConfigError when the
@@ -397,12 +397,12 @@ class Options(Value):
             raise ConfigError("tls", self.tls, f"the callable must return an ssl.SSLContext, not {type_name(context)}")
         return context
 
-    def tls_hostname_for(self, address: ServerAddress) -> str:
+    def _tls_hostname_for(self, address: ServerAddress) -> str:
         """Return the name that the certificate of ``address`` is verified against."""
         return self.tls_hostname or address.tls_name
 
     @hide_locals
-    async def websocket_headers_for(self, address: ServerAddress) -> dict[str, str]:
+    async def _websocket_headers_for(self, address: ServerAddress) -> dict[str, str]:
         """Return the custom HTTP headers of one WebSocket handshake; a callable is called every time.
 
         ConfigError when it fails or a header is invalid. Cancelling it cancels the callable.
@@ -420,7 +420,7 @@ class Options(Value):
         except TypeError as exc:
             raise ConfigError("websocket_headers", HIDDEN, str(exc)) from None
 
-    def websocket_path_for(self, address: ServerAddress) -> str:
+    def _websocket_path_for(self, address: ServerAddress) -> str:
         """Return the path of the WebSocket request: that of the URL, or ``websocket_path``, or ``/``."""
         return address.path or self.websocket_path or "/"
 
@@ -487,7 +487,7 @@ class Options(Value):
             self._check_credentials(given)
         if self.proxy is not None and self.dialer is not None:
             raise ConfigError("dialer", self.dialer, "cannot be given together with proxy")
-        if self.tls_required:
+        if self._tls_required:
             rules.no_plain_websocket(self.addresses)
 
     @staticmethod

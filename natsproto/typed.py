@@ -51,7 +51,7 @@ class TypedMessage(Message, Generic[T]):
             return self._value
 
     @classmethod
-    def of(cls, message: Message, kind: type[T], codec: Codec) -> TypedMessage[T]:
+    def _of(cls, message: Message, kind: type[T], codec: Codec) -> TypedMessage[T]:
         """Return a plain message as a typed one, without copying the payload."""
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head, made._note = message._reply, message._head, (kind, codec)
@@ -115,7 +115,7 @@ class Typed(Generic[T, R]):
         error = error_of(reply)
         if error is not None:
             raise error
-        return TypedMessage.of(reply, self._reply, self.codec)
+        return TypedMessage._of(reply, self._reply, self.codec)
 
     @items
     def request_many(
@@ -144,7 +144,7 @@ class Typed(Generic[T, R]):
     async def _typed_replies(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
         async with aclosing(replies):
             async for reply in replies:
-                yield TypedMessage.of(reply, self._reply, self.codec)
+                yield TypedMessage._of(reply, self._reply, self.codec)
 
     def subscribe(
         self,
@@ -161,7 +161,7 @@ class Typed(Generic[T, R]):
 
         Reading ``value`` raises InvalidPayload for a payload of another type; the subscription continues.
         """
-        subscription = self._connection.subscribe(
+        subscription = self._connection._subscribe(
             subject,
             queue=queue,
             cb=cast("Handler | None", cb),  # it receives messages of message_type

@@ -90,12 +90,19 @@ LAYER_INTERFACE = {
         ],
         *["_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
+        "_subscribe",
     },
     "Client": {"_connect", "_start"},
     "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
     "Message": {"_head", "_note", "_origin", "_reply"},
+    "Options": {
+        *["_anonymous_to", "_credentials_at_hand", "_credentials_for", "_dialer_for", "_for_probe", "_server_pool"],
+        *["_tls_context", "_tls_hostname_for", "_tls_required", "_websocket_headers_for", "_websocket_path_for"],
+    },
+    "Messages": {"_lend", "_on_handled", "_take_all"},
+    "Fetch": {"_put_back"},
 }
-"""Names with an underscore that natsproto's own layers may use on objects of the core; users see those without one.
+"""Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.
 Everything else with an underscore is private to its package."""
 
 FOREIGN_PRIVATE = {"_FIELD", "_field_type", "_get_running_loop"}
@@ -412,7 +419,7 @@ def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str
                 or node.attr in FOREIGN_PRIVATE | {"_fields", "_replace"}  # a NamedTuple's are public
             ):
                 continue
-            if node.attr in listed and _room(name) != "_core":
+            if node.attr in listed and not (_room(name) == "_core" and node.attr in own["_core"]):
                 used.add(node.attr)
             elif node.attr not in own[_room(name)] and not _is_own_object(node.value):
                 found.append(f"{name}:{node.lineno}: {ast.unparse(node)} is private to another package")

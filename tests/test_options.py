@@ -45,7 +45,7 @@ def made(**given: object) -> Options:
 
 
 async def credentials(options: Options, url: str = "nats://h", nonce: str = "n0nce") -> Credentials:
-    return await options.credentials_for(one(url), nonce, INFO)
+    return await options._credentials_for(one(url), nonce, INFO)
 
 
 # ---------------------------------------------------------------- the value
@@ -405,14 +405,14 @@ async def test_secret_given_as_a_path_is_hidden(text: str) -> None:
 )
 def test_tls_required_by_scheme_context_or_tls_first(url: str, given: dict[str, object], required: bool) -> None:
     options = made(servers=url, **given)
-    assert options.tls_required is required
-    context = options.tls_context()  # also for servers that demand what nobody asked for
+    assert options._tls_required is required
+    context = options._tls_context()  # also for servers that demand what nobody asked for
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
 
 
 def test_tls_callable_is_asked_at_every_attempt() -> None:
     mine = ssl.create_default_context()
-    assert Options(tls=mine).tls_context() is mine
+    assert Options(tls=mine)._tls_context() is mine
     asked: list[ssl.SSLContext] = []
 
     def make() -> ssl.SSLContext:
@@ -420,7 +420,7 @@ def test_tls_callable_is_asked_at_every_attempt() -> None:
         return asked[-1]
 
     options = Options(tls=make)
-    assert [options.tls_context() for _ in range(2)] == asked
+    assert [options._tls_context() for _ in range(2)] == asked
 
 
 def test_context_callable_that_fails_is_a_config_error() -> None:
@@ -434,22 +434,22 @@ def test_context_callable_that_fails_is_a_config_error() -> None:
         raise NotAuthorized("no more")
 
     with pytest.raises(ConfigError, match="failed with RuntimeError") as caught:
-        Options(tls=fails).tls_context()
+        Options(tls=fails)._tls_context()
     assert SECRET not in str(caught.value)
     with pytest.raises(ConfigError, match=r"failed with FileNotFoundError.*No such file"):
-        Options(tls=missing).tls_context()
+        Options(tls=missing)._tls_context()
     with pytest.raises(ConfigError, match=r"must return an ssl\.SSLContext, not NoneType"):
-        made(tls=lambda: None).tls_context()
+        made(tls=lambda: None)._tls_context()
     with pytest.raises(NotAuthorized):
-        Options(tls=refuses).tls_context()
+        Options(tls=refuses)._tls_context()
 
 
 @pytest.mark.parametrize(
     ("given", "kept"), [("Other.Example", "other.example"), ("::1", "::1"), ("10.0.0.1", "10.0.0.1")]
 )
 def test_tls_hostname_overrides_the_name_of_the_server(given: str, kept: str) -> None:
-    assert Options().tls_hostname_for(one("h.example")) == "h.example"
-    assert Options(tls_hostname=given).tls_hostname_for(one("h.example")) == kept
+    assert Options()._tls_hostname_for(one("h.example")) == "h.example"
+    assert Options(tls_hostname=given)._tls_hostname_for(one("h.example")) == kept
 
 
 # ---------------------------------------------------------------- WebSocket
@@ -464,28 +464,28 @@ async def test_websocket_headers_callable_at_every_attempt() -> None:
         return {"X-Count": str(count)}
 
     options = Options("ws://h", websocket_headers=headers)
-    assert [await options.websocket_headers_for(one("ws://h")) for _ in range(2)] == [
+    assert [await options._websocket_headers_for(one("ws://h")) for _ in range(2)] == [
         {"X-Count": "1"},
         {"X-Count": "2"},
     ]
-    assert await Options(websocket_headers={"A": "b"}).websocket_headers_for(one("wss://h")) == {"A": "b"}
-    assert await Options(websocket_headers={"A": "b"}).websocket_headers_for(one("nats://h")) == {}
-    assert await Options().websocket_headers_for(one("ws://h")) == {}
+    assert await Options(websocket_headers={"A": "b"})._websocket_headers_for(one("wss://h")) == {"A": "b"}
+    assert await Options(websocket_headers={"A": "b"})._websocket_headers_for(one("nats://h")) == {}
+    assert await Options()._websocket_headers_for(one("ws://h")) == {}
 
 
 @pytest.mark.parametrize("answer", [None, {"a": 1}, {"a": f"{SECRET}\n"}, "text"])
 async def test_headers_a_callable_returns_are_checked(answer: object) -> None:
     options = made(servers="ws://h", websocket_headers=lambda: answer)
     with pytest.raises(ConfigError, match="websocket_headers") as caught:
-        await options.websocket_headers_for(one("ws://h"))
+        await options._websocket_headers_for(one("ws://h"))
     assert SECRET not in str(caught.value)
 
 
 def test_websocket_path_of_the_url_or_the_option() -> None:
     options = Options(websocket_path="/nats")
-    assert options.websocket_path_for(one("ws://h/own")) == "/own"
-    assert options.websocket_path_for(one("ws://h")) == "/nats"
-    assert Options().websocket_path_for(one("ws://h")) == "/"
+    assert options._websocket_path_for(one("ws://h/own")) == "/own"
+    assert options._websocket_path_for(one("ws://h")) == "/nats"
+    assert Options()._websocket_path_for(one("ws://h")) == "/"
 
 
 # ---------------------------------------------------------------- the pool
@@ -496,7 +496,7 @@ def test_pool_is_made_of_the_options() -> None:
         "a,b", randomize=False, max_reconnect_attempts=1, reconnect_wait=2, jitter=1, jitter_tls=3, tls=True,
         ignore_discovered_servers=True, ignore_auth_error_abort=True,
     )  # fmt: skip
-    pool = options.server_pool(lambda servers: servers.reverse())
+    pool = options._server_pool(lambda servers: servers.reverse())
     assert [a.host for a in pool.servers] == ["a", "b"]
     assert pool.discovered(["c:1"], one("a")).added == ()
     list(pool.one_pass())
@@ -505,7 +505,7 @@ def test_pool_is_made_of_the_options() -> None:
     assert attempt.delay == 3.5
     pool.next(0, 0)
     assert pool.exhausted
-    shuffled = Options("a,b").server_pool(lambda servers: servers.reverse())
+    shuffled = Options("a,b")._server_pool(lambda servers: servers.reverse())
     assert [a.host for a in shuffled.servers] == ["b", "a"]
 
 
@@ -573,14 +573,14 @@ def test_unusable_environment_is_a_config_error(env: dict[str, str], rule: str) 
 def test_certificate_files_are_read_at_every_attempt(tmp_path: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     env = {"HOME": str(cert.parent), "NATS_CA": "~/cert.pem"}
-    context = Options.from_env(env).tls_context()
+    context = Options.from_env(env)._tls_context()
     assert context is not None
     assert [ca["subject"] for ca in context.get_ca_certs()] == [((("commonName", "test"),),)]
     options = Options.from_env(env | {"NATS_CERT": str(cert), "NATS_KEY": str(key)})
-    assert options.tls_context() is not None
+    assert options._tls_context() is not None
     key.write_text("no longer a key")
     with pytest.raises(ConfigError, match="failed with SSLError"):
-        options.tls_context()
+        options._tls_context()
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -697,7 +697,7 @@ async def test_context_uses_its_first_kind_of_credentials(contexts: Contexts, tm
 
 def test_certificates_of_a_context_are_used(contexts: Contexts, certificate: tuple[Path, Path]) -> None:
     contexts.write("c", ca="~/cert.pem", cert="~/cert.pem", key=str(certificate[1]))
-    assert contexts.read().tls_context() is not None
+    assert contexts.read()._tls_context() is not None
 
 
 async def test_environment_overrides_its_context(contexts: Contexts) -> None:

@@ -102,8 +102,6 @@ def test_types_in_signatures_are_importable() -> None:
         if named not in public_api.nameable() and not typing.is_typeddict(named)
     }
     assert unnamed == {
-        "natsproto.jetstream._api.Api of KeyValue.of",  # for natsproto itself
-        "natsproto.jetstream._consumer.delivery_state.DeliveryQueue of Messages.lend",  # for natsproto itself
         "natsproto.spark._partitions.PairFunction of natsproto.spark.kv_lookup",
         "natsproto.spark._partitions.PairFunction of natsproto.spark.request_partition",
         "natsproto.testing._steps.Scope of natsproto.testing.run_cluster",  # a context manager, and nothing else

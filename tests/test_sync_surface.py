@@ -84,7 +84,6 @@ PARTS = {
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
     "Client.subscribe(executor)": ON_THE_LOOP,
-    "Client.subscribe(message_note)": INSIDE,
     "ConsumeContext.run": "it runs when consume returns",
     "ConsumeContext.wait(until)": "an interrupt ends the wait",
     **{
@@ -97,7 +96,6 @@ PARTS = {
     "PullConsumer.consume(executor)": "it has threads anyway",
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,
     **{f"PullConsumer.consume({name})": "among its options" for name in ReadArgs.__annotations__},
-    "Client.subscribe(message_type)": INSIDE,
     "Client.typed": BYTES,
     "Endpoint.cancel": INSIDE,
     "Endpoint.drain": INSIDE,
@@ -106,26 +104,12 @@ PARTS = {
     "JetStream.key_value(codec)": BYTES,
     "JetStream.key_value(kind)": BYTES,
     "JsMessage.ack_wait": INSIDE,
-    "JsMessage.counted_size": INSIDE,
-    "JsMessage.of": "js.message makes one",
-    "JsMessage.position": "metadata has it",
     "JsMessage.respond": "whoever published it got the answer of the stream; ack is what answers here",
-    "KeyValue.of": INSIDE,
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
     "KeyWatcher.batches": BATCHED,
     "KeyWatcher.initial": "iterate until caught_up",
-    "KeyWatcher.take_all": INSIDE,
     "Messages.batches": BATCHED,
-    "Messages.fail": INSIDE,
-    "Messages.lend": INSIDE,
-    "Messages.on_handled": INSIDE,
-    "Messages.put_back": INSIDE,
-    "Messages.release": INSIDE,
-    "Messages.start": INSIDE,
-    "Messages.take": INSIDE,
-    "Messages.take_all": INSIDE,
-    "Messages.wait": INSIDE,
     "ObjectReader.resume": INSIDE,
     "OrderedConsumer.consume": ON_THE_LOOP,
     "PushConsumer.consume": ON_THE_LOOP,
@@ -135,7 +119,7 @@ PARTS = {
     **{
         f"{kind}.{name}": READ
         for kind in ("Message", "JsMessage", "Request")
-        for name in ("has_headers", "has_reply", "is_no_responders", "is_status")
+        for name in ("has_headers", "has_reply", "is_no_responders")
         if hasattr({"Message": frames.Message, "JsMessage": message.JsMessage, "Request": service.Request}[kind], name)
     },
     "System.events": ON_THE_LOOP,

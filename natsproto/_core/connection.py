@@ -22,37 +22,18 @@ from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_guard import ReplyGuard
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
+from natsproto._core.stats import Stats, read_stats
 from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor
 from natsproto._nats_py_names import SUBSCRIBE, wrong_keywords
 from natsproto._options import Options
-from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
-
-
-class Stats(Value):
-    """Counters of a client since it was created.
-
-    ``in_bytes`` is the sum of ``Message.size``: subjects, reply subjects, headers and payloads. ``out_bytes`` and
-    ``buffered_bytes`` count whole messages as sent.
-    """
-
-    in_msgs: int
-    in_bytes: int
-    out_msgs: int
-    out_bytes: int
-    reconnects: int
-    pings_outstanding: int
-    dropped: int
-    buffered_msgs: int
-    buffered_bytes: int
-
 
 _ACK_SUFFIX = b" 4\r\n+ACK"
 
@@ -74,7 +55,7 @@ class Connection:
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = engine.readers.start_cleanup
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
-        self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options.for_probe(), runtime))
+        self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
     async def _start(self) -> None:
         """Connect, for the function ``connect``: raises its errors."""
@@ -127,18 +108,7 @@ class Connection:
     @property
     def stats(self) -> Stats:
         """The current counters."""
-        engine = self._engine
-        return Stats(
-            in_msgs=engine.registry.in_msgs,
-            in_bytes=engine.registry.in_bytes,
-            out_msgs=engine.outbox.frames_out,
-            out_bytes=engine.outbox.bytes_out,
-            reconnects=engine.reconnects,
-            pings_outstanding=0 if engine.session is None else engine.session.link.pings_in_flight,
-            dropped=engine.registry.dropped,
-            buffered_msgs=engine.outbox.frames,
-            buffered_bytes=engine.outbox.size,
-        )
+        return read_stats(self._engine)
 
     def new_inbox(self) -> str:
         """Return a unique subject for replies."""
@@ -446,8 +416,6 @@ class Connection:
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
-        message_type: type[Message] = Message,
-        message_note: object = None,
     ) -> Subscription:
         """Subscribe to a subject (``*`` and ``>`` are wildcards); use with ``await`` or ``async with``.
 
@@ -457,15 +425,37 @@ class Connection:
         ThreadPoolExecutor. ``max_messages`` ends it after that many messages. The pending limits (messages, bytes; 0
         for none; default: the options, 65,536 and 64 MiB) bound the unread messages; ``slow_policy`` is the reaction at
         the limits: drop_newest, drop_oldest, error (it ends) or pause (stop reading from the server, which may close
-        it). ``message_type`` and ``message_note`` are natsproto's own.
+        it).
 
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.
         """
         if cb is not None or executor:
             cb = with_executor("cb", cb, executor)
-        if message_type is not Message and not (isinstance(message_type, type) and issubclass(message_type, Message)):
-            raise TypeError(f"message_type must be a subclass of Message, not {message_type!r:.80}")
+        return self._subscribe(
+            subject,
+            queue=queue,
+            cb=cb,
+            max_messages=max_messages,
+            pending_msgs_limit=pending_msgs_limit,
+            pending_bytes_limit=pending_bytes_limit,
+            slow_policy=slow_policy,
+        )
+
+    def _subscribe(
+        self,
+        subject: str,
+        *,
+        queue: str | None = None,
+        cb: Handler | None = None,
+        max_messages: int | None = None,
+        pending_msgs_limit: int | None = None,
+        pending_bytes_limit: int | None = None,
+        slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
+        message_type: type[Message] = Message,
+        message_note: object = None,
+    ) -> Subscription:
+        """Subscribe with a subclass of Message, whose objects get the note."""
         options = self._options
         subscription: Subscription = Subscription(
             self._registry,

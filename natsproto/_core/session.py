@@ -186,17 +186,17 @@ class Session:
         if self.link.tls_required and address.scheme == "ws":
             raise TlsFailed("it is required, but the URL of this server is ws://; nothing was sent to it", str(address))
         self._phase = "getting the TLS context and WebSocket headers"
-        first = options.tls_context() if options.tls_first or address.scheme == "wss" else None
-        hostname = options.tls_hostname_for(address)
+        first = options._tls_context() if options.tls_first or address.scheme == "wss" else None
+        hostname = options._tls_hostname_for(address)
         plan = DialPlan(
             context=first,
             hostname=hostname,
             timeout=options.connect_timeout,
             tcp_keepalive=options.ping_interval >= _KERNEL_KEEPALIVE_S,
             shuffle=self._runtime.rng.shuffle if options.randomize else None,
-            dialer=options.dialer_for(address),
-            headers=await options.websocket_headers_for(address),
-            path=options.websocket_path_for(address),
+            dialer=options._dialer_for(address),
+            headers=await options._websocket_headers_for(address),
+            path=options._websocket_path_for(address),
             compression=options.websocket_compression,
             max_message=options.max_message_size,
             largest_compressed=self._largest_compressed,
@@ -209,7 +209,7 @@ class Session:
             step = await self._next_handshake_event()
             if isinstance(step, UpgradeTls):
                 self._phase = _TLS_HANDSHAKE
-                await self.wire.start_tls(options.tls_context(), hostname)
+                await self.wire.start_tls(options._tls_context(), hostname)
                 self._raise_if_ended()
                 self.encrypted = True
                 step = self.link.secured()
@@ -262,8 +262,8 @@ class Session:
         """Return the fields of CONNECT."""
         options, address = self._options, self.address
         self._phase = "finding credentials"
-        finding = options.credentials_for(address, info.nonce, info)
-        credentials = await (finding if options.credentials_at_hand else self._run_unless_ended(finding))
+        finding = options._credentials_for(address, info.nonce, info)
+        credentials = await (finding if options._credentials_at_hand else self._run_unless_ended(finding))
         named = {} if options.name is None else {"name": options.name}
         return {
             "verbose": options.verbose,

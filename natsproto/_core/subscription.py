@@ -101,7 +101,7 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
 
 
 class Subscription(AsyncForHint, Generic[M]):
-    """Messages of one subject or wildcard. For a type checker they are of the type given as ``message_type``.
+    """Messages of one subject or wildcard.
 
     Await it, or use ``async with``, which unsubscribes at the end. Read it with ``async for``, ``next`` or ``batches``,
     unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the

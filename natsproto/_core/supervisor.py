@@ -91,7 +91,7 @@ class Supervisor:
     """Keeps the engine connected, from the first server to the last."""
 
     def __init__(self, options: Options, runtime: Runtime, engine: SupervisorCallbacks, event_bus: EventBus) -> None:
-        self.pool: ServerPool = options.server_pool(runtime.rng.shuffle)
+        self.pool: ServerPool = options._server_pool(runtime.rng.shuffle)
         self.reconnects = 0
         self._loop = asyncio.get_running_loop()
         self._options, self._runtime, self._engine, self._event_bus = options, runtime, engine, event_bus
@@ -103,12 +103,12 @@ class Supervisor:
         """Done when the current session needs attention: it has ended, or its server is shutting down."""
         self._old_sessions: set[Session] = set()
         self._progress_before = 0  # before the current session
-        self._requires_tls = options.tls_required
+        self._requires_tls = options._tls_required
         """Also set by the first TLS connection: later ones must use TLS too, so that nobody can downgrade them."""
 
     def set_servers(self, options: Options) -> None:
         """Use the servers of these options for later connections. TLS that was required once stays required."""
-        required = self._requires_tls or options.tls_required
+        required = self._requires_tls or options._tls_required
         if required:
             no_plain_websocket(options.addresses)
         self.pool.set_servers(options.addresses)
@@ -182,7 +182,7 @@ class Supervisor:
         elapsed = self._loop.time() - started
         refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
         if refusals and len(refusals) == len(failures):
-            anonymous = all(map(self._options.anonymous_to, self._options.addresses))
+            anonymous = all(map(self._options._anonymous_to, self._options.addresses))
             return LoginRefused(refusals, elapsed, anonymous=anonymous)
         tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, TlsFailed)]
         if tls_failures and len(tls_failures) == len(failures):

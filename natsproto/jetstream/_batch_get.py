@@ -228,7 +228,7 @@ class BatchGet:
     async def _pages(self) -> AsyncGenerator[list[RawMessage]]:
         connection, cursor = self._api.connection, self._cursor
         inbox = self._api.new_inbox()
-        subscription = connection.subscribe(
+        subscription = connection._subscribe(
             f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=DirectReply
         )  # bounded by the size of a page
 

@@ -109,7 +109,7 @@ class BucketManager(StreamManager):
 
             partial, fields = named_changes(KeyValueConfig, target, changes, "bucket")
             info = await self._change_bucket(partial, fields, KV_STREAM, KV_SUBJECTS, timeout)
-            return KeyValue.of(self._api, partial.bucket, info, key_codec)
+            return KeyValue._of(self._api, partial.bucket, info, key_codec)
         return await self._write_key_value(
             "UPDATE", amended(KeyValueConfig, target, changes, "bucket"), key_codec, timeout
         )
@@ -170,7 +170,7 @@ class BucketManager(StreamManager):
         from natsproto.jetstream.kv._bucket import KeyValue
 
         info = None if bind else await self._bucket_info(KV_STREAM, KV_SUBJECTS, bucket, timeout)
-        found = KeyValue.of(self._api, bucket, info, key_codec)
+        found = KeyValue._of(self._api, bucket, info, key_codec)
         if kind is None:
             return found
         return found.typed(kind) if codec is None else found.typed(kind, codec)
@@ -194,7 +194,7 @@ class BucketManager(StreamManager):
 
         async for info in self.streams(timeout=timeout):
             if info.config.name.startswith(KV_STREAM):
-                yield KeyValueStatus.of(info)
+                yield KeyValueStatus._of(info)
 
     # ---------------------------------------------------------------- object stores
 
@@ -277,7 +277,7 @@ class BucketManager(StreamManager):
 
         async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):
             if info.config.name.startswith(OBJECT_STREAM):
-                yield ObjectStoreStatus.of(info)
+                yield ObjectStoreStatus._of(info)
 
     # ---------------------------------------------------------------- buckets of both kinds
 
@@ -286,7 +286,7 @@ class BucketManager(StreamManager):
     ) -> KeyValue[bytes]:
         from natsproto.jetstream.kv._bucket import KeyValue
 
-        return KeyValue.of(self._api, config.bucket, await self._write_bucket(verb, config, timeout), key_codec)
+        return KeyValue._of(self._api, config.bucket, await self._write_bucket(verb, config, timeout), key_codec)
 
     async def _write_object_store(self, verb: str, config: ObjectStoreConfig, timeout: Duration | None) -> ObjectStore:
         from natsproto.jetstream.objectstore._store import ObjectStore

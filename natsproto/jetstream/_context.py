@@ -358,7 +358,7 @@ class JetStream(BucketManager):
 
         LocalProtocolError when its reply subject is not an ack subject.
         """
-        return JsMessage.of(message, self._api.prefix)
+        return JsMessage._of(message, self._api.prefix)
 
     # ---------------------------------------------------------------- the cluster
 

@@ -105,7 +105,7 @@ class JsMessage(Message):
     """First the AckWait of its consumer; then the acknowledgement that was sent."""
 
     @classmethod
-    def of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
+    def _of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
         """Return a core message from a stream as a JetStream message, without copying.
 
         LocalProtocolError when its reply subject is not an ack subject.
@@ -134,7 +134,7 @@ class JsMessage(Message):
         return read_ack_subject(self._ack_subject().decode("utf-8", "surrogateescape"))
 
     @property
-    def counted_size(self) -> int:
+    def _counted_size(self) -> int:
         """The size as the server counts it: without the pin header, which it adds later (ADR-37)."""
         head = self._head
         if head is None or (type(head) is bytes and b"Nats-Pin-Id" not in head):
@@ -143,7 +143,7 @@ class JsMessage(Message):
         return self.size - (0 if pin is None else len(pin) + len("Nats-Pin-Id: \r\n"))
 
     @property
-    def position(self) -> tuple[str, int, int]:
+    def _position(self) -> tuple[str, int, int]:
         """Consumer, consumer sequence and stream sequence; reading them takes a third of the time of ``metadata``.
 
         LocalProtocolError when the message was not delivered by a consumer.
@@ -182,7 +182,7 @@ class JsMessage(Message):
         return self._stream_seq()
 
     @property
-    def is_status(self) -> bool:
+    def _is_status(self) -> bool:
         """True for a status message of the server, which is not from the stream.
 
         A publisher may also write a status line, but only messages of a stream have an ack subject.
@@ -280,7 +280,7 @@ class JsMessage(Message):
 
     async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:
         """Raise ConsumerGone or DeliveryUnknown if that is the reason for the missing reply."""
-        stream, consumer, mine = self.metadata.stream, *self.position[:2]
+        stream, consumer, mine = self.metadata.stream, *self._position[:2]
         operation = f"info of consumer {consumer!r} of stream {stream!r}"
         try:
             endpoint = f"{api_prefix}.CONSUMER.INFO.{stream}.{consumer}"
@@ -298,7 +298,7 @@ class JsMessage(Message):
         if last_known < mine:
             raise DeliveryUnknown(stream, consumer, mine, last_known)
 
-    def ack_next_nowait(self, request: bytes, reply: str) -> None:
+    def _ack_next_nowait(self, request: bytes, reply: str) -> None:
         """Acknowledge the message and pull the next with one command, for ``PullConsumer.next(acking=…)``."""
         self._check_unacked(b"+ACK")
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
@@ -401,7 +401,7 @@ class JsMessage(Message):
         return reply
 
     def _stream_seq(self) -> int:
-        subject, (*_, seq) = self._ack_subject(), self.position
+        subject, (*_, seq) = self._ack_subject(), self._position
         if subject.count(b".") in (8, 10):  # no unknown tokens at the end
             if len(_known_ack_prefixes) >= 100:
                 _known_ack_prefixes.clear()
@@ -429,7 +429,7 @@ _reply_of = attrgetter("_reply")
 def consumer_seq(message: JsMessage) -> int:
     """Return the consumer sequence; 0 for a message that no consumer delivered: any client may publish to an inbox."""
     try:
-        return message.position[1]
+        return message._position[1]
     except LocalProtocolError:
         return 0
 

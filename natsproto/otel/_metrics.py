@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation
 
 from natsproto._client import Client
-from natsproto._core.connection import Stats
 from natsproto._core.events import Closed, Event
+from natsproto._core.stats import Stats
 from natsproto.retry import MessageDeadLettered, MessageRetried
 
 

@@ -89,7 +89,7 @@ class Endpoint:
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled = False
         self.reset()
-        self._subscription = connection.subscribe(subject, queue=queue_group, message_type=Request)
+        self._subscription = connection._subscribe(subject, queue=queue_group, message_type=Request)
         self._subscription._on_change = self._dispatch
 
     def __repr__(self) -> str:

@@ -417,7 +417,7 @@ def may_pass(error: NatsError) -> bool:
 
 
 def _position(message: JsMessage) -> int:
-    return message.position[2]
+    return message.seq
 
 
 async def _chained(first: list[M] | None, rest: AsyncGenerator[list[M]]) -> AsyncGenerator[list[M]]:

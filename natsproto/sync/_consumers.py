@@ -169,8 +169,8 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
             deliveries.state.on_workers(self._waiting + len(self._taken_at))
             times = [self._times.popleft() for _ in range(len(self._times))]
             try:
-                self._inner.on_handled(times)
-                await self._inner.lend(self._lent, timeout, max(1, deliveries.state.bound // 2))
+                self._inner._on_handled(times)
+                await self._inner._lend(self._lent, timeout, max(1, deliveries.state.bound // 2))
             finally:
                 self._waiting -= 1
 
@@ -178,7 +178,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         return await self._inner.next(timeout)
 
     def _available_items(self) -> list[message.JsMessage]:
-        return self._inner.take_all()
+        return self._inner._take_all()
 
     async def _stop(self) -> None:
         self._lent.is_lent = False
@@ -202,7 +202,7 @@ class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[
             return await self._method(inner, *args, **kwargs)
 
         def put_back(messages: list[message.JsMessage]) -> None:
-            self._method(inner, *args, **kwargs).put_back(messages)
+            self._method(inner, *args, **kwargs)._put_back(messages)
 
         return [JsMessage(portal, item) for item in portal.call_or_undo(fetch, put_back)]
 
@@ -319,7 +319,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             )
 
         def put_back(item: message.JsMessage) -> None:
-            self._inner.fetch(1, priority_group=priority_group).put_back([item])
+            self._inner.fetch(1, priority_group=priority_group)._put_back([item])
 
         return JsMessage(self._portal, self._portal.call_or_undo(pull, put_back))
 
@@ -380,7 +380,7 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
         """
 
         def put_back(item: message.JsMessage) -> None:
-            self._inner.fetch(1).put_back([item])
+            self._inner.fetch(1)._put_back([item])
 
         return JsMessage(self._portal, self._portal.call_or_undo(partial(self._inner.next, timeout), put_back))
 

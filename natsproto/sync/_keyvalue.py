@@ -61,7 +61,7 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
         return await self._inner.next(timeout)
 
     def _available_items(self) -> list[KeyValueEntry[bytes]]:
-        return self._inner.take_all()
+        return self._inner._take_all()
 
 
 class KeyValueCache(SyncContext[watch.KeyValueCache[bytes]], Mapping[str, bytes]):

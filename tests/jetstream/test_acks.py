@@ -218,7 +218,7 @@ async def test_metadata_tells_where_a_message_stands(jetstream: JetStream) -> No
         timestamp=reported.timestamp,
         num_pending=1,
     )
-    assert message.position == ("d", 2, 2)
+    assert message._position == ("d", 2, 2)
     assert (await stream.get_message(2)).time == reported.timestamp
 
 
@@ -232,11 +232,11 @@ async def test_acknowledgements_of_the_second_kind_work() -> None:
                 assert len(message.reply.split(".")) == 11
                 assert message.metadata.stream_seq == number
                 assert (message.metadata.domain, message.metadata.stream, message.metadata.consumer) == ("", "S", "d")
-                assert message.position == ("d", number, number)
+                assert message._position == ("d", number, number)
                 await message.ack_sync()
             assert (await consumer.info()).num_ack_pending == 0
             ordered = stream.ordered_consumer()
-            assert [message.position[2] for message in await ordered.fetch(3)] == [1, 2, 3]
+            assert [message._position[2] for message in await ordered.fetch(3)] == [1, 2, 3]
             await ordered.stop()
 
 
@@ -264,7 +264,7 @@ def test_ack_subjects_of_both_kinds_are_read(subject: str, domain: str) -> None:
         num_pending=5,
     )
     message = JsMessage("s", subject.encode(), b"", None)
-    assert message.position == ("C", 4, 3)
+    assert message._position == ("C", 4, 3)
     assert (message.stream, message.time) == ("S", WHEN)
     assert message.seq == 3
     assert message.reply == subject  # a str from here on
@@ -313,7 +313,7 @@ def test_a_message_that_stands_nowhere_has_no_sequence(subject: str, looked_at: 
     message = JsMessage("s", subject.encode(), b"", None)
     if looked_at:
         assert message.reply == subject
-    for attribute in ("seq", "position"):
+    for attribute in ("seq", "_position"):
         with pytest.raises(LocalProtocolError, match=r"is not an ack subject|was not delivered by a consumer"):
             getattr(message, attribute)
 

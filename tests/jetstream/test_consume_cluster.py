@@ -80,7 +80,7 @@ class Log:
 
     def note(self, message: JsMessage) -> None:
         self.texts.append(message.data.decode())
-        self.sequences.append(message.position[2])
+        self.sequences.append(message._position[2])
         self._came.set()
 
     async def wait_for(self, check: Callable[[], object]) -> None:

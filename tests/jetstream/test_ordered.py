@@ -55,7 +55,7 @@ async def test_everything_comes_in_order(jetstream: JetStream, nats_client: Clie
     async with stream.ordered_consumer(push=push).messages() as messages:
         seen = [message async for message, _ in _zip(messages, 5000)]
     assert numbers(seen) == list(range(1, 5001))
-    assert [message.position[2] for message in seen] == list(range(1, 5001))
+    assert [message._position[2] for message in seen] == list(range(1, 5001))
     await no_consumers(stream)
     assert subscriptions(nats_client) == 0
 

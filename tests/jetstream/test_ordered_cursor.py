@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -15,17 +16,18 @@ from natsproto.jetstream._timestamp import Timestamp
 THEN = Timestamp.parse("2026-01-01T00:00:00Z")
 
 
-class At(NamedTuple):
+@dataclass
+class At:
     """A message at a position."""
 
-    position: tuple[str, int, int]
+    _position: tuple[str, int, int]
 
 
 class Foreign:
     """A message that another sender published to the inbox."""
 
     @property
-    def position(self) -> tuple[str, int, int]:
+    def _position(self) -> tuple[str, int, int]:
         raise LocalProtocolError("not from a consumer")
 
 

@@ -85,8 +85,8 @@ async def test_fetch_max_bytes_in_pieces(jetstream: JetStream) -> None:
     await store(stream, range(1, 41), size=rng.randint(200, 500))
     consumer = await stream.create_consumer(durable_name="d", max_bytes=1200)
     got = await consumer.fetch(max_bytes=5000, timeout=LONG)
-    whole = sum(message.counted_size for message in got)
-    assert 5000 - got[-1].counted_size - 2 < whole <= 5000, "one more, with two digits more in its reply, is too many"
+    whole = sum(message._counted_size for message in got)
+    assert 5000 - got[-1]._counted_size - 2 < whole <= 5000, "one more, with two digits more in its reply, is too many"
     assert numbers(got) == list(range(1, len(got) + 1))
 
 

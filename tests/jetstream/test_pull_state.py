@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -1058,10 +1059,11 @@ def test_exactly_used_bytes_on_a_real_server(raw: RawClient) -> None:
 # ---------------------------------------------------------------- reading in order
 
 
-class At(NamedTuple):
+@dataclass
+class At:
     """As much of a message as says where it stands."""
 
-    position: tuple[str, int, int]
+    _position: tuple[str, int, int]
 
 
 def test_ordered_config_as_specified() -> None:

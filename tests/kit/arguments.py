@@ -339,15 +339,10 @@ def _durations_and_counts() -> Iterator[Argument]:
     async def set_servers(t: Target, value: Any) -> object:
         return await _settled(t.nc.set_servers(value))
 
-    async def message_type(t: Target, value: Any) -> object:
-        return await t.nc.subscribe("silent.type", message_type=value)
-
     async def listen(t: Target, value: Any) -> object:
         return await _settled(t.nc.add_listener(value))
 
     yield from _each(callback, {"int": 5, "text": "print", "list": [print]}, TYPE)
-    others = {"another class": dict, "a class of what is no message": object, "a function": print}
-    yield from _each(message_type, {"text": "Message", "None": None, "int": 5, **others}, TYPE)
     yield from _each(listen, {"int": 5, "text": "print", "None": None}, TYPE)
     yield from _pairs(set_servers, BROKEN_URLS)
 

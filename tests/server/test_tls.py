@@ -459,7 +459,7 @@ def test_no_common_version_is_a_tls_failure(run: Run, pki: Pki) -> None:
 
 
 def test_default_context_takes_no_old_version() -> None:
-    context = Options("tls://127.0.0.1").tls_context()
+    context = Options("tls://127.0.0.1")._tls_context()
     assert context.minimum_version >= ssl.TLSVersion.TLSv1_2
     assert context.check_hostname
     assert context.verify_mode is ssl.CERT_REQUIRED

@@ -137,7 +137,7 @@ async def test_union_types_and_plain_messages(nats_server: Server) -> None:
         assert numbers.decode(numbers.encode([1, 2])) == [1, 2]
         assert repr(numbers) == "Typed(list[int], list[int], JSON)"
         message = Message("a", b"r", b"[5]", b"NATS/1.0\r\nA: b\r\n\r\n")
-        typed: TypedMessage[list[int]] = TypedMessage.of(message, list[int], numbers.codec)
+        typed: TypedMessage[list[int]] = TypedMessage._of(message, list[int], numbers.codec)
         assert (typed.value, typed.reply, typed.headers["A"]) == ([5], "r", "b")
         with pytest.raises(ConfigError, match="needs a method decode"):
             nc.typed(Order, codec="json")  # type: ignore[call-overload]

@@ -106,7 +106,7 @@ class Buffer:
 
     def put_counted(self, messages: list[JsMessage]) -> None:
         """Append received messages and count their bytes."""
-        self.put(messages, sum(message.counted_size for message in messages) if self.counts_bytes else 0)
+        self.put(messages, sum(message._counted_size for message in messages) if self.counts_bytes else 0)
 
     def drop_after(self, last_known: int) -> None:
         """Drop unread messages after this consumer sequence, the last one that the server knows: it redelivers the
@@ -120,7 +120,7 @@ class Buffer:
         """Count messages that were removed as never received."""
         self.received -= len(messages)
         if self.counts_bytes:
-            self.received_bytes -= sum(message.counted_size for message in messages)
+            self.received_bytes -= sum(message._counted_size for message in messages)
 
     def end(self, error: NatsError | None) -> None:
         """End the buffer: no more messages will arrive."""

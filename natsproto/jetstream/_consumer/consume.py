@@ -179,10 +179,10 @@ class HandlerTasks:
                         held[0] = None
                         self.in_progress -= 1
                         self.handled += 1
-                        if messages.released + 1 < buffer.count_interval and ready and not buffer.counts_bytes:
-                            messages.released += 1  # as nearly always, without a call
+                        if messages._released + 1 < buffer.count_interval and ready and not buffer.counts_bytes:
+                            messages._released += 1  # as nearly always, without a call
                         else:
-                            messages.release(message)
+                            messages._release(message)
                     began, now = now, monotonic()
                     if message._note is ACKED:
                         remember(message._reply)
@@ -204,7 +204,7 @@ class HandlerTasks:
                 self._distribute()
             if ready:
                 return True
-            if not await messages.wait() and not ready:
+            if not await messages._wait() and not ready:
                 break
         error = messages.error
         self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")

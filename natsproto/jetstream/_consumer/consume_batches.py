@@ -76,7 +76,7 @@ class BatchTasks(HandlerTasks):
                 self.handled += len(batch)
                 buffer.on_batch_handled(batch, monotonic() - began)
                 for message in batch:
-                    self._messages.release(message)
+                    self._messages._release(message)
 
     async def _collect(self) -> list[JsMessage]:
         """Return the next batch, when it is full or the oldest message has waited for ``max_wait`` seconds."""

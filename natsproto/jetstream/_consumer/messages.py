@@ -97,10 +97,10 @@ class Messages(AsyncForHint):
         self.what = what  # in errors
         self._return_unread = return_unread
         self._tasks: ReaderTasks | None = None
-        self.released: int = 0
-        self.released_bytes: int = 0
+        self._released: int = 0
+        self._released_bytes: int = 0
         """Consumed messages, and their bytes, that are not counted yet."""
-        self._lending = Lending(self.buffer, self.release, source.refill)
+        self._lending = Lending(self.buffer, self._release, source.refill)
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -149,7 +149,7 @@ class Messages(AsyncForHint):
                         continue
                     count += 1
                     if sized:
-                        size += message.counted_size
+                        size += message._counted_size
                     held[0] = message
                     yield message
                     began, now = now, monotonic()
@@ -194,7 +194,7 @@ class Messages(AsyncForHint):
                         return
                     await buffer.next_change()
                     continue
-                size = sum(message.counted_size for message in batch) if buffer.counts_bytes else 0
+                size = sum(message._counted_size for message in batch) if buffer.counts_bytes else 0
                 buffer.hand_of(reader)[:] = batch
                 began = monotonic()
                 try:
@@ -228,14 +228,14 @@ class Messages(AsyncForHint):
                 break
             await waiter
         if buffer.deliveries is None:
-            self.release(message)
+            self._release(message)
         else:
             self._lending.lend(message, now)
         if instrumentation is not None:
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
 
-    async def lend(self, queue: DeliveryQueue[JsMessage], timeout: float | None, most: int) -> None:
+    async def _lend(self, queue: DeliveryQueue[JsMessage], timeout: float | None, most: int) -> None:
         """Wait for messages and move up to ``most`` to a queue that other threads take from; raises the errors of
         ``next``.
         """
@@ -246,7 +246,7 @@ class Messages(AsyncForHint):
         if (deliveries := self.buffer.deliveries) is not None:
             deliveries.state.lend(queue, most)
 
-    def on_handled(self, times: list[float]) -> None:
+    def _on_handled(self, times: list[float]) -> None:
         """Record messages that other threads have handled: the seconds that each took."""
         for took in times:
             self.buffer.on_handled(took)
@@ -300,7 +300,7 @@ class Messages(AsyncForHint):
             self._end()
 
     async def __aenter__(self) -> Messages:
-        self.start()
+        self._start()
         try:
             await self._source.wait_created()
         except BaseException:
@@ -325,41 +325,43 @@ class Messages(AsyncForHint):
     def _track_task(self, task: asyncio.Task[None]) -> None:  # a draining client waits for it
         self._reader_tasks.track(task)
 
-    def start(self) -> None:
+    def _start(self) -> None:
         """Start reading, as entering does."""
         if not self._started:
             self._started = True
             self._source.start()
 
-    def take(self) -> JsMessage | None:
+    def _take(self) -> JsMessage | None:
         """Take the next message, if there is one. It counts as consumed when it is released."""
         return self.buffer.ready.popleft() if self.buffer.ready else None
 
-    def release(self, message: JsMessage) -> None:
+    def _release(self, message: JsMessage) -> None:
         """Count a message as consumed, so that another one may be pulled."""
         buffer = self.buffer
-        self.released += 1
+        self._released += 1
         if buffer.counts_bytes:
-            self.released_bytes += message.counted_size
-        if self.released >= buffer.count_interval or not buffer.ready:
+            self._released_bytes += message._counted_size
+        if self._released >= buffer.count_interval or not buffer.ready:
             self._count_released()
 
     def _count_released(self) -> None:
-        if self.released:
-            count, size = self.released, self.released_bytes
-            self.released = self.released_bytes = 0
+        if self._released:
+            count, size = self._released, self._released_bytes
+            self._released = self._released_bytes = 0
             self._add_consumed(count, size)
 
-    def take_all(self) -> list[JsMessage]:
+    def _take_all(self) -> list[JsMessage]:
         """Take all messages that have arrived and count them as consumed."""
         buffer = self.buffer
         taken = list(buffer.ready)
         if taken:
             buffer.ready.clear()
-            self._add_consumed(len(taken), sum(message.counted_size for message in taken) if buffer.counts_bytes else 0)
+            self._add_consumed(
+                len(taken), sum(message._counted_size for message in taken) if buffer.counts_bytes else 0
+            )
         return taken
 
-    def put_back(self, messages: list[JsMessage]) -> None:
+    def _put_back(self, messages: list[JsMessage]) -> None:
         """Return messages that were taken and not handled: they are the next ones again."""
         if self.buffer.unread is not None:
             self._return_unread(messages)
@@ -368,7 +370,7 @@ class Messages(AsyncForHint):
 
     def _end(self) -> None:
         """End it now; pending messages can still be read."""
-        self.fail(self.buffer.error)
+        self._fail(self.buffer.error)
 
     def _return_waiting(self) -> None:
         """End it, and return unread messages as ``stop`` does, but do not wait for those in flight."""
@@ -376,12 +378,12 @@ class Messages(AsyncForHint):
         self._end()
         self._return_unread(unread)
 
-    def fail(self, error: NatsError | None) -> None:
+    def _fail(self, error: NatsError | None) -> None:
         """End it with this error, which readers get after the pending messages."""
         self._source.close()
         self.buffer.end(error)
 
-    async def wait(self) -> bool:
+    async def _wait(self) -> bool:
         """Wait until a message may be taken. False when no more will arrive."""
         buffer = self.buffer
         if not buffer.ready and not buffer.is_finished:
@@ -427,8 +429,8 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
     _iterate_hint = "await it for a list, or use async for"
     _start_hint = "await it, or iterate it with async for"
 
-    def __init__(self, source: MessageSource, put_back: Callable[[list[JsMessage]], None]) -> None:
-        self._source, self._buffer, self._put_back = source, source.buffer, put_back
+    def __init__(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> None:
+        self._source, self._buffer, self._return_unread = source, source.buffer, return_unread
         self._started = False
         self._running: Coroutine[object, None, list[JsMessage]] | None = None
         self._begun = False
@@ -485,9 +487,9 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
 
     def __aiter__(self) -> AsyncIterator[JsMessage]:
         self._begun = True
-        return reported(FetchIterator(self._buffer.ready, self.next_message, self.stop), self._source)
+        return reported(FetchIterator(self._buffer.ready, self._next_message, self.stop), self._source)
 
-    async def next_message(self) -> JsMessage | None:
+    async def _next_message(self) -> JsMessage | None:
         """Return the next message; None after the last one. Raises the error that ended the pull."""
         if not self._started:
             self._started = True
@@ -501,10 +503,10 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
             await buffer.next_change()
         return buffer.ready.popleft()
 
-    def put_back(self, messages: list[JsMessage]) -> None:
+    def _put_back(self, messages: list[JsMessage]) -> None:
         """Return messages that were read and not handled, for the next reader. For layers on top."""
         self._begun = True
-        self._put_back(messages)
+        self._return_unread(messages)
 
     def stop(self) -> None:
         """End the pull; unread messages go to the next reader."""
@@ -516,4 +518,4 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         if buffer.ready:
             left = list(buffer.ready)
             buffer.ready.clear()
-            self._put_back(left)
+            self._return_unread(left)

@@ -25,7 +25,7 @@ class Positioned(Protocol):
     """A message that a consumer delivered, as far as the check needs it."""
 
     @property
-    def position(self) -> tuple[str, int, int]:
+    def _position(self) -> tuple[str, int, int]:
         """Consumer, consumer sequence and stream sequence; LocalProtocolError for a message from another sender."""
         ...
 
@@ -123,7 +123,7 @@ class OrderedCursor:
         """Return the number of messages, from the first, that are in order, and move the cursor after them."""
         self.is_heard = True
         try:
-            consumer, consumer_seq, stream_seq = messages[-1].position
+            consumer, consumer_seq, stream_seq = messages[-1]._position
             # A consumer numbers its messages consecutively and a connection keeps their order. So when the last
             # of n messages is n further than the one before them, none of them is missing, doubled or out of order.
             count = len(messages)
@@ -138,7 +138,7 @@ class OrderedCursor:
             pass  # another sender used our inbox
         for count, message in enumerate(messages):
             try:
-                if not self.on_message(*message.position):
+                if not self.on_message(*message._position):
                     return count
             except LocalProtocolError:
                 return count

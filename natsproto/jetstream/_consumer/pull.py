@@ -41,7 +41,7 @@ EXTEND_LEFTOVER_S: Final = 0.5
 """Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
-_head_of, _is_status_of = attrgetter("_head"), attrgetter("is_status")
+_head_of, _is_status_of = attrgetter("_head"), attrgetter("_is_status")
 
 
 class ConsumerEnd(NamedTuple):
@@ -204,7 +204,7 @@ class PullSource:
         if messages:
             if options.priority.group:
                 self._remember_pin(messages)
-            size = sum(message.counted_size for message in messages) if options.max_bytes else 0
+            size = sum(message._counted_size for message in messages) if options.max_bytes else 0
             before = buffer.received
             if self._deliveries is None:
                 buffer.put(messages, size)
@@ -227,7 +227,7 @@ class PullSource:
         arrived = monotonic()
         for number, run in runs:
             if len(run) < len(messages) and size:
-                size = sum(message.counted_size for message in run)
+                size = sum(message._counted_size for message in run)
             deliveries.state.on_arrival(len(run), number, arrived)
             self.buffer.put(run, size)
 
@@ -337,7 +337,7 @@ class PullSource:
             reply = f"{replies.prefix}{state.number}"
             try:
                 if acked is not None:
-                    acked.ack_next_nowait(body, reply)
+                    acked._ack_next_nowait(body, reply)
                 else:
                     inbox.connection._publish_encoded(inbox.encoded_subject, reply.encode(), body)
             except OutboxFull:

@@ -82,7 +82,7 @@ class PullSubscription:
         """The prefix of the reply subjects of the reader's pulls."""
         self.reader: PullReceiver | None = None
         self.idle_since: float = 0.0
-        self.subscription: Subscription[Message] = inbox.connection.subscribe(
+        self.subscription: Subscription[Message] = inbox.connection._subscribe(
             f"{self._subject}.*.*",
             pending_msgs_limit=0,
             pending_bytes_limit=0,
@@ -104,7 +104,7 @@ class PullSubscription:
 
     def _on_unclaimed(self) -> None:
         received = cast("list[JsMessage]", self.subscription._read_batch_nowait())
-        if messages := [message for message in received if not message.is_status]:
+        if messages := [message for message in received if not message._is_status]:
             self._inbox.keep_leftover(messages)
         if self.subscription.closed:
             self._inbox.remove(self)

@@ -122,7 +122,7 @@ class PushSource:
         """Subscribe without limits: flow control bounds the pending messages, and none may be dropped."""
         connection = self.connection
         self._is_connected = connection.is_connected
-        self._subscription = connection.subscribe(
+        self._subscription = connection._subscribe(
             self._subject,
             queue=self._queue or None,
             pending_msgs_limit=0,
@@ -198,7 +198,7 @@ class PushSource:
                 if none_has_headers(received):
                     self._receive(received)
                 else:
-                    for is_status, messages in groupby(received, attrgetter("is_status")):
+                    for is_status, messages in groupby(received, attrgetter("_is_status")):
                         if is_status:
                             for message in messages:
                                 self._on_status(message)

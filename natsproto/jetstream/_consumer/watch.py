@@ -176,7 +176,7 @@ class WatchBase(AsyncForHint, Generic[H]):
                 if received == self._received and not messages.pending:
                     pending = await self._pending(pending)
         except Exception as exc:
-            messages.fail(wrap_unexpected(f"reading {self.what}", exc))
+            messages._fail(wrap_unexpected(f"reading {self.what}", exc))
             return
         if not self._initial_done:
             self._initial_done = True

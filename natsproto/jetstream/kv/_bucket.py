@@ -79,7 +79,7 @@ class KeyValue(NotIndexable, Generic[V]):
         self._bucket = bucket
 
     @classmethod
-    def of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
+    def _of(cls, api: Api, bucket: str, info: StreamInfo | None, key_codec: KeyCodec | None) -> KeyValue[bytes]:
         """Create the handle of a bucket whose stream has this info; None when it is unknown."""
         stream = Stream(api, KV_STREAM + check_bucket_name(bucket), info)
         origin_api = "" if api.prefix == DEFAULT_PREFIX else api.prefix
@@ -448,7 +448,7 @@ class KeyValue(NotIndexable, Generic[V]):
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
         """Get the configuration and state of the bucket. BucketNotFound."""
         with bucket_errors(self.bucket):
-            return KeyValueStatus.of(await self._bucket.stream.info(timeout=timeout))
+            return KeyValueStatus._of(await self._bucket.stream.info(timeout=timeout))
 
 
 def _no_revision() -> TypeError:

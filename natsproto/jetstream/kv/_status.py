@@ -16,7 +16,7 @@ class KeyValueStatus(Value):
     stream: StreamInfo
 
     @classmethod
-    def of(cls, info: StreamInfo) -> KeyValueStatus:
+    def _of(cls, info: StreamInfo) -> KeyValueStatus:
         """Return the status from a stream's info. ConfigError when the stream is not a bucket."""
         return cls(config=KeyValueConfig.from_stream(info.config), stream=info)
 

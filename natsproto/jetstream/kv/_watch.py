@@ -112,13 +112,13 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         try:
             while True:
                 if buffered:
-                    yield self.take_all()
+                    yield self._take_all()
                 if not await self._wait_more() and not buffered:
                     return
         finally:
             tasks.leave(task)
 
-    def take_all(self) -> list[KeyValueEntry[V]]:
+    def _take_all(self) -> list[KeyValueEntry[V]]:
         """Return the entries that have arrived, if any. For other layers of natsproto."""
         batch = [KeyValueEntry(self._subjects, message) for message in self._buffered]
         self._buffered.clear()
@@ -134,7 +134,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
     # ---------------------------------------------------------------- internals
 
     def _receive(self, messages: Messages) -> bool:
-        batch = messages.take_all()
+        batch = messages._take_all()
         if not batch:
             return False
         self._received += len(batch)

@@ -375,8 +375,8 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
 
     def _receive(self, messages: Messages) -> bool:
         before = self._received
-        while (message := messages.take()) is not None:
-            messages.release(message)
+        while (message := messages._take()) is not None:
+            messages._release(message)
             self._received += 1
             if not self._initial_done:
                 self._count_initial((message,))

@@ -213,7 +213,7 @@ class ObjectReader(AsyncForHint):
             PREFETCH_CHUNKS if headers_only else max(1, min(PREFETCH_CHUNKS, PREFETCH_BYTES // self.info.chunk_size))
         )
         self._messages = consumer.messages(prefetch=ahead)
-        self._messages.start()
+        self._messages._start()
         with bucket_errors(self._index.bucket):
             self._is_exhausted = (await consumer.wait_created()).num_pending < self._chunks_left
         if self._is_exhausted:

@@ -86,12 +86,12 @@ class ObjectStore:
         with bucket_errors(self.bucket):
             info = await self._index.stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
-        return ObjectStoreStatus.of(info)
+        return ObjectStoreStatus._of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
         """Make the store read-only, permanently: nothing is put, changed, deleted or expired from now on."""
         with bucket_errors(self.bucket):
-            return ObjectStoreStatus.of(await self._index.stream.seal(timeout=timeout))
+            return ObjectStoreStatus._of(await self._index.stream.seal(timeout=timeout))
 
     async def purge_orphans(self, *, older_than: Duration = ORPHAN_AGE_S, timeout: Duration | None = None) -> int:
         """Purge orphaned chunks, left by programs that were killed during ``put``; return their number.
@@ -483,7 +483,7 @@ class ObjectStoreStatus(Value):
     stream: StreamInfo
 
     @classmethod
-    def of(cls, info: StreamInfo) -> ObjectStoreStatus:
+    def _of(cls, info: StreamInfo) -> ObjectStoreStatus:
         """Return the status from a stream's info. ConfigError when the stream is not an object store."""
         return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
 

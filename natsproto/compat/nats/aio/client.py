@@ -334,7 +334,7 @@ class Client:
         if future is not None:
             handler = self._resolving(future, sid)
         try:
-            sub._source = client.subscribe(
+            sub._source = client._subscribe(
                 subject,
                 queue=queue or None,
                 cb=handler,
