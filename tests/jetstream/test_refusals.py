@@ -50,6 +50,19 @@ async def test_refused_batch_that_is_stored_is_a_success(
     assert await payloads(stream) == wanted
 
 
+async def test_unanswered_commit_that_is_stored_is_a_success(
+    jetstream: JetStream, stream: Stream, other: Client
+) -> None:
+    async with deposed_leader(other, stream) as leader:
+        leader.is_silent = True
+        async with jetstream.atomic_batch(timeout=0.3) as batch:
+            for part in range(3):
+                await batch.publish("s.a", b"%d" % part)
+    assert batch.ack is not None
+    assert (batch.ack.seq, batch.ack.count) == (3, 3)
+    assert await payloads(stream) == [b"0", b"1", b"2"]
+
+
 @pytest.mark.parametrize("code", [10071, 10164])
 async def test_refused_publish_that_is_stored(jetstream: JetStream, stream: Stream, other: Client, code: int) -> None:
     """A second reply decides. Without it nothing identifies the message, unless it has an id."""

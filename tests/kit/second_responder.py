@@ -29,6 +29,8 @@ class DeposedLeader:
         """The err_code and the sequence of each refusal to come; messages beyond them are acknowledged only."""
         self.truth: float | None = 0.01
         self.refused = 0
+        self.is_silent = False
+        """It answers no commit of a batch."""
         self._attributed: set[int] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -43,6 +45,8 @@ class DeposedLeader:
             return
         if "Nats-Batch-Id" in message.headers and "Nats-Batch-Commit" not in message.headers:
             await self._client.publish(message.reply)  # the stream has it and waits for the commit
+            return
+        if self.is_silent:
             return
         seq = await self._stored_at(message)
         refused = bool(self.refusals)

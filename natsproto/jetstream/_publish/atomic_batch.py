@@ -303,6 +303,12 @@ class AtomicBatch:
         try:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
         except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
+            if isinstance(exc, ConnectionLost):
+                await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
+            if self._connection.is_connected:
+                found, _ = await self._search(message.subject, self._id, self._timeout)  # absence proves nothing now
+                if found is not None:
+                    return found.replace(batch=self._id, count=count)
             raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
         try:
             ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
