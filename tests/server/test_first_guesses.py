@@ -478,6 +478,64 @@ def rows(table: str) -> list[tuple[str, str]]:
     return [(line, said) for line, _, said in split]
 
 
+BLOCKING = """
+nc.publish("a", b"x")
+nc.publish("a", b"x", headers={"k": "v"})
+nc.request("echo", b"x", timeout=1).data == b"x"
+nc.subscribe("a").unsubscribe()
+nc.flush()
+nc.rtt()
+nc.jetstream()
+js.publish("s.a", b"x").seq
+js.publish("s.a", b"x", msg_id="1")
+js.stream("S").info().state.messages
+js.create_stream("T", subjects=["t"], storage="memory")
+js.update_stream("S", max_msgs=1000)
+list(js.stream_names())
+js.delete_stream("D")
+stream.get_message(1).data
+stream.consumer("c").fetch(1)[0].ack()
+stream.create_consumer("d").next(timeout=1).ack()
+kv.get("k").value
+kv.get("none", default=None)
+kv.put("k", b"2")
+kv.keys()
+store.get("f")
+js.get_stream("S") | js.stream(name)
+js.consumer("S", "c") | stream
+kv["k"] | kv.get
+nc.publish("a", payload="x", reply_to="b") | reply
+kv.get("none") | KeyNotFound
+js.stream("none") | StreamNotFound
+stream.consumer("none") | ConsumerNotFound
+nc.request("nobody", b"x") | NoResponders
+kv.update("k", b"1", None) | TypeError
+"""
+"""Lines for ``natsproto.sync``; those with a bar raise an error whose name or text has what is after it."""
+
+
+async def test_guesses_of_blocking_programs(names: Globals) -> None:
+    def wrong(url: str) -> list[str]:
+        found = list[str]()
+        with sync.connect(url) as nc:
+            js = nc.jetstream()
+            stream, kv, store = js.stream("S"), js.key_value("b"), js.object_store("o")
+            scope = {"nc": nc, "js": js, "stream": stream, "kv": kv, "store": store}
+            for row in BLOCKING.strip().splitlines():
+                line, _, said = row.partition(" | ")
+                try:
+                    eval(line, dict(scope))
+                except Exception as exc:
+                    if not said or said not in f"{type(exc).__name__}: {exc}":
+                        found.append(f"{line}: {exc!r}")
+                else:
+                    if said:
+                        found.append(f"{line}: nothing was raised")
+        return found
+
+    assert not await asyncio.to_thread(wrong, names["nc"].connected_url)
+
+
 def test_there_are_enough_guesses() -> None:
     lines = [*WORKS.strip().splitlines(), *(line for table in (HINTS, REFUSED) for line, _ in rows(table))]
     assert len(lines) == len(set(lines))
