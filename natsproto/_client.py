@@ -331,5 +331,5 @@ def options_for(servers: str | Sequence[str] | Options | None, context: str | No
         chosen = Options.from_context(context)
         return chosen.replace(**options) if servers is None else chosen.replace(servers=servers, **options)
     if isinstance(servers, Options):
-        return servers.merge(**options) if options else servers
+        return servers.replace(**options) if options else servers
     return Options(DEFAULT_SERVER if servers is None else servers, **options)

@@ -127,6 +127,12 @@ class OptionArgs(TypedDict, total=False):
     on_event: Callable[..., object] | None
 
 
+class ReplaceOptionArgs(OptionArgs, total=False):
+    """The arguments of ``Options.replace``."""
+
+    servers: str | Sequence[str]
+
+
 class _Option:
     """The default and the rule of an option."""
 
@@ -262,14 +268,9 @@ class Options(Value):
         return self._addresses
 
     @hide_arguments
-    def replace(self, **changed: Any) -> Self:
-        """See Value."""
-        return super().replace(**changed)
-
-    @hide_arguments
-    def merge(self, **given: Unpack[OptionArgs]) -> Options:
+    def replace(self, **changed: Unpack[ReplaceOptionArgs]) -> Self:  # type: ignore[override]
         """Return a copy with some options changed, checked like a new one."""
-        return self.replace(**given)
+        return super().replace(**changed)
 
     def _for_probe(self) -> Options:
         """Return the options of a short connection beside that of a client."""

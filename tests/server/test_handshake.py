@@ -55,7 +55,7 @@ async def test_nothing_is_sent_before_info(who: str) -> None:
     async with run_server() as server, proxy_to(server) as proxy:
         proxy.stall(Direction.TO_CLIENT)
         with pytest.raises(ConnectFailed, match="waiting for INFO"):
-            await natsproto.connect(Options(proxy.url, connect_timeout=1).merge(**_SOMEBODY[who]))
+            await natsproto.connect(Options(proxy.url, connect_timeout=1).replace(**_SOMEBODY[who]))
         assert said(proxy.link) == b""
 
 

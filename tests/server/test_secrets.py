@@ -131,7 +131,7 @@ async def options_of_every_kind(tmp_path: Path) -> Things:
         yield repr(options)
         yield str(options)
         yield f"{options}"
-        yield repr(options.merge(name="x"))
+        yield repr(options.replace(name="x"))
         yield repr(options.addresses)
 
 

@@ -145,7 +145,7 @@ async def test_set_servers_cannot_lift_the_demand_of_a_url(ca: Authority) -> Non
     async with PlainServer() as plain:
         watch = Watch()
         options = Options("tls://127.0.0.1:1", user="ann", password=SECRET, on_event=watch, jitter_tls=0)
-        nc = await natsproto.connect(options.merge(retry_on_failed_connect=True))
+        nc = await natsproto.connect(options.replace(retry_on_failed_connect=True))
         with pytest.raises(ConfigError, match="must be a wss:// URL"):
             nc.set_servers(f"ws://127.0.0.1:{plain.port}")
         nc.set_servers(f"nats://127.0.0.1:{plain.port}")

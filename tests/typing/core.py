@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import assert_type
 
 import natsproto
-from natsproto import Client, Headers, Message, ServerInfo, State, Stats, Subscription
+from natsproto import Client, Headers, Message, Options, ServerInfo, State, Stats, Subscription
 
 
 async def connecting() -> None:
@@ -86,3 +86,9 @@ async def a_users_wrapper(nc: Client) -> AsyncIterator[str]:
     async with nc.subscribe("names") as names:
         async for name in names:
             yield name.data.decode()
+
+
+def changing(options: Options) -> None:
+    assert_type(options.replace(name="a", reconnect_wait=timedelta(seconds=1)), Options)
+    options.replace(nmae="a")  # type: ignore[call-arg]
+    options.replace(name=5)  # type: ignore[arg-type]
