@@ -13,9 +13,9 @@ from natsproto import sync
 from tests import public_api
 
 LAZY = {
-    *("Admin", "Advisories", "Client", "Codec", "Health", "JetStream", "KeyCodec", "KeyValueStatus", "MessageTrace"),
+    *("Advisories", "Client", "Codec", "Health", "JetStream", "KeyCodec", "KeyValueStatus", "MessageTrace"),
     *("ObjectStore", "ObjectStoreStatus", "ServiceInfo", "ServicePing", "ServiceStats", "StatsHandler", "System"),
-    *("Progress", "TraceCallback", "Hash", "Message", "Options", "Column", "Row", "SparkSession", "pa"),
+    *("TraceCallback", "Hash", "Message", "Options", "Column", "Row", "SparkSession", "pa"),
 }
 """Types of modules that are imported when they are needed first."""
 

@@ -10,6 +10,7 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, TypeVar, Unpack, overload
 
 from natsproto._async_hints import items
+from natsproto.codecs import Codec
 from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
@@ -31,7 +32,6 @@ from natsproto.jetstream._stream import create_or_update_stream, with_changes, w
 from natsproto.jetstream._stream_manager import StreamManager
 
 if TYPE_CHECKING:
-    from natsproto.codecs import Codec
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
     from natsproto.jetstream.kv._status import KeyValueStatus

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
 from natsproto._nats_py_names import JETSTREAM, explain_missing
+from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, NatsError, WrongLastSequence
+from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
@@ -31,14 +33,12 @@ from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
 from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._typed import TypedJetStream
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 
 if TYPE_CHECKING:
-    from natsproto.codecs import Codec
-    from natsproto.jetstream._admin import Admin
-    from natsproto.jetstream._typed import TypedJetStream
     from natsproto.jetstream.advisories import Advisories
 
 T = TypeVar("T")
@@ -57,7 +57,6 @@ class JetStream(BucketManager):
         when ``codec`` is not a codec.
         """
         from natsproto.codecs import JSON
-        from natsproto.jetstream._typed import TypedJetStream
 
         return TypedJetStream(self._connection, self.publish, kind, JSON if codec is None else codec)
 
@@ -365,8 +364,6 @@ class JetStream(BucketManager):
     @property
     def admin(self) -> Admin:
         """The administrative calls: leaders, peers, servers, accounts."""
-        from natsproto.jetstream._admin import Admin
-
         return Admin(self._api)
 
     def advisories(self, subject: str = "$JS.EVENT.>") -> Advisories:

@@ -25,6 +25,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._arguments import StreamArgs
+from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._codec import INT64, Duration, decode, encode
 from natsproto.jetstream._config import StreamConfig
@@ -42,9 +43,6 @@ from natsproto.jetstream._multi_last import MultiLastGet
 from natsproto.jetstream._record import named_changes
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.subject import subscribe_subject
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._backup import Progress
 
 
 class Stream(ConsumerManager):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from os import PathLike
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
@@ -13,6 +13,7 @@ from natsproto.errors import NoStream
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._arguments import StreamArgs
+from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo, StreamNamesPage, StreamPage
@@ -20,9 +21,6 @@ from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._record import amended, named_changes
 from natsproto.jetstream._stream import Stream, create_or_update_stream, write_stream
 from natsproto.protocol.subject import subscribe_subject
-
-if TYPE_CHECKING:
-    from natsproto.jetstream._backup import Progress
 
 
 class StreamManager:
