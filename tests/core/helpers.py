@@ -11,17 +11,22 @@ import gc
 import random
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Unpack
+from types import SimpleNamespace
+from typing import Unpack, cast
 
 from natsproto._client import Client
 from natsproto._core.transport import SocketWire
 from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
+from natsproto.jetstream._api import Api
 from natsproto.protocol.addresses import ServerAddress
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import Behaviour, ScriptedServer
 
 HOST, PORT = "127.0.0.1", 4222
+_OFFLINE = cast(Client, SimpleNamespace(_cut_off_watch=SimpleNamespace(on_silence=None, use=lambda prefix: None)))
+OFFLINE_API = Api(_OFFLINE, domain=None, prefix=None, timeout=5)
+"""The API of a JetStream context that sends nothing."""
 
 
 class ScriptedNetwork:

@@ -8,8 +8,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from types import SimpleNamespace
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import assume, given
@@ -18,13 +17,13 @@ from hypothesis import strategies as st
 import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
-from natsproto.jetstream._api import Api
 from natsproto.jetstream._batch_get import MAX_PAGE_MESSAGES
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._direct import DirectReply, LastGet, RawMessage, direct_get, headerless_message
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from natsproto.testing import Direction, FaultProxy
+from tests.core.helpers import OFFLINE_API
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -650,8 +649,6 @@ def test_published_headers_come_back_whatever_they_are(own: list[tuple[str, str]
     assert parts[0].time.nanosecond == 234
 
 
-OFFLINE = cast("Client", SimpleNamespace(_cut_off_watch=SimpleNamespace(on_silence=None, use=lambda prefix: None)))
-"""As much of a client as an Api that sends nothing asks for."""
 _PIECES = [
     *(b"NATS/1.0\r\n", b"NATS/1.0 404 Not Found\r\n", b"Nats-Stream: S\r\n", b"Nats-Stream: T\r\n", b"a: b\r\n"),
     *(b"Nats-Subject: s.a\r\n", b"Nats-Sequence: 7\r\n", b"Nats-Sequence: x\r\n", b"Nats-Sequence: \r\n"),
@@ -663,7 +660,7 @@ _PIECES = [
 def test_last_get_of_plain_messages(good: int, more: list[bytes]) -> None:
     block = b"".join([*stored(7, None)[0].splitlines(keepends=True)[:good], *more])
     assume(block.count(b"Nats-Stream: ") < 2)
-    get = LastGet(Api(OFFLINE, domain=None, prefix=None, timeout=5), "S", "s.a")
+    get = LastGet(OFFLINE_API, "S", "s.a")
     if get.headerless(Message("inbox", None, b"x", block)) is not None:
         message, parts = headerless_message(block, b"x"), DirectReply("inbox", None, b"x", block).parts()
         assert parts is not None
@@ -676,7 +673,7 @@ def test_last_get_of_plain_messages(good: int, more: list[bytes]) -> None:
 
 @pytest.mark.parametrize("time", ["2024-01-02T03:04:05Z", "2024-01-02T03:04:05.123456789+00:00"])
 def test_last_get_with_headers_like_the_servers(time: str) -> None:
-    get = LastGet(Api(OFFLINE, domain=None, prefix=None, timeout=5), "S", "s.a")
+    get = LastGet(OFFLINE_API, "S", "s.a")
     said = [f"Nats-Stream: S\r\nNats-Subject: s.a\r\nNats-Sequence: {n}\r\nNats-Time-Stamp: {time}\r\n" for n in (1, 2)]
     forged, headerless = (
         Message("inbox", None, b"x", f"NATS/1.0\r\n{lines}\r\n".encode()) for lines in ("".join(said), said[1])
