@@ -133,7 +133,7 @@ def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> No
             with subprocess.Popen(command, stdout=PIPE, stderr=PIPE, text=True, env=activated) as process:
                 assert process.stdout is not None
                 assert process.stderr is not None
-                endless = "signal.SIGINT" in code
+                endless = "stop_event(" in code
                 if endless:
                     subprocess.run([sys.executable, str(found[0][0])], check=True, capture_output=True, timeout=60)
                 lines = iter(process.stdout.readline, "")

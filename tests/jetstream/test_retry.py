@@ -185,7 +185,7 @@ async def main():
 
         consumer = await (await js.stream("S")).consumer("worker")
         retry = Retry(Dying(), RetryPolicy(dead_letter_subject="dead.s", max_attempts=1))
-        await consumer.consume(with_middleware(fail, retry))
+        await consumer.consume(with_middleware(fail, retry)).run()
 
 asyncio.run(main())
 """
