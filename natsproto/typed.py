@@ -161,6 +161,8 @@ class Typed(Generic[T, R]):
 
         Reading ``value`` raises InvalidPayload for a payload of another type; the subscription continues.
         """
+        if cb is not None:
+            check_handler("cb", cb, "message")
         subscription = self._connection._subscribe(
             subject,
             queue=queue,

@@ -86,7 +86,7 @@ async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:
     seqs: list[int] = []
 
     def handle(batch: list[JsMessage]) -> None:
-        time.sleep(0.5)  # the handler's own
+        time.sleep(0.5)  # the handler's own time
         seqs.extend(message.seq for message in batch)
 
     await consumer.consume_batches(handle, max_messages=20, max_wait=0.05, executor=True, stop_after=60).run()

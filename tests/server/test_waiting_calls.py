@@ -98,7 +98,7 @@ async def _messages(ground: Ground, consumer: Any, how: str, delete: Step) -> Wa
         "next": messages.next,
         "async for": lambda: all_of(messages),
         "batches": lambda: all_of(messages.batches()),
-        "wait": messages.wait,
+        "wait": messages._wait,
     }
     return Waiting(calls[how], how != "next", close=messages.stop, drain=messages.drain, delete=delete)
 
