@@ -1,9 +1,9 @@
 """Finding a message of this client in its stream after a refusal that is not certain.
 
 Owns what a search can prove. That the message is there proves that it is stored. That it is not there proves nothing:
-it may have been overwritten, and a leader that was cut off answers reads for ten seconds or more. Two facts prove that
-it is not stored: another message was stored with the same expectation, or the expected sequence was never that of the
-subject.
+it may have been overwritten, and a leader that was cut off answers reads for ten seconds or more. Three facts prove
+that it is not stored: another message was stored with the same expectation, the expected sequence was never that of the
+subject, or a leader that hears a majority of its peers lacks it.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ MAX_SEARCH_S = 2.0
 
 
 class OwnWriteSearch:
-    """Searches a stream for a message of this client; ``is_own`` recognises it: None for a
-    message that may be this one.
+    """Searches a stream for a message of this client. ``is_own`` recognises it, and returns None for a message that may
+    be this one.
 
     A call returns where the message to ``subject`` is stored, and None when that is unknown; it raises the ``refusal``
     when the message is certainly not stored. An error while searching proves nothing.
