@@ -7,11 +7,11 @@ that it raises.
 from __future__ import annotations
 
 import asyncio
-import concurrent.futures
 import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
+from queue import Empty, SimpleQueue
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.errors import ConnectionClosed, LocalProtocolError
@@ -27,15 +27,26 @@ must end.
 
 
 class _Call(Generic[R]):
-    """A coroutine in the loop, and the thread that waits for it. Everything except ``future`` belongs to the loop."""
+    """A coroutine in the loop, and the thread that waits for its outcome. Everything except ``outcome`` belongs to the
+    loop.
+    """
+
+    __slots__ = ("_abandoned", "_calls", "_ended", "_task", "_undo", "_work", "outcome")
 
     def __init__(
-        self, work: Coroutine[object, object, R], undo: Callable[[R], object] | None, ended: asyncio.Future[None]
+        self,
+        work: Coroutine[object, object, R],
+        undo: Callable[[R], object] | None,
+        ended: asyncio.Future[None],
+        calls: set[_Call[Any]],
     ) -> None:
-        self.future: concurrent.futures.Future[R] = concurrent.futures.Future()
+        self.outcome: SimpleQueue[asyncio.Task[R] | None] = SimpleQueue()
+        """The task that has ended; None when the loop has ended."""
         self._work, self._undo, self._ended = work, undo, ended
         self._task: asyncio.Task[R] | None = None
         self._abandoned = False
+        self._calls = calls
+        calls.add(self)
 
     def start(self) -> None:
         """Start the task, unless the loop is ending: it has cancelled its tasks and would not finish a new one."""
@@ -56,24 +67,30 @@ class _Call(Generic[R]):
             self._task.cancel()
 
     def cancel(self) -> None:
-        """Cancel the future, because the loop is ending, has ended, or never received the call."""
+        """End the wait, because the loop is ending, has ended, or never received the call."""
         if self._task is None:
             self._work.close()
-        self.future.cancel()
+        self._end(None)
 
     def _done(self, task: asyncio.Task[R]) -> None:
-        if task.cancelled():
-            self.future.cancel()
-            return
-        error = task.exception()
-        if self._abandoned:
-            if error is None and self._undo is not None:
-                undo, self._undo = self._undo, None
-                undo(task.result())
-        elif error is None:
-            self.future.set_result(task.result())
-        else:
-            self.future.set_exception(error)
+        has_result = not task.cancelled() and task.exception() is None
+        if self._abandoned and has_result and self._undo is not None:
+            undo, self._undo = self._undo, None
+            undo(task.result())
+        self._end(task)
+
+    def _end(self, task: asyncio.Task[R] | None) -> None:
+        self._calls.discard(self)
+        self.outcome.put(task)
+
+
+def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
+    """Return uvloop's where it is installed: it takes a third less of the CPU of a blocking request."""
+    try:
+        import uvloop
+    except ImportError:
+        return None
+    return uvloop.new_event_loop
 
 
 class Portal:
@@ -89,11 +106,11 @@ class Portal:
         self._closed = False
         self._calls: set[_Call[Any]] = set()
         self._iterators: set[AsyncIterator[Any]] = set()  # those of ``iterate`` that have not ended
-        started: concurrent.futures.Future[asyncio.AbstractEventLoop] = concurrent.futures.Future()
+        started: SimpleQueue[asyncio.AbstractEventLoop] = SimpleQueue()
         # A daemon thread lets a program exit that does not close its client.
         self._thread = threading.Thread(target=self._run, args=(started,), name="natsproto sync", daemon=True)
         self._thread.start()
-        self._loop = started.result()
+        self._loop = started.get()
 
     def check(self) -> None:
         """Raise LocalProtocolError when a call from here would never return, ConnectionClosed after ``stop``."""
@@ -163,7 +180,7 @@ class Portal:
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Start a coroutine without waiting for it. To be called on the loop."""
-        self._detached(work).start()
+        _Call(work, None, self._ended, self._calls).start()
 
     def run_detached(self, method: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
         """Run the method on the loop from any thread, even while the loop is ending. Never raises.
@@ -172,20 +189,14 @@ class Portal:
         """
         if self.stopped:
             return
-        call = self._detached(method())
+        call = _Call(method(), None, self._ended, self._calls)
         try:
             self.post(call.start)
         except ConnectionClosed:
             call.cancel()
         if wait and not self.is_loop_thread:
-            concurrent.futures.wait([call.future], DETACHED_TIMEOUT_S)
-
-    def _detached(self, work: Coroutine[object, object, R]) -> _Call[R]:
-        """Register a call that continues without a waiting thread."""
-        call = _Call(work, None, self._ended)
-        self._calls.add(call)
-        call.future.add_done_callback(lambda _: self._calls.discard(call))
-        return call
+            with suppress(Empty):
+                call.outcome.get(timeout=DETACHED_TIMEOUT_S)
 
     def _wait(self, work: Coroutine[object, object, R], undo: Callable[[R], object] | None = None) -> R:
         try:
@@ -193,20 +204,22 @@ class Portal:
         except BaseException:
             work.close()
             raise
-        call = _Call(work, undo, self._ended)
-        future = call.future
-        self._calls.add(call)
+        call = _Call(work, undo, self._ended, self._calls)
+        error: BaseException | None = None
         try:
             self.post(call.start)
-            return future.result()
-        except concurrent.futures.CancelledError:
-            raise ConnectionClosed() from None
-        except BaseException as exc:
-            if not (future.done() and not future.cancelled() and future.exception() is exc):
-                self._abandon(call)
+            task = call.outcome.get()
+            if task is not None and not task.cancelled():
+                error = task.exception()
+                if error is None:
+                    return task.result()
+        except BaseException:
+            self._abandon(call)
             raise
+        try:
+            raise ConnectionClosed() if error is None else error
         finally:
-            self._calls.discard(call)
+            del error, task  # whose traceback has this frame
 
     def _abandon(self, call: _Call[Any]) -> None:
         try:
@@ -254,19 +267,19 @@ class Portal:
         if not self.is_loop_thread:
             self._thread.join()
 
-    def _run(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
+    def _run(self, started: SimpleQueue[asyncio.AbstractEventLoop]) -> None:
         try:
-            with asyncio.Runner() as runner:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 runner.run(self._serve(started))
         finally:
             for call in list(self._calls):
                 call.cancel()  # those that the loop has not started
             self._iterators.clear()  # the loop has closed them
 
-    async def _serve(self, started: concurrent.futures.Future[asyncio.AbstractEventLoop]) -> None:
+    async def _serve(self, started: SimpleQueue[asyncio.AbstractEventLoop]) -> None:
         loop = asyncio.get_running_loop()
         self._ended = loop.create_future()
-        started.set_result(loop)
+        started.put(loop)
         await self._ended
 
     def _end(self) -> None:

@@ -51,6 +51,21 @@ def nc(nats_server: Server) -> Iterator[sync.Client]:
     assert loops() == [], "a thread was left behind"
 
 
+@pytest.mark.parametrize("installed", [True, False])
+def test_loop_is_uvloops_where_it_is_installed(
+    nats_server: Server, monkeypatch: pytest.MonkeyPatch, installed: bool
+) -> None:
+    if not installed:
+        monkeypatch.setitem(sys.modules, "uvloop", None)
+
+    async def loop_module() -> str:
+        return type(asyncio.get_running_loop()).__module__
+
+    with sync.connect(nats_server.url) as client:
+        assert client._reach()[0].call(loop_module).startswith("uvloop") == installed
+        client.publish("a", b"1")
+
+
 # ---------------------------------------------------------------- the verbs
 
 
