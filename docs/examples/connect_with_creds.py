@@ -17,7 +17,7 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped]
 
 import natsproto
-from natsproto import Event, Reconnected, ServerErrorEvent
+from natsproto import Disconnected, Event, Reconnected
 from natsproto.testing import run_server
 
 
@@ -82,8 +82,8 @@ async def main() -> None:
     back = asyncio.Event()
 
     def hear(event: Event) -> None:
-        if isinstance(event, ServerErrorEvent):
-            print("the server says:", event.error)
+        if isinstance(event, Disconnected):
+            print("disconnected:", event.cause)
         if isinstance(event, Reconnected):
             print("connected again")
             back.set()

@@ -133,7 +133,10 @@ class MessageDropped(Event):
 
 
 class SlowConsumerDetected(Event):
-    """A subscription starts to drop messages; its ``dropped`` is the total."""
+    """A subscription drops messages: it has begun to, or still does after a minute.
+
+    ``error.dropped`` counts the messages since the last such event, ``subscription.dropped`` all.
+    """
 
     subscription: Subscription
     error: SlowConsumer
@@ -167,7 +170,7 @@ class ReplyRefused(Event):
 
 
 class ServerErrorEvent(Event):
-    """The server sent -ERR."""
+    """The server sent -ERR, and keeps the connection; otherwise the error is the cause of Disconnected."""
 
     error: NatsError
 

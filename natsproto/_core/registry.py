@@ -7,7 +7,6 @@ messages, and the errors of the server that concern one of them. A new connectio
 from __future__ import annotations
 
 import asyncio
-import logging
 import weakref
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -21,21 +20,19 @@ from natsproto._core.pending_replies import RequestMux
 from natsproto._core.rejected_subs import RejectedSubFinder, RejectionProbe
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
+from natsproto._core.slow_consumers import SlowConsumers
 from natsproto._core.subscription import Subscription
 from natsproto.errors import (
     ConnectionClosed,
     NatsError,
     PayloadTooLarge,
     PermissionDenied,
-    SlowConsumer,
     TooManySubscriptions,
 )
 from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, Responder, Route
-from natsproto.protocol.server_errors import SubscriptionDenied
+from natsproto.protocol.server_errors import SubscriptionDenied, is_final
 from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
-
-log = logging.getLogger("natsproto")
 
 Owner: TypeAlias = Subscription | RequestMux | ReplyHandler
 """The receiver of the messages of a sid."""
@@ -89,6 +86,7 @@ class SubscriptionRegistry:
         self.mux: RequestMux | None = None
         """The request inbox, after its first use."""
         self._reading_held_by: set[Subscription] = set()
+        self._slow_consumers = SlowConsumers(event_bus)
         self._dropped_by_ended = 0
 
     # ---------------------------------------------------------------- receiving
@@ -192,6 +190,7 @@ class SubscriptionRegistry:
         if entry is not None:
             self._dropped_by_ended += subscription.dropped
             self._reading_held_by.discard(subscription)
+            self._slow_consumers.on_ended(subscription)
         return entry
 
     def cancel_callbacks(self) -> list[asyncio.Task[None]]:
@@ -218,13 +217,9 @@ class SubscriptionRegistry:
         """A callback held the event loop for long."""
         self._event_bus.emit(events.LoopBlocked(handler=where, seconds=seconds))
 
-    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        """A subscription starts to drop messages."""
-        self._event_bus.emit(events.SlowConsumerDetected(subscription=subscription, error=error))
-
-    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        """A subscription has caught up."""
-        log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, dropped)
+    def on_dropped(self, subscription: Subscription, count: int) -> None:
+        """A subscription has dropped messages."""
+        self._slow_consumers.on_dropped(subscription, count)
 
     def yield_to_readers(self) -> None:
         """Stop reading from the socket for one turn of the event loop."""
@@ -319,7 +314,10 @@ class SubscriptionRegistry:
     # ---------------------------------------------------------------- errors of the server
 
     def on_server_error(self, error: NatsError) -> None:
-        """Report an error of the server to the subscription or request that caused it."""
+        """Report an error of the server to the subscription or request that caused it.
+
+        An error after which the server closes the connection is reported once, as the cause of Disconnected.
+        """
         if isinstance(error, SubscriptionDenied):
             self._end_denied_subscriptions(error)
         elif isinstance(error, PermissionDenied):
@@ -328,7 +326,7 @@ class SubscriptionRegistry:
                 handler.on_permission_error(error)
         if isinstance(error, PermissionDenied):
             self._event_bus.emit(events.PermissionViolation(error=error))
-        else:
+        elif not is_final(error):
             self._event_bus.emit(events.ServerErrorEvent(error=error))
 
     def _end_denied_subscriptions(self, error: SubscriptionDenied) -> None:

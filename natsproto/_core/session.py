@@ -23,7 +23,6 @@ from natsproto.errors import (
     NatsError,
     NotAuthorized,
     RequestTimeout,
-    ServerError,
     StaleConnection,
     TlsFailed,
     UnsupportedByServer,
@@ -42,7 +41,7 @@ from natsproto.protocol.link import (
     UpgradeTls,
     describe_peer,
 )
-from natsproto.protocol.server_errors import ends_connection
+from natsproto.protocol.server_errors import is_final
 
 T = TypeVar("T")
 
@@ -395,8 +394,7 @@ class Session:
         server_err = self.link.server_err
         if isinstance(server_err, NotAuthorized):
             return NotAuthorized(server_err.reason, str(self.address))
-        final = isinstance(server_err, ServerError) and ends_connection(server_err.text)
-        return server_err if final else None
+        return server_err if is_final(server_err) else None
 
     def _disconnect_cause(self, cause: Exception | None) -> Exception:
         """Return the reason for the end of the wire: the last -ERR, else the error of the socket."""

@@ -83,16 +83,12 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
         """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
-    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        """The subscription starts to drop messages."""
+    def on_dropped(self, subscription: Subscription, count: int) -> None:
+        """The subscription has dropped messages."""
         ...
 
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
         """Stop reading from the socket, or allow it again."""
-        ...
-
-    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        """The subscription has caught up after it dropped messages."""
         ...
 
     def yield_to_readers(self) -> None:
@@ -150,8 +146,6 @@ class Subscription(AsyncForHint, Generic[M]):
         # (_arrived after a chunk, bytes of the chunk), oldest first; None: all waiting messages came in one chunk.
         self._chunks: deque[tuple[int, int]] | None = None
         self._chunk_bytes = 0
-        self._episode_dropped = 0  # messages dropped since the reader fell behind; 0: it keeps up
-        self._read_at_last_drop = 0
         self._read_at_last_yield = -1  # messages read when reading from the socket last stopped for the reader
         self._holds_reading = False
         self._pause_disabled = False
@@ -273,7 +267,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 raise RequestTimeout(f"next message on {self.subject!r}", wait)
             await self._notifier.wait(deadline)
         message = inbox.popleft()
-        if self._holds_reading or self._episode_dropped:
+        if self._holds_reading:
             self._on_inbox_read()
         if self._instrumentation is not None:
             self._instrumentation.received([message], asked_at, self._reader_info(), batch=False)
@@ -295,7 +289,7 @@ class Subscription(AsyncForHint, Generic[M]):
         """Return all messages that have arrived, possibly none."""
         batch = list(self._inbox)
         self._inbox.clear()
-        if self._holds_reading or self._episode_dropped:
+        if self._holds_reading:
             self._on_inbox_read()
         return batch
 
@@ -435,8 +429,6 @@ class Subscription(AsyncForHint, Generic[M]):
         waiting = len(inbox)
         if waiting == count:  # all older messages have been read
             self._chunks, self._chunk_bytes = None, nbytes
-            if self._episode_dropped:
-                self._end_drop_episode()
         elif count:
             self._add_chunk(count, nbytes)
         if (0 < self.pending_msgs_limit < waiting * 2 or 0 < self.pending_bytes_limit < self._chunk_bytes) and waiting:
@@ -454,7 +446,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 awaitable = callback.context.run(callback.call, deadline)
                 if awaitable is not None or inbox:
                     callback.start(self._on_callback_idle, awaitable)
-                elif self._episode_dropped or self._holds_reading:
+                elif self._holds_reading:
                     self._on_inbox_read()
         return bool(inbox)
 
@@ -504,26 +496,20 @@ class Subscription(AsyncForHint, Generic[M]):
                 self._holds_reading = True
                 self._registry.hold_reading(self, True)
             return
-        before, begins = self.dropped, not self._episode_dropped
+        before = self.dropped
         self._count_pending_bytes()  # counts by chunk from here on
         drop = self._drop_oldest if self.policy is SlowPolicy.DROP_OLDEST else self._drop_newest
         while self._exceeds_limits():
             drop()
         dropped = self.dropped - before
-        self._episode_dropped += dropped
-        self._read_at_last_drop = self.delivered
-        if begins:
-            error = SlowConsumer(self.subject, dropped, len(self._inbox), self._count_pending_bytes())
-            self._registry.on_slow_consumer(self, error)
-            if self.policy is SlowPolicy.ERROR:
-                self._registry.remove(self)
-                self._close(error)
+        self._registry.on_dropped(self, dropped)
+        if self.policy is SlowPolicy.ERROR:
+            self._registry.remove(self)
+            self._close(self._slow_error(dropped))
 
-    def _end_drop_episode(self) -> None:
-        """Report that the reader has caught up, if it has read anything since the last drop."""
-        if self.delivered != self._read_at_last_drop:
-            lost, self._episode_dropped = self._episode_dropped, 0
-            self._registry.on_slow_consumer_recovered(self, lost)
+    def _slow_error(self, dropped: int) -> SlowConsumer:
+        """Return the error for a reader that is too slow."""
+        return SlowConsumer(self.subject, dropped, len(self._inbox), self._count_pending_bytes())
 
     def _drop_newest(self) -> None:
         assert self._chunks is not None
@@ -563,12 +549,9 @@ class Subscription(AsyncForHint, Generic[M]):
         return True
 
     def _on_inbox_read(self) -> None:
-        """Resume reading and end the episode of drops, if the inbox is empty."""
+        """Resume reading if the inbox is empty."""
         if not self._inbox:
-            if self._holds_reading:
-                self._release_reading()
-            if self._episode_dropped:
-                self._end_drop_episode()
+            self._release_reading()
 
     def _on_callback_idle(self) -> None:
         """The callback has handled all waiting messages."""

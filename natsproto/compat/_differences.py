@@ -71,7 +71,10 @@ SAFER = {
     ),
     "Messages around a lost connection": ("an ordered consumer may miss some", "no message is missed or read twice"),
     "`js.subscribe(queue=...)` from several clients at once": ("may leave one without messages", "all get messages"),
-    "Full subscriptions": ("`error_cb` for every dropped message", "`error_cb` once per episode"),
+    "Full subscriptions": (
+        "`error_cb` for every dropped message",
+        "`error_cb` at first, and every minute meanwhile",
+    ),
     "`pending_bytes_limit`": ("counts payloads", "counts subjects, headers and payloads"),
     "`pending_msgs_limit` of JetStream subscriptions": ("drops messages", "nothing is dropped: flow control, or pulls"),
     "A heartbeat missed by a push consumer": ("nothing", "the consumer is looked up; reading ends if it is gone"),

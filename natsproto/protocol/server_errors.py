@@ -81,6 +81,11 @@ def ends_connection(text: str) -> bool:
     return text.casefold().startswith(_FATAL_ERRORS + _AUTH_ERRORS)
 
 
+def is_final(error: object) -> bool:
+    """Return True if this is the error for a text after which the server is known to close the connection."""
+    return isinstance(error, NotAuthorized) or (isinstance(error, ServerError) and ends_connection(error.text))
+
+
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")
 _PLAIN = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 

@@ -24,7 +24,6 @@ from natsproto._core.events import (
     Reconnecting,
     ServerErrorEvent,
     ServersDiscovered,
-    SlowConsumerDetected,
 )
 from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto._core.subscription import SlowPolicy
@@ -702,47 +701,6 @@ async def test_ended_listener_gets_no_events() -> None:
 
 def _reconnected(nc: Client, times: int) -> bool:
     return nc.stats.reconnects == times
-
-
-@virtual_clock
-async def test_slow_consumer_is_reported_once_per_episode() -> None:
-    recorder = EventRecorder(SlowConsumerDetected)
-    async with scripted_network(Behaviour(route=False)) as net:
-        nc = await net.connect(on_event=recorder)
-        sub = await nc.subscribe("a", pending_msgs_limit=10)
-        other = await nc.subscribe("b")
-        await nc.flush()
-        for _ in range(20):
-            net.server.send(b"MSG a 1 1\r\nx\r\n" * 10 + b"MSG b 2 1\r\ny\r\n")
-            await turns(3)
-        assert len(recorder.events) == 1
-        assert (sub.pending_msgs, sub.dropped, nc.stats.dropped) == (10, 190, 190)
-        assert (other.pending_msgs, other.dropped) == (20, 0)
-        await sub.unsubscribe()
-        assert nc.stats.dropped == 190, "what was lost stays lost when the subscription ends"
-        assert nc.stats.in_msgs == 220
-
-
-@virtual_clock
-async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixture) -> None:
-    """Four bursts that overflow with their first chunk, the queue read empty in between: four of everything."""
-    recorder = EventRecorder(SlowConsumerDetected)
-    caplog.set_level(logging.WARNING, "natsproto")
-    async with scripted_network(Behaviour(route=False)) as net:
-        nc = await net.connect(on_event=recorder)
-        sub = await nc.subscribe("a", pending_msgs_limit=1000)
-        await nc.flush()
-        for burst in range(4):
-            net.server.send(b"MSG a 1 1\r\nx\r\n" * 4000)
-            await until(lambda: sub.dropped + sub.delivered + sub.pending_msgs == 4000 * (burst + 1))  # noqa: B023
-            while sub.pending_msgs:
-                await sub.next()
-        assert (len(recorder.events), sub.dropped, nc.stats.dropped) == (4, 12_000, 12_000)
-        lines = [record.getMessage() for record in caplog.records]
-        assert [line for line in lines if "caught up" in line] == [
-            "subscription to 'a' has caught up; it lost 3000 messages"
-        ] * 4
-        assert len(lines) == 8, "one where each begins, and one where it ends"
 
 
 @virtual_clock

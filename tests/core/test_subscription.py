@@ -38,7 +38,6 @@ class SubscriptionCallbacks(NeverBlocked):
 
     def __init__(self) -> None:
         self.slow_errors: list[SlowConsumer] = []
-        self.episodes: list[int] = []
         self.turns = 0
         self.holds: list[bool] = []
         self.trace: list[object] = []
@@ -62,11 +61,8 @@ class SubscriptionCallbacks(NeverBlocked):
         if self.confirmed is not None:
             await self.confirmed
 
-    def on_slow_consumer(self, subscription: Subscription, error: SlowConsumer) -> None:
-        self.slow_errors.append(error)
-
-    def on_slow_consumer_recovered(self, subscription: Subscription, dropped: int) -> None:
-        self.episodes.append(dropped)
+    def on_dropped(self, subscription: Subscription, count: int) -> None:
+        self.slow_errors.append(subscription._slow_error(count))
 
     def yield_to_readers(self) -> None:
         self.turns += 1
@@ -113,8 +109,8 @@ class Model:
         self.msgs_limit, self.bytes_limit, self.policy = msgs_limit, bytes_limit, policy
         self.pending: list[Message] = []
         self.read: list[Message] = []
-        self.received = self.dropped = self.episodes = 0
-        self.on_slow_consumer = self.held = self.ended = False
+        self.received = self.dropped = 0
+        self.held = self.ended = False
 
     def over(self) -> bool:
         size = sum(m.size for m in self.pending)
@@ -131,15 +127,12 @@ class Model:
             while self.over():
                 self.pending.pop(0 if self.policy is SlowPolicy.DROP_OLDEST else -1)
                 self.dropped += 1
-            self.episodes += not self.on_slow_consumer
-            self.on_slow_consumer = True
             self.ended = self.policy is SlowPolicy.ERROR
 
     def take(self, messages: list[Message]) -> None:
         assert messages == self.pending[: len(messages)], "in order, none left out"
         del self.pending[: len(messages)]
         self.read += messages
-        self.on_slow_consumer = self.on_slow_consumer and bool(self.pending)
 
 
 _SIZES = st.integers(1, 40)
@@ -187,7 +180,7 @@ def check(sub: Subscription, engine: SubscriptionCallbacks, model: Model) -> Non
     assert (sub.delivered, sub.dropped) == (len(model.read), model.dropped)
     assert list(sub._inbox) == model.pending
     assert sub.pending_bytes == sum(m.size for m in model.pending)
-    assert len(engine.slow_errors) == model.episodes, "one report an episode"
+    assert sum(error.dropped for error in engine.slow_errors) == model.dropped
     assert (engine.holds[-1:] == [True]) == model.held
     assert all(held != following for held, following in zip(engine.holds, engine.holds[1:], strict=False))
     assert sub.closed == model.ended
@@ -262,32 +255,10 @@ async def test_message_above_bytes_limit_is_dropped(policy: SlowPolicy) -> None:
 async def test_slow_consumer_counts_dropped_and_pending() -> None:
     sub, engine = make(msgs_limit=3)
     feed(sub, 10, 10, 10, 10, 10)
-    feed(sub, 10, 10)
-    [error] = engine.slow_errors
-    assert (error.dropped, error.pending_msgs, error.pending_bytes) == (2, 3, 30)
-    assert sub.dropped == 4
-
-
-@pytest.mark.parametrize(("msgs_limit", "bytes_limit"), [(4, 0), (0, 40), (4, 40), (1, 0), (0, 10)])
-async def test_a_reader_that_caught_up_begins_a_new_episode(msgs_limit: int, bytes_limit: int) -> None:
-    sub, engine = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit)
-    for episode in (1, 2, 3):
-        for _ in range(10):
-            feed(sub, 10, 10, 10)
-        assert len(engine.slow_errors) == episode
-        while sub._inbox:
-            await sub.next()
-        assert sum(engine.episodes) == sub.dropped, "each episode ends with what it has cost"
-
-
-async def test_slow_episode_ends_when_emptied() -> None:
-    """Each burst begins with a chunk that overflows; in between the reader has read everything."""
-    sub, engine = make(msgs_limit=3)
-    for _ in range(4):
-        feed(sub, *[10] * 8)
-        for _ in range(3):
-            await sub.next()
-    assert (len(engine.slow_errors), engine.episodes) == (4, [5, 5, 5, 5])
+    feed(sub, 10)
+    errors = [(error.dropped, error.pending_msgs, error.pending_bytes) for error in engine.slow_errors]
+    assert errors == [(2, 3, 30), (1, 3, 30)]
+    assert sub.dropped == 3
 
 
 async def test_def_callback_runs_in_the_read(monkeypatch: pytest.MonkeyPatch) -> None:

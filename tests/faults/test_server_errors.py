@@ -90,7 +90,7 @@ async def test_fatal_error_is_disconnect_cause(text: str, case: object) -> None:
     cause = (await here.recorder.wait(Disconnected)).cause
     assert case(text) in worded(cause)
     assert isinstance(cause, NotAuthorized if text in REFUSALS else ServerError)
-    assert len(here.recorder.of(ServerErrorEvent)) == 1
+    assert not here.recorder.of(ServerErrorEvent), "one event for one error"
     await here.recorder.wait(Reconnected)
     await nc.publish("a", b"1")
     assert (await got.next(5)).data == b"1"
@@ -104,7 +104,6 @@ async def test_fatal_error_leaves_closing_to_server(text: str) -> None:
     here = Place()
     nc = await here.connect()
     here.server.err(text)
-    await here.recorder.wait(ServerErrorEvent)
     await nc.flush()
     assert not here.recorder.of(Disconnected)
     await nc.close()

@@ -268,8 +268,8 @@ async def test_password_changed_on_the_server_is_followed(tmp_path: Path) -> Non
             await nc.publish("news", b"still here")
             assert (await news.next(timeout=5)).data == b"still here"
     assert watch.all(AttemptFailed) == []
-    assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
-        "the server rejected the credentials: Authorization Violation"
+    assert [str(event.cause) for event in watch.all(Disconnected)] == [
+        f"127.0.0.1:{server.port} rejected the credentials: Authorization Violation"
     ]
 
 
@@ -301,7 +301,7 @@ def renewal(how: str, operator: Operator, path: Path) -> tuple[Renewed, Callable
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ["file", "callable", "auth"])
-async def test_expired_jwt_is_reported_and_renewed(how: str, tmp_path: Path) -> None:
+async def test_expired_jwt_is_reported_and_renewed(how: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     operator = Operator()
     options, renew = renewal(how, operator, tmp_path / "user.creds")
     async with run_server(config=operator.config()) as server:
@@ -313,9 +313,11 @@ async def test_expired_jwt_is_reported_and_renewed(how: str, tmp_path: Path) -> 
             assert (await news.next(timeout=5)).data == b"still here"
             assert (await watch.until(Disconnected)).in_flight == 0
     assert watch.all(AttemptFailed) == []
-    (complaint,) = watch.all(ServerErrorEvent)
-    assert isinstance(complaint.error, NotAuthorized)
-    assert complaint.error.reason == "User Authentication Expired"
+    (lost,) = watch.all(Disconnected)
+    assert isinstance(lost.cause, NotAuthorized)
+    assert lost.cause.reason == "User Authentication Expired"
+    assert watch.all(ServerErrorEvent) == []
+    assert sum("Expired" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.slow
@@ -326,7 +328,7 @@ async def test_renewal_that_waits_for_the_report_is_in_time(tmp_path: Path) -> N
     watch = Watch()
 
     def hear(event: Event) -> None:
-        if isinstance(event, ServerErrorEvent):
+        if isinstance(event, Disconnected):
             renew()
         watch(event)
 
@@ -350,7 +352,7 @@ async def test_expired_jwt_not_renewed_ends_the_client(tmp_path: Path) -> None:
             reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
         assert reason.server == f"127.0.0.1:{server.port}"
-        first = watch.all(ServerErrorEvent)[0].error
+        first = watch.all(Disconnected)[0].cause
         assert isinstance(first, NotAuthorized)
         assert first.reason == "User Authentication Expired"
         assert watch.all(Closed)[0].reason is reason
@@ -450,8 +452,8 @@ async def test_revoked_user_is_reported_and_turned_away() -> None:
         async with asyncio.timeout(15):
             reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
-        assert [str(event.error) for event in watch.all(ServerErrorEvent)] == [
-            "the server rejected the credentials: User Authentication Revoked"
+        assert [str(event.cause) for event in watch.all(Disconnected)] == [
+            f"127.0.0.1:{server.port} rejected the credentials: User Authentication Revoked"
         ]
 
 
