@@ -73,6 +73,7 @@ LAYER_INTERFACE = {
     "Connection": {
         *[
             "_emit",
+            "_on_loop_blocked",
             "_instrumentation",
             "_further_reply",
             "_new_id",

@@ -52,6 +52,7 @@ class Connection:
         self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
         self._registry, self._control_lines = engine.registry, engine.control_lines
+        self._on_loop_blocked = engine.registry.on_loop_blocked
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = engine.readers.start_cleanup
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice

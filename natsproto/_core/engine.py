@@ -90,7 +90,6 @@ class Engine:
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
-        self.on_loop_blocked = self.registry.on_loop_blocked
         self.readers = ActiveReaders()
         self.round_trips = RoundTrips(lambda: self.session)
         self.time_slice = TimeSlice(loop)

@@ -190,7 +190,7 @@ class LoopBlocked(Event):
     """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
 
     Reported for ``def`` handlers, and for those of ``consume`` that are ``async def`` and awaited nothing meanwhile.
-    With an empty ``handler``, other code of the program did so when a ping was due, for at least these seconds.
+    With an empty ``handler``, the loop stood still for at least these seconds, 2 or more, for another reason.
     """
 
     handler: str
@@ -204,7 +204,7 @@ class LoopBlocked(Event):
         """See Event."""
         if self.handler:
             return self.level, self.line
-        return self.level, "the program held the event loop for %(seconds).1f s or longer: use asyncio.to_thread there"
+        return self.level, "the event loop stood still for %(seconds).1f s or longer: is there a call that blocks?"
 
 
 class Closed(Event):

@@ -15,6 +15,7 @@ from typing import Protocol, TypeAlias, cast
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.handler import CALLBACK_TIME_SLICE_S
+from natsproto._core.loop_watch import LoopWatch
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
 from natsproto._core.rejected_subs import RejectedSubFinder, RejectionProbe
@@ -87,6 +88,9 @@ class SubscriptionRegistry:
         """The request inbox, after its first use."""
         self._reading_held_by: set[Subscription] = set()
         self._slow_consumers = SlowConsumers(event_bus)
+        self._loop_watch = LoopWatch(event_bus)
+        self.on_loop_blocked = self._loop_watch.on_blocked
+        """Called when a handler held the event loop for long, with its name and the seconds."""
         self._dropped_by_ended = 0
 
     # ---------------------------------------------------------------- receiving
@@ -213,10 +217,6 @@ class SubscriptionRegistry:
         """A callback raised."""
         self._event_bus.on_handler_error(where, error)
 
-    def on_loop_blocked(self, where: str, seconds: float) -> None:
-        """A callback held the event loop for long."""
-        self._event_bus.emit(events.LoopBlocked(handler=where, seconds=seconds))
-
     def on_dropped(self, subscription: Subscription, count: int) -> None:
         """A subscription has dropped messages."""
         self._slow_consumers.on_dropped(subscription, count)
@@ -277,6 +277,7 @@ class SubscriptionRegistry:
 
     def on_connected(self, session: Session) -> None:
         """A new session is in use and has the whole table."""
+        self._loop_watch.start()
         self.rejected_subs.reset()
         if self._reading_held_by:
             session.hold_reading(True)
@@ -293,6 +294,7 @@ class SubscriptionRegistry:
 
     def end_all(self, error: NatsError | None) -> None:
         """End all receivers: the client was closed, or has failed with this error."""
+        self._loop_watch.stop()
         if self.mux is not None:
             self.mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}", error))
             self.mux.close()

@@ -65,9 +65,6 @@ _CLIENT_CERTIFICATE_HINT = (
 _SUBSCRIPTIONS_PER_FULL_READ = 8
 """Decision 0013 has the figures for 4, 8 and 16."""
 
-LATE_TIMER_S = 2.0
-"""Seconds by which the keep-alive timer is late when the program has held the event loop."""
-
 _KERNEL_KEEPALIVE_S = 7200.0
 """Seconds of silence after which TCP keep-alive probes the peer. Pings are usually more frequent; turning it on anyway
 costs three system calls and 2 % of a connect."""
@@ -94,10 +91,6 @@ class SessionCallbacks(Protocol):
 
     def on_write_resumed(self, session: Session) -> None:
         """The wire accepts data again."""
-        ...
-
-    def on_loop_blocked(self, where: str, seconds: float) -> None:
-        """Something held the event loop for long."""
         ...
 
     def on_session_ended(self, session: Session) -> None:
@@ -445,17 +438,10 @@ class Session:
     def _on_keep_alive(self) -> None:
         """Check the connection; an error in the check ends it, since nothing would check it again."""
         try:
-            self._report_late_timer()
             self._check_keep_alive()
         except Exception as exc:
             log.exception("the keep-alive check of %s failed", self.address)
             self.end(exc)
-
-    def _report_late_timer(self) -> None:
-        """Report a program that held the event loop: the timer fires late."""
-        late = 0.0 if self._keep_alive is None else self._loop.time() - self._keep_alive.when()
-        if late > LATE_TIMER_S:
-            self._engine.on_loop_blocked("", late)
 
     def _check_keep_alive(self) -> None:
         assert self.wire is not None

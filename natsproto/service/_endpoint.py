@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed, LoopBlocked
+from natsproto._core.events import HandlerFailed
 from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
@@ -192,7 +192,7 @@ class Endpoint:
             result = self._handler(request)
             if (held := perf_counter_ns() - began) > LOOP_BLOCKED_S * 1e9:
                 where = f"endpoint {self.name!r}"
-                self._connection._emit(LoopBlocked(handler=where, seconds=held / 1e9))
+                self._connection._on_loop_blocked(where, held / 1e9)
             await finish(result)
         except ServiceError as exc:
             await self._respond_error(request, exc)

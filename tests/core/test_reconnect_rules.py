@@ -57,17 +57,21 @@ async def test_backoff_after_short_useful_connections() -> None:
 async def test_program_that_holds_the_loop_is_reported() -> None:
     recorder = EventRecorder(LoopBlocked)
     async with scripted_network() as net:
-        await net.connect(on_event=recorder, ping_interval=10)
-        await advance(25)
+        nc = await net.connect(on_event=recorder)
+        await advance(25.5)
         assert recorder.events == []
         loop = asyncio.get_running_loop()
         assert isinstance(loop, VirtualClockLoop)
-        loop.hold(12)  # the next ping is due in 5 seconds
+        loop.hold(3)
         await recorder.wait(LoopBlocked, 1, timeout=5)
         event = recorder.of(LoopBlocked)[0]
         assert event.handler == ""
-        assert 6.9 < event.seconds < 7.1
-        assert "the program" in event.log_line()[1]
+        assert 2.4 < event.seconds < 2.6
+        assert "stood still" in event.log_line()[1]
+        nc._on_loop_blocked("callback of 'a'", 3)
+        loop.hold(3)
+        await advance(3)
+        assert [event.handler for event in recorder.of(LoopBlocked)] == ["", "callback of 'a'"], "a block is told once"
 
 
 def _payloads(rng: random.Random, limit: int) -> list[bytes]:

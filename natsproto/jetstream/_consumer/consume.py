@@ -17,7 +17,7 @@ from typing import Literal, TypeAlias, cast
 
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed, LoopBlocked
+from natsproto._core.events import HandlerFailed
 from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._core.readers import EndWaiters
 from natsproto._durations import positive_seconds
@@ -189,7 +189,7 @@ class HandlerTasks:
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began)
                         if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
-                            self._connection._emit(LoopBlocked(handler=self._handler_name, seconds=now - began))
+                            self._connection._on_loop_blocked(self._handler_name, now - began)
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
             self.key_error = self.key_error or exc

@@ -1,0 +1,54 @@
+"""Watches the event loop: while something holds it, nothing is received, acknowledged or kept alive.
+
+Owns a timer, which fires late when the loop has stood still, for whatever reason. Calls of handlers are timed where
+they are made; what they have reported is not reported again. Costs a timer in a second and nothing for a message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Final
+
+from natsproto._core.event_bus import EventBus
+from natsproto._core.events import LoopBlocked
+
+CHECK_INTERVAL_S: Final = 1.0
+"""Seconds between two looks at the clock."""
+
+LATE_TIMER_S: Final = 2.0
+"""Seconds by which the timer is late when the loop has stood still. Blocks of LATE_TIMER_S + CHECK_INTERVAL_S seconds
+are never missed."""
+
+
+class LoopWatch:
+    """Reports the blocks of the event loop of one client, from ``start`` to ``stop``."""
+
+    def __init__(self, event_bus: EventBus) -> None:
+        self._event_bus = event_bus
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        self._reported_s = 0.0  # of handlers, since the timer last fired
+
+    def start(self) -> None:
+        """Watch from now on, if it does not already."""
+        if self._timer is None:
+            self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+
+    def stop(self) -> None:
+        """End the watch."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def on_blocked(self, where: str, seconds: float) -> None:
+        """A call of a handler held the event loop."""
+        self._reported_s += seconds
+        self._event_bus.emit(LoopBlocked(handler=where, seconds=seconds))
+
+    def _check(self) -> None:
+        assert self._timer is not None
+        late = self._loop.time() - self._timer.when() - self._reported_s
+        self._reported_s = 0.0
+        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+        if late > LATE_TIMER_S:
+            self._event_bus.emit(LoopBlocked(handler="", seconds=late))
