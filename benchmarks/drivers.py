@@ -428,6 +428,28 @@ async def store(run: Run) -> Driver:
         await _api(nc, f"STREAM.DELETE.OBJ_{bucket}")
 
 
+async def store_small(run: Run) -> Driver:
+    """Objects of one chunk, one after another."""
+    nc, how = await run.connect(), run.scenario.how
+    figures: Figures = {}
+    while True:
+        seed = yield figures
+        contents = [message.payload for message in run.messages(seed)]
+        bucket = f"{run.prefix}-{seed}"
+        objects = await run.client.object_store(nc, bucket)
+        if how == "get":
+            for number, content in enumerate(contents):
+                await objects.put(f"o{number}", content)
+        run.start()
+        for number, content in enumerate(contents):
+            if how == "get":
+                check(await run.client.object_get(objects, f"o{number}") == content, "an object is damaged")
+            else:
+                await objects.put(f"o{number}", content)
+        figures = run.stop(run.count)
+        await _api(nc, f"STREAM.DELETE.OBJ_{bucket}")
+
+
 DRIVERS: dict[str, Callable[[Run], Driver]] = {
     "receive": receive,
     "trickle": trickle,
@@ -441,4 +463,5 @@ DRIVERS: dict[str, Callable[[Run], Driver]] = {
     "fetch": fetch,
     "watch": watch,
     "object": store,
+    "small object": store_small,
 }

@@ -43,6 +43,8 @@ CEILING = {
     "key/value put": Length(37, 18, 26),
     "key/value get": Length(31, 13, 19),
     "key/value update": Length(52, 20, 30),
+    "object of 10 bytes: put": Length(228, 29, 130),
+    "object of 10 bytes: get": Length(120, 20, 60),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }
@@ -182,6 +184,18 @@ async def _kv_update(js: JetStream, _: Publisher) -> Length:
     return await _least(operation, lambda: None)
 
 
+async def _object_put(js: JetStream, _: Publisher) -> Length:
+    store = await js.object_store("O")
+    numbers = iter(range(2 * REPEATS))
+    return await _least(lambda: store.put(f"o{next(numbers)}", b"0123456789"), lambda: None)
+
+
+async def _object_get(js: JetStream, _: Publisher) -> Length:
+    store = await js.object_store("O")
+    await store.put("o", b"0123456789")
+    return await _least(lambda: store.get_bytes("o"), lambda: None)
+
+
 async def _fast_batch(js: JetStream, publisher: Publisher, *, ids: bool = False) -> Length:
     async with js.fast_publisher(auto_msg_id=ids) as fast:
         await fast.publish("f.a")  # opens the batch
@@ -201,6 +215,8 @@ OPERATIONS: dict[str, Callable[[JetStream, Publisher], Awaitable[Length]]] = {
     "key/value put": _kv_put,
     "key/value get": _kv_get,
     "key/value update": _kv_update,
+    "object of 10 bytes: put": _object_put,
+    "object of 10 bytes: get": _object_get,
     "10 messages of a fast batch": _fast_batch,
     "10 of a fast batch, with ids": partial(_fast_batch, ids=True),
 }
@@ -212,6 +228,7 @@ async def measure() -> dict[str, Length]:
         js = nc.jetstream()
         await js.create_stream("S", subjects=["s.>"], storage="memory")
         await js.create_key_value("B", storage="memory")
+        await js.create_object_store("O", storage="memory")
         await js.create_stream("F", subjects=["f.>"], storage="memory", allow_batched=True)
         publisher = await Publisher.connect(server.port)
         try:

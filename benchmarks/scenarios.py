@@ -87,6 +87,19 @@ def _trickle(name: str, about: str, how: str, bars: list[tuple[str, float, float
     return [Scenario(name=name, about=about, reach=reach, aim=aim, **fields)]  # type: ignore[arg-type]
 
 
+def _small_object(size: str, nbytes: int, how: str, reach: float) -> Scenario:
+    return Scenario(
+        name=f"object_{size}_{how}",
+        about=f"{how} objects of {nbytes // 1024} KiB one after another",
+        does="small object",
+        how=how,
+        count=300,
+        traffic=Traffic(subjects=-1, size=nbytes),
+        reach=reach,
+        nats_js=False,
+    )
+
+
 SCENARIOS: tuple[Scenario, ...] = (
     *_twice("wildcard", "1,000 subjects by a wildcard", (2.5, 2.3), (3.2, 2.8), both_loops=True),
     _receive("wildcard_iter", "1,000 subjects by a wildcard", "iterate", 6, 8, both_loops=True),
@@ -268,6 +281,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         aim=10,
         nats_js=False,
     ),
+    _small_object("1k", 1024, "put", 1),
+    _small_object("1k", 1024, "get", 2),
+    _small_object("64k", 65536, "put", 1),
+    _small_object("64k", 65536, "get", 2),
     _receive("compat_async", "through natsproto.compat: 1,000 subjects", "async", 1.5, 2, compat=True, nats_js=False),
     Scenario(
         name="compat_fetch",

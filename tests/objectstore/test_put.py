@@ -63,13 +63,14 @@ async def test_put_uses_the_fastest_publisher(jetstream: JetStream, monkeypatch:
         return publisher
 
     monkeypatch.setattr(Upload, "_publisher", chosen)
-    await (await jetstream.create_object_store(bucket="slow")).put("o", b"1")
-    await (await jetstream.create_object_store(bucket="fast", allow_batched=True)).put("o", b"1")
-    await (await jetstream.object_store("fast")).put("o", b"1")
+    data = content(2 * CHUNK)
+    await (await jetstream.create_object_store(bucket="slow")).put("o", data)
+    await (await jetstream.create_object_store(bucket="fast", allow_batched=True)).put("o", data)
+    await (await jetstream.object_store("fast")).put("o", data)
     bound = await jetstream.object_store("fast", bind=True)
-    await bound.put("o", b"1")
+    await bound.put("o", data)
     await bound.status()
-    await bound.put("o", b"1")
+    await bound.put("o", data)
     assert used == ["Publisher", "FastPublisher", "FastPublisher", "Publisher", "FastPublisher"]
 
 
@@ -486,7 +487,7 @@ async def test_a_window_bounds_what_is_read_of_the_source(
 
     def source() -> Iterator[bytes]:
         for _ in range(400):
-            pending.append(publishers[0].pending)
+            pending.extend(publisher.pending for publisher in publishers)
             yield bytes(CHUNK)
 
     await store.put("o", source())

@@ -24,6 +24,7 @@ from natsproto.errors import (
     JetStreamUnavailable,
     MessageNotFound,
     NatsError,
+    NoResponders,
     NoStream,
     ObjectNotFound,
     PermissionDenied,
@@ -40,6 +41,7 @@ from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
+from natsproto.jetstream._direct import LastGet, RawMessage, leader_get
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
@@ -49,6 +51,7 @@ from natsproto.jetstream.objectstore._meta import (
     ObjectInfo,
     all_chunk_subjects,
     all_meta_subjects,
+    check_object_name,
     chunk_subject,
     meta_subject,
     read_info,
@@ -60,6 +63,8 @@ log = logging.getLogger("natsproto")
 
 MAX_UNCERTAIN_WRITES = 3
 """Retries of a change whose outcome is unknown."""
+MAX_OWN_CHANGES = 1000
+"""The most names of which an index knows that it has changed them: older changes have long reached all servers."""
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to purge chunks: the shortest and the longest."""
 REQUEST_TIMEOUT_S = 1.0
@@ -101,6 +106,7 @@ class ObjectIndex:
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.api, self.bucket = api, bucket
         self.stream = Stream(api, OBJECT_STREAM + bucket, info)
+        self._own_changes: dict[str, int] = {}  # the sequences of the last ones, by name
 
     def index_of(self, bucket: str) -> ObjectIndex:
         """Return the index of another store of this account, which may not exist."""
@@ -118,11 +124,16 @@ class ObjectIndex:
         connection, loop = self.api.connection, asyncio.get_running_loop()
         subject = meta_subject(self.bucket, name)
         deadline = loop.time() + self.api.seconds(timeout)
+        operation = f"info of object {name!r}"
         direct = False
         while True:
             try:
                 left = min(REQUEST_TIMEOUT_S, max(0.01, deadline - loop.time()))
-                found = await self.stream.get_last_message(subject, direct=direct, timeout=left)
+                if direct:
+                    found = await self.get_directly(subject, left)
+                else:
+                    body = {"last_by_subj": subject}
+                    found = await leader_get(self.api, self.stream.name, body, operation=operation, timeout=left)
                 return IndexEntry(read_info(self.bucket, found.data, found.time), found.seq)
             except MessageNotFound:
                 return None
@@ -145,6 +156,26 @@ class ObjectIndex:
         if found is None or (found.info.deleted and not deleted):
             raise ObjectNotFound(self.bucket, name)
         return found.info
+
+    async def find_directly(self, name: str, timeout: Duration | None) -> ObjectInfo | None:
+        """Get the info of an object from any server; None if it is older than a change made with this index.
+
+        A request may be dropped: TimeoutError after REQUEST_TIMEOUT_S, so that the leader can be asked.
+        """
+        subject = meta_subject(self.bucket, check_object_name(name))
+        async with asyncio.timeout(REQUEST_TIMEOUT_S):
+            found = await self.get_directly(subject, timeout)
+        if found.seq < self._own_changes.get(name, 0):
+            return None
+        return read_info(self.bucket, found.data, found.time)
+
+    async def get_directly(self, subject: str, timeout: Duration | None) -> RawMessage:
+        """Get the newest message on a subject from any server."""
+        get = LastGet(self.api, self.stream.name, subject)
+        try:
+            return get.read(await get.request(timeout))
+        except NoResponders:  # not allowed, or no stream: the leader's reply shows which
+            return await self.stream.get_last_message(subject, timeout=timeout)
 
     async def infos(
         self, *, direct: bool = True, skip: bool = False, timeout: Duration | None
@@ -202,7 +233,7 @@ class ObjectIndex:
                 assert before is not None
                 return before, before
             try:
-                return before, await self._publish(name, new, before.sequence if before else 0, wait)
+                return before, self._noted(await self._publish(name, new, before.sequence if before else 0, wait))
             except WrongLastSequence:
                 pass
             except NoStream as exc:
@@ -215,8 +246,17 @@ class ObjectIndex:
                     raise
             now = await self.find(name, timeout=timeout)
             if now is not None and now.info.replace(mtime=new.mtime) == new:
-                return before, now  # it was stored; only the reply was lost
+                return before, self._noted(now)  # it was stored; only the reply was lost
             before = now
+
+    def _noted(self, entry: IndexEntry) -> IndexEntry:
+        """Remember an own change, so that older infos from servers that lag are not taken for current."""
+        own = self._own_changes
+        own.pop(entry.info.name, None)
+        own[entry.info.name] = entry.sequence
+        if len(own) > MAX_OWN_CHANGES:
+            del own[next(iter(own))]
+        return entry
 
     async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> IndexEntry:
         ack = await publish(

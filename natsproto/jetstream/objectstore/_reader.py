@@ -23,10 +23,12 @@ from natsproto.errors import (
     ConfigError,
     DigestMismatch,
     LocalProtocolError,
+    NatsError,
     ObjectChanged,
     ObjectLinkError,
     ObjectNotFound,
     ObjectStoreError,
+    PermissionDenied,
     RequestTimeout,
     StreamNotFound,
     SubscriptionClosed,
@@ -92,6 +94,33 @@ async def resolve(
     return index, info
 
 
+async def get_single_chunk(
+    index: ObjectIndex, wanted: str | ObjectInfo, timeout: Duration | None
+) -> tuple[ObjectInfo, bytes] | None:
+    """Get the info and the content of an object of one chunk in two messages, from any server that has them.
+
+    None for every other object, and when a server lacks one of them, does not allow it or returns another content: the
+    leader and a consumer find out why.
+    """
+    stream = index.stream
+    if not stream.reads_directly:
+        return None
+    try:
+        info = wanted if isinstance(wanted, ObjectInfo) else await index.find_directly(wanted, timeout)
+        if info is None or info.chunks != 1 or info.bucket != index.bucket or not stream.reads_directly:
+            return None
+        chunk = (await index.get_directly(chunk_subject(info.bucket, info.nuid), timeout)).data
+        if len(chunk) == info.size and sha256(chunk).digest() == digest_bytes(info):
+            return info, chunk
+    except PermissionDenied:
+        stream.reads_directly = False
+    except ConfigError:
+        raise
+    except (NatsError, TimeoutError):
+        pass
+    return None
+
+
 class ObjectReader(AsyncForHint):
     """The content of an object, chunk by chunk. Created by ``ObjectStore.get``.
 
@@ -128,6 +157,7 @@ class ObjectReader(AsyncForHint):
         self._skip_bytes = 0  # bytes to skip in the next chunk
         self._chunks_left = 0  # chunks left to receive
         self._is_exhausted = False  # the consumer reports too few pending chunks
+        self._single_chunk: bytes | None = None  # the whole content, received and checked
         self._entered = False
 
     def resume(self, offset: int, digest: Hash) -> None:
@@ -146,6 +176,12 @@ class ObjectReader(AsyncForHint):
         if self._entered:
             raise LocalProtocolError("an object can be entered only once: get it again")
         self._entered = True
+        if self._offset == 0 and self._length is None:
+            found = await get_single_chunk(self._origin, self._wanted, self._timeout)
+            if found is not None:
+                self._info, self._single_chunk = found
+                self._bytes_left = self._info.size
+                return self
         again = MAX_RESTARTS
         while True:
             self._index, self._info = await resolve(
@@ -174,6 +210,9 @@ class ObjectReader(AsyncForHint):
     async def __anext__(self) -> bytes:
         if self.info and self._bytes_left == 0:
             raise StopAsyncIteration
+        if (content := self._single_chunk) is not None:
+            self._single_chunk, self._bytes_left = None, 0
+            return content
         while True:
             chunk = self._take(await self._next())
             if chunk:
@@ -309,6 +348,7 @@ class ObjectReader(AsyncForHint):
 
     async def _end(self) -> None:
         messages, self._messages = self._messages, None
+        self._single_chunk = None
         if messages is not None:
             await messages.stop()
 

@@ -13,17 +13,20 @@ import os
 import stat
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Iterable
-from contextlib import AbstractContextManager, aclosing, nullcontext
+from contextlib import AbstractContextManager, aclosing, nullcontext, suppress
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed
+from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain
 from natsproto.jetstream._api_errors import ErrCode, bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
+from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
@@ -223,14 +226,14 @@ class Upload:
         timeout: float,
     ) -> None:
         self._index, self._info = index, info
-        self._subject = chunk_subject(info.bucket, info.nuid)
+        self._subject, self._chunk_size = chunk_subject(info.bucket, info.nuid), info.chunk_size
         self._digest = sha256()
-        self._content = Content(source, info.chunk_size, self._digest.update)
+        self._content = Content(source, self._chunk_size, self._digest.update)
         connection = index.api.connection
         self.batched = batched and connection.server_info.api_lvl >= FAST_API_LEVEL
         """True if the store allows fast ingest, as far as is known."""
         self._progress, self._timeout = progress, timeout
-        self._max_pending = max(1, min(MAX_PENDING_CHUNKS, MAX_PENDING_BYTES // info.chunk_size))
+        self._max_pending = max(1, min(MAX_PENDING_CHUNKS, MAX_PENDING_BYTES // self._chunk_size))
         self._unordered: deque[tuple[AckFuture, bytes]] = deque()  # chunks of which the place is not known
         self._last_sequence = 0  # sequence of the last chunk before them
         self._batch: list[bytes] = []  # the chunks that are being sent
@@ -244,7 +247,11 @@ class Upload:
         try:
             async with aclosing(self._content.batches) as batches:
                 try:
-                    await self._store(batches)
+                    self._batch = await anext(batches, [])
+                    if len(self._batch) == 1 and len(self._batch[0]) < self._chunk_size:
+                        await self._store_single(self._batch[0])
+                    else:
+                        await self._store(batches)
                 except BatchRefused as exc:
                     if self._chunks > 1 or exc.err_code != ErrCode.BATCH_PUBLISH_DISABLED:
                         raise
@@ -262,10 +269,31 @@ class Upload:
                 raise
         raise failed  # not from PublishFailed, of which it is the cause already
 
+    async def _store_single(self, chunk: bytes) -> None:
+        """Store the only chunk, without a window.
+
+        If it may be in flight afterwards, it is sent again: the acknowledgement proves that it can be purged.
+        """
+        self._chunks, self._size = 1, len(chunk)
+        api = self._index.api
+        args: MessageArgs = {"msg_id": self._info.nuid}
+        send = partial(publish, api, self._subject, chunk, None, args, retry_attempts=RETRY_ATTEMPTS)
+        try:
+            await send(timeout=self._timeout)
+        except (asyncio.CancelledError, PublishUncertain):
+            if api.connection.is_connected:
+                with suppress(NatsError):
+                    await send(timeout=SETTLE_TIMEOUT_S)
+            raise
+        self._report_progress()
+
+    def _report_progress(self) -> None:
+        if self._progress is not None:
+            self._progress(Progress(bytes=self._size, chunks=self._chunks, total=self._content.total))
+
     async def _store(self, batches: AsyncGenerator[list[bytes]]) -> None:
         async with self._publisher() as publisher:
             try:
-                self._batch = self._batch or await anext(batches, [])
                 while self._batch:
                     await self._send(publisher, self._batch)
                     self._batch = await anext(batches, [])
@@ -281,8 +309,7 @@ class Upload:
             self._size += len(chunk)
             while not self._is_in_order():
                 await self._restore_order(publisher)
-            if self._progress is not None:
-                self._progress(Progress(bytes=self._size, chunks=self._chunks, total=self._content.total))
+            self._report_progress()
 
     async def _publish(self, publisher: FastPublisher | Publisher, chunk: bytes) -> None:
         ack = await publisher.publish(self._subject, chunk)
@@ -336,7 +363,7 @@ class Upload:
                 flow=min(MAX_FLOW, max(1, self._max_pending // ACKS_PER_WINDOW)),
                 outstanding=ACKS_PER_WINDOW,
                 max_pending_bytes=MAX_PENDING_BYTES
-                + self._info.chunk_size,  # so that an acknowledgement makes room, not an end
+                + self._chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
                 retry_attempts=RETRY_ATTEMPTS,
                 retry_wait=RETRY_WAIT_S,
