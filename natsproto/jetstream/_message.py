@@ -502,12 +502,12 @@ def _ack_name(words: bytes) -> str:
 def nak_all(messages: list[JsMessage]) -> None:
     """Naks messages that will not be handled here."""
     for message in messages:
-        if message.is_acked:
-            continue
         try:
             message.nak_nowait()
+        except (AlreadyAcked, LocalProtocolError):
+            continue  # or no consumer has delivered it: any client may publish to an inbox
         except NatsError:
-            return  # it cannot be sent now; the server redelivers them all after ack_wait
+            return  # nothing can be sent now; the server redelivers them all after ack_wait
 
 
 def extend_all(messages: list[JsMessage]) -> None:
@@ -515,8 +515,10 @@ def extend_all(messages: list[JsMessage]) -> None:
     for message in messages:
         try:
             message.in_progress_nowait()
+        except (AlreadyAcked, LocalProtocolError):
+            continue  # or no consumer has delivered it
         except NatsError:
-            return  # it cannot be sent now: the server redelivers them all after ack_wait
+            return  # nothing can be sent now: the server redelivers them all after ack_wait
 
 
 _RETRIED = b"-NAK of a retry policy"

@@ -13,7 +13,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, RequestTimeout
-from natsproto.jetstream._message import JsMessage, Metadata, read_ack_subject
+from natsproto.jetstream._message import JsMessage, Metadata, extend_all, nak_all, read_ack_subject
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.testing import run_server
@@ -71,6 +71,21 @@ async def test_answers_that_never_wait(jetstream: JetStream, answer: str) -> Non
             again(message)
     if answer != "nak":
         await known(consumer, lambda info: not info.num_ack_pending)
+
+
+@pytest.mark.parametrize(("settle", "words"), [(extend_all, b"+WPI"), (nak_all, b"-NAK")])
+async def test_one_that_cannot_be_settled_does_not_stop_the_others(
+    jetstream: JetStream, nats_client: Client, settle: Callable[[list[JsMessage]], None], words: bytes
+) -> None:
+    stream = await make(jetstream, 3)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    first, second, third = await consumer.fetch(3, timeout=30)
+    await first.ack()
+    second._reply = b"nobody"  # what another client has published to the inbox
+    async with nats_client.subscribe("$JS.ACK.>") as acks:
+        await nats_client.flush()
+        settle([first, second, third])
+        assert (await acks.next(timeout=30)).data == words
 
 
 async def test_nak_brings_it_back_now_or_later(jetstream: JetStream) -> None:
