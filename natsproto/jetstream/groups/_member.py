@@ -13,7 +13,6 @@ from typing import Final
 
 from natsproto._async_hints import RunHint
 from natsproto._core.readers import EndWaiters
-from natsproto._handlers import finish
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -45,6 +44,7 @@ from natsproto.jetstream.groups._partitions import (
 )
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
+from natsproto.middleware import Call, with_middleware
 
 REJOIN_INTERVAL_S: Final = 0.5
 """Seconds between attempts to join: the previous members may not have left their partitions yet."""
@@ -62,7 +62,8 @@ class MemberHandler:
     def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
         if prefetch is not None and prefetch < 1:
             raise ConfigError("prefetch", prefetch, "must be at least 1")
-        self.handler, self.options, self.prefetch = options.with_executor(handler), options, prefetch
+        self.handler = with_middleware(options.with_executor(handler), self._on_message)
+        self.options, self.prefetch = options, prefetch
         self.pin: str = ""
         """The pin id of the instance that the server serves, from the last message."""
 
@@ -70,7 +71,7 @@ class MemberHandler:
         """Start to handle the messages of a consumer."""
         options = self.options
         return consumer.consume(
-            self._handle,
+            self.handler,
             priority_group=PRIORITY_GROUP,
             prefetch=self.prefetch,
             expires=expires,
@@ -83,11 +84,11 @@ class MemberHandler:
             error_cb=options.error_cb,
         )
 
-    async def _handle(self, message: JsMessage) -> None:
+    async def _on_message(self, message: JsMessage, call: Call) -> None:
         if pin := message.headers.last("Nats-Pin-Id"):
             self.pin = pin
         message.subject = message.subject.partition(".")[2]  # the partition is no part of the user's subject
-        await finish(self.handler(message))
+        await call()
 
 
 class Member(RunHint):
