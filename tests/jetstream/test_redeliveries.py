@@ -23,7 +23,7 @@ from natsproto.jetstream import (
 from natsproto.jetstream._message import ACKED
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import Server
-from tests.jetstream.reading import eventually, make, store
+from tests.jetstream.reading import eventually, known, make, store
 
 ACK_WAIT_S = 0.4
 
@@ -88,25 +88,21 @@ async def test_lost_acknowledgement_is_sent_again(jetstream: JetStream, way: str
     assert calls == [b"1"]
 
 
-async def test_recreated_consumer_starts_empty(jetstream: JetStream, nats_client: Client) -> None:
+async def test_recreated_consumer_starts_empty(jetstream: JetStream) -> None:
     """Its redeliveries are handled, although an earlier consumer of this name has acknowledged the messages."""
-    stream = await make(jetstream, 1)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
-    async with consumer.messages(expires=1.0) as messages:
+    stream = await make(jetstream, 2)
+    consumer = await stream.create_consumer(durable_name="d")
+    async with consumer.messages(prefetch=1) as messages:
         await (await messages.next(timeout=30)).ack()
-        waiting = asyncio.create_task(messages.next(timeout=30))
-        await nats_client.flush()
-        redeliveries = messages.buffer.deliveries.redeliveries  # type: ignore[union-attr]
-        redeliveries._created = natsproto.jetstream.Timestamp.from_ns(1)
-        await store(stream, [2])
-        first = await waiting
-        redeliveries.in_hand.clear()
-        redeliveries.acknowledged.recent.append(first._reply)
-        await nak_elsewhere(nats_client, first)
-        seq = first.seq
-        again = await messages.next(timeout=30)
-        assert again.seq == seq
-        assert again.metadata.num_delivered > 1
+        second = await messages.next(timeout=30)  # the last one, so no pull is open that would tell of the end
+        await second.ack()
+        await known(consumer, lambda info: not info.num_ack_pending and not info.num_waiting)
+        await stream.delete_consumer("d")
+        other = await stream.create_consumer(durable_name="d")
+        for message in await other.fetch(2, timeout=30):
+            await message.nak()
+        again = [await messages.next(timeout=30) for _ in range(2)]
+    assert [(message.seq, message.metadata.num_delivered) for message in again] == [(1, 2), (2, 2)]
 
 
 async def test_handler_beyond_ack_wait_is_reported_once(nats_server: Server) -> None:
