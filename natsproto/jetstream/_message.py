@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import asynccontextmanager
 from operator import attrgetter
+from time import monotonic
 from typing import TYPE_CHECKING, NoReturn, cast
 
 from natsproto._core.instrumentation import Sending
@@ -76,12 +77,15 @@ class Metadata(Value):
 
 
 class AckWait(float):
-    """The ack_wait of a consumer in seconds (0: unknown), its backoff, and the prefix of its API."""
+    """The ack_wait of a consumer in seconds (0: unknown), its backoff, the prefix of its API, and when the message was
+    extended last (0: never; time.monotonic).
+    """
 
-    __slots__ = ("api_prefix", "backoff")
+    __slots__ = ("api_prefix", "backoff", "extended_at")
 
     api_prefix: str
     backoff: Sequence[float]
+    extended_at: float
 
     @classmethod
     def of(cls, config: ConsumerConfig | None, api_prefix: str) -> AckWait:
@@ -89,6 +93,13 @@ class AckWait(float):
         made = cls(0.0 if config is None else config.ack_wait)
         made.api_prefix = api_prefix
         made.backoff = () if config is None else config.backoff
+        made.extended_at = 0.0
+        return made
+
+    def extended(self) -> AckWait:
+        """Return the same for a message that is extended now."""
+        made = type(self)(self)
+        made.api_prefix, made.backoff, made.extended_at = self.api_prefix, self.backoff, monotonic()
         return made
 
 
@@ -132,6 +143,11 @@ class JsMessage(Message):
     def metadata(self) -> Metadata:
         """The metadata, parsed from the ack subject at every call; keep it if you need it often."""
         return read_ack_subject(self._ack_subject().decode("utf-8", "surrogateescape"))
+
+    @property
+    def _extended_at(self) -> float:
+        """When ``in_progress`` was sent last (time.monotonic); 0 if never, and once acknowledged."""
+        return self._note.extended_at if isinstance(self._note, AckWait) else 0.0
 
     @property
     def _counted_size(self) -> int:
@@ -327,13 +343,13 @@ class JsMessage(Message):
         """Restart the ``ack_wait`` of the message. AlreadyAcked when it was acknowledged."""
         before = self._note
         await self._send_ack(b"+WPI")
-        self._note = before
+        self._note = before.extended() if isinstance(before, AckWait) else before
 
     def in_progress_nowait(self) -> None:
         """``in_progress`` that never waits."""
         before = self._note
         self._send_ack_nowait(b"+WPI")
-        self._note = before
+        self._note = before.extended() if isinstance(before, AckWait) else before
 
     @asynccontextmanager
     async def keep_alive(self, interval: Duration | None = None) -> AsyncGenerator[None]:

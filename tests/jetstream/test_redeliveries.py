@@ -19,6 +19,7 @@ from natsproto.jetstream import (
     JsMessage,
     Messages,
     PriorityPolicy,
+    PullConsumer,
 )
 from natsproto.jetstream._message import ACKED
 from natsproto.retry import Retry, RetryPolicy
@@ -35,6 +36,8 @@ async def nak_elsewhere(nc: Client, message: JsMessage) -> None:
 
 
 async def test_redelivery_of_a_message_in_hand_is_dropped(jetstream: JetStream, nats_client: Client) -> None:
+    events: list[Event] = []
+    nats_client.add_listener(events.append)
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")
     calls: list[bytes] = []
@@ -53,6 +56,7 @@ async def test_redelivery_of_a_message_in_hand_is_dropped(jetstream: JetStream, 
     assert calls == [b"1", b"2"]
     info = await consumer.info()
     assert (info.num_ack_pending, info.num_redelivered) == (0, 0)
+    assert not [event for event in events if isinstance(event, AckWaitExceeded)], "the handler was not slow"
 
 
 @pytest.mark.parametrize("way", ["consume", "messages", "batches"])
@@ -120,6 +124,39 @@ async def test_handler_beyond_ack_wait_is_reported_once(nats_server: Server) -> 
     assert [(event.consumer, event.ack_wait) for event in exceeded] == [("d", ACK_WAIT_S)]
     assert exceeded[0].seconds > ACK_WAIT_S
     assert "keep_alive" in exceeded[0].line
+
+
+@pytest.mark.parametrize("way", ["keep_alive", "loop with keep_alive", "loop with in_progress", "acked first"])
+async def test_handler_that_keeps_its_message_is_not_reported(nats_server: Server, way: str) -> None:
+    events: list[Event] = []
+    async with natsproto.connect(nats_server.url, on_event=events.append) as nc:
+        stream = await make(nc.jetstream(), 2)
+        consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
+        handled = 0
+
+        async def handle(message: JsMessage) -> None:
+            nonlocal handled
+            if way == "acked first":
+                await message.ack()
+            for _ in range(6):
+                await asyncio.sleep(0.25 * ACK_WAIT_S)
+                if way == "loop with in_progress":
+                    await message.in_progress()
+            handled += 1
+
+        if way.startswith("loop"):
+            async with consumer.messages(stop_after=2) as messages:
+                async for message in messages:
+                    if way == "loop with in_progress":
+                        await handle(message)
+                    else:
+                        async with message.keep_alive():
+                            await handle(message)
+                    await message.ack()
+        else:
+            await consumer.consume(handle, keep_alive=way == "keep_alive", stop_after=2).run()
+    assert handled == 2
+    assert not [event for event in events if isinstance(event, AckWaitExceeded)]
 
 
 async def test_busy_handlers_give_waiting_messages_back(jetstream: JetStream) -> None:
@@ -215,6 +252,51 @@ async def test_busy_pinned_client_keeps_its_pin(jetstream: JetStream, nats_serve
                 await store(stream, range(2, 6))
                 await eventually(lambda: len(got) == 5)
     assert got == ["first"] * 5
+
+
+@pytest.mark.parametrize("way", ["consume", "messages", "batches"])
+async def test_pinned_client_that_hangs_loses_its_pin(nats_server: Server, way: str) -> None:
+    """A handler or loop that never comes back keeps the pin for ack_wait; then another client gets the messages."""
+    config = ConsumerConfig(
+        durable_name="d",
+        ack_wait=1.0,
+        priority_groups=["g"],
+        priority_policy=PriorityPolicy.PINNED_CLIENT,
+        priority_timeout=1.0,
+    )
+    events: list[Event] = []
+    hangs = asyncio.Event()
+
+    async def hang() -> None:
+        hangs.set()
+        await asyncio.Event().wait()
+
+    async def read(consumer: PullConsumer) -> None:
+        if way == "consume":
+            await consumer.consume(lambda message: hang(), priority_group="g").run()
+        async with consumer.messages(priority_group="g") as messages:
+            if way == "messages":
+                async for _ in messages:
+                    await hang()
+            async for _ in messages.batches():
+                await hang()
+
+    async with (
+        natsproto.connect(nats_server.url, on_event=events.append) as nc,
+        natsproto.connect(nats_server.url) as other,
+    ):
+        stream = await make(nc.jetstream())
+        reading = asyncio.create_task(read(await stream.create_consumer(config)))
+        await store(stream, [1])
+        await hangs.wait()
+        await store(stream, [2])
+        second = await (await other.jetstream().stream("S")).consumer("d")
+        async with second.messages(priority_group="g") as messages:
+            got = [await messages.next(timeout=20) for _ in range(2)]
+        reading.cancel()
+        await asyncio.gather(reading, return_exceptions=True)
+    assert sorted(message.seq for message in got) == [1, 2]
+    assert [event.consumer for event in events if isinstance(event, AckWaitExceeded)] == ["d"]
 
 
 @pytest.mark.parametrize(("seconds", "concurrency"), [(0.005, 1), (0.005, 8), (0.05, 1), (0.05, 8)])

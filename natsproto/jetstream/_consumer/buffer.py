@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -260,14 +260,16 @@ class Buffer:
             acked = [message._reply for message in messages if message._note is ACKED]
             self.deliveries.redeliveries.acknowledged.recent.extend(acked)
             self.on_handled(seconds / len(messages))
+            if seconds > self.deliveries.state.free_seconds:
+                self.deliveries.on_slow_call(messages, seconds)
 
-    def on_handled(self, seconds: float) -> None:
-        """A call of the handler took so long."""
+    def on_handled(self, seconds: float, messages: Sequence[JsMessage] = ()) -> None:
+        """A call of the handler took so long, with these messages."""
         if self.deliveries is not None:
             state = self.deliveries.state
             state.on_handled(seconds)
             if seconds > state.free_seconds:
-                self.deliveries.on_slow_call(seconds)
+                self.deliveries.on_slow_call(messages, seconds)
             self.count_interval = state.count_interval
             self.sample_above = 0.0 if state.handle_time > FAST_CALL_S else FAST_CALL_S
 

@@ -121,7 +121,6 @@ class HandlerTasks:
         self._is_plain = options.keep_alive is False and options.on_success == "ack"
         self._queues = messages.buffer.add_queues(options.concurrency) if options.key else []
         if (deliveries := messages.buffer.deliveries) is not None:
-            deliveries.keeps_alive = options.keep_alive is not False
             deliveries.may_give_back = all(map(_allows_giving_back, middleware_of(handler)))
             deliveries.state.on_workers(options.concurrency if self._is_async else 1)
 
@@ -187,7 +186,7 @@ class HandlerTasks:
                     if message._note is ACKED:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
-                        buffer.on_handled(now - began)
+                        buffer.on_handled(now - began, (message,))
                         if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
                             self._connection._on_loop_blocked(self._handler_name, now - began)
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more

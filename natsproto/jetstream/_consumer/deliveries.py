@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
-from typing import ClassVar, Final, Protocol
+from typing import ClassVar, Final, NamedTuple, Protocol
 
 from natsproto._core.engine import State
 from natsproto._core.events import Event
+from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._consumer.delivery_state import (
+    MAX_WAITING_PART,
     DeliveryQueue,
     DeliveryState,
     DeliveryTerms,
@@ -60,8 +62,17 @@ class AckWaitExceeded(Event):
     level: ClassVar[int] = logging.WARNING
     line: ClassVar[str] = (
         "a handler of consumer %(consumer)r takes longer than its ack_wait of %(ack_wait)g s (%(seconds).3g s so far), "
-        "so its message is delivered again: pass keep_alive=True, or give the consumer a longer ack_wait"
+        "so its message is delivered again: pass keep_alive=True, or give the consumer a longer ack_wait "
+        "(keep_alive needs the event loop: executor=True for a def handler that blocks)"
     )
+
+
+class _InHand(NamedTuple):
+    """A message that is handled: when a tick saw it first, and when it was extended last."""
+
+    message: JsMessage
+    since: float
+    extended_at: float
 
 
 class DeliverySource(Protocol):
@@ -91,13 +102,12 @@ class Deliveries:
     def __init__(self, source: DeliverySource, inbox: PullInbox, prefetch: int) -> None:
         self.redeliveries: Redeliveries = Redeliveries(inbox, self)
         self.state: DeliveryState[JsMessage] = DeliveryState(self.redeliveries.terms, prefetch, monotonic())
-        self.keeps_alive: bool = True
-        """True if the messages in hand may be kept alive."""
         self.may_give_back: bool = True
         """False if a delivery that nobody handled counts as an attempt that matters."""
         self._source, self._inbox, self._connection = source, inbox, inbox.connection
         self._timer: asyncio.TimerHandle | None = None
-        self._in_hand: list[tuple[JsMessage, float]] = []  # with the times at which a tick first saw them
+        self._in_hand: list[_InHand] = []  # at the last tick
+        self._watched_at = 0.0  # the time of that
         self._is_exceeded_reported = False
         self._stale_before = self._stale_reported = 0  # at the last tick, and in events
         self._pin_due = 0.0  # when to keep the pin
@@ -121,10 +131,17 @@ class Deliveries:
 
     # ---------------------------------------------------------------- the reader's side
 
-    def on_slow_call(self, seconds: float) -> None:
-        """A handler took long."""
-        if seconds > self.state.terms.shortest and not self.keeps_alive:
-            self._report_exceeded(seconds)
+    def on_slow_call(self, messages: Sequence[JsMessage], seconds: float) -> None:
+        """These messages were handled for long."""
+        if seconds <= self.state.terms.shortest:
+            return
+        now = monotonic()
+        began = now - seconds
+        extended = {id(one.message): one.extended_at for one in self._in_hand}
+        for message in messages:
+            if id(message) in extended or (self._timer is not None and self._watched_at < began):
+                self._check_in_hand(message, max(began, extended.get(id(message), 0.0)), now)
+            # Else it was acknowledged before the last tick.
 
     def check(
         self,
@@ -167,8 +184,13 @@ class Deliveries:
         self._set_timer()
 
     def on_overdue(self, message: JsMessage) -> None:
-        """See RedeliveryReceiver."""
-        self._report_exceeded(self.state.terms.shortest)
+        """See RedeliveryReceiver. It may also be repeated early: because somebody else, who held it before, has nakked
+        it, or because ack_wait is shorter now. Then the next tick reports it.
+        """
+        now = monotonic()
+        seconds = now - min((one.since for one in self._in_hand if one.message is message), default=now)
+        if seconds >= (1 - MAX_WAITING_PART) * self._wait_of(message):
+            self._report_exceeded(seconds, self._wait_of(message))
 
     def remove_waiting(self, stream_seq: int) -> None:
         """See RedeliveryReceiver."""
@@ -198,6 +220,7 @@ class Deliveries:
         if not self._source.is_pulling and not self._is_busy():
             self._report_stale()
             self.redeliveries.close()
+            self._in_hand.clear()
             return
         state.on_round_trip(trips.shortest)
         due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=self.may_give_back)
@@ -221,17 +244,31 @@ class Deliveries:
             self._source.refill()
 
     def _watch_in_hand(self, now: float) -> None:
-        """Find handlers that run longer than ack_wait; keep the pin while none does."""
-        held = self.redeliveries.held()
-        before = {id(message): since for message, since in self._in_hand}
-        self._in_hand = [(message, before.get(id(message), now)) for message in held]
-        if not held:
-            return
-        longest = now - min(since for _, since in self._in_hand)
-        if longest <= self.state.terms.shortest or self.keeps_alive:
+        """Find messages that are handled beyond ack_wait and not kept alive; keep the pin while there are none."""
+        before = {id(one.message): one.since for one in self._in_hand}
+        self._watched_at = now
+        self._in_hand = [
+            _InHand(message, before.get(id(message), now), message._extended_at) for message in self.redeliveries.held()
+        ]
+        late = [one for one in self._in_hand if self._check_in_hand(one.message, max(one.since, one.extended_at), now)]
+        if self._in_hand and not late:
             self._keep_pin(now)
-        else:
-            self._report_exceeded(longest)
+
+    def _check_in_hand(self, message: JsMessage, since: float, now: float) -> bool:
+        """Return True, and report it, if a message was handled for longer than its ack_wait."""
+        if now - since <= self.state.terms.shortest or now - since <= (wait := self._wait_of(message)):
+            return False
+        self._report_exceeded(now - since, wait)
+        return True
+
+    def _wait_of(self, message: JsMessage) -> float:
+        terms = self.state.terms
+        if not terms.backoff:
+            return terms.ack_wait
+        try:
+            return terms.wait_of(message.metadata.num_delivered)
+        except LocalProtocolError:
+            return terms.shortest  # no consumer has delivered it
 
     def _keep_pin(self, now: float) -> None:
         """Keep the pin of a pinned client while its handlers are busy: without a pull the server gives it to others."""
@@ -242,15 +279,13 @@ class Deliveries:
 
     # ---------------------------------------------------------------- events
 
-    def _report_exceeded(self, seconds: float) -> None:
+    def _report_exceeded(self, seconds: float, ack_wait: float) -> None:
         if self._is_exceeded_reported or not self.state.terms.is_known:
             return
         self._is_exceeded_reported = True
         inbox = self._inbox
         self._connection._emit(
-            AckWaitExceeded(
-                stream=inbox.stream, consumer=inbox.consumer, seconds=seconds, ack_wait=self.state.terms.shortest
-            )
+            AckWaitExceeded(stream=inbox.stream, consumer=inbox.consumer, seconds=seconds, ack_wait=ack_wait)
         )
 
     def _report_stale(self) -> None:

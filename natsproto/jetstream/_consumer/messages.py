@@ -156,7 +156,7 @@ class Messages(AsyncForHint):
                     if message._note is ACKED:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not count & SAMPLE_MASK:
-                        buffer.on_handled(now - began)
+                        buffer.on_handled(now - began, (message,))
                     if count >= buffer.count_interval:
                         self._add_consumed(count, size)
                         count = size = 0
