@@ -74,7 +74,7 @@ async def test_answers_that_never_wait(jetstream: JetStream, answer: str) -> Non
 
 
 @pytest.mark.parametrize(("settle", "words"), [(extend_all, b"+WPI"), (nak_all, b"-NAK")])
-async def test_one_that_cannot_be_settled_does_not_stop_the_others(
+async def test_others_than_one_that_cannot_be_settled(
     jetstream: JetStream, nats_client: Client, settle: Callable[[list[JsMessage]], None], words: bytes
 ) -> None:
     stream = await make(jetstream, 3)

@@ -298,7 +298,7 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
 
 
 @pytest.mark.parametrize(("attempts", "allowed"), [(2, False), (3, True)])
-async def test_retries_in_a_group_count_what_is_given_back(jetstream: JetStream, attempts: int, allowed: bool) -> None:
+async def test_retries_in_a_group_count_deliveries(jetstream: JetStream, attempts: int, allowed: bool) -> None:
     await orders(jetstream)
     group = await ElasticGroup.create(jetstream, "O", "g", max_members=1)
     await group.add_members("m")

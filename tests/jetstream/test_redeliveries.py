@@ -127,7 +127,7 @@ async def test_handler_beyond_ack_wait_is_reported_once(nats_server: Server) -> 
 
 
 @pytest.mark.parametrize("way", ["keep_alive", "loop with keep_alive", "loop with in_progress", "acked first"])
-async def test_handler_that_keeps_its_message_is_not_reported(nats_server: Server, way: str) -> None:
+async def test_handler_that_keeps_it_is_not_reported(nats_server: Server, way: str) -> None:
     events: list[Event] = []
     async with natsproto.connect(nats_server.url, on_event=events.append) as nc:
         stream = await make(nc.jetstream(), 2)
