@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator, Generator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Coroutine, Generator, Mapping, Sequence
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from natsproto._async_hints import AwaitHint, items
 from natsproto._core.connection import Connection
@@ -16,7 +16,7 @@ from natsproto._durations import positive_seconds
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
-from natsproto.errors._base import hide_arguments
+from natsproto.errors._base import hide_arguments, hide_locals
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
@@ -49,6 +49,7 @@ class Client(Connection):
     @classmethod
     async def _connect(cls, options: Options, runtime: Runtime) -> Client:
         """Connect with another runtime (tests); applications use ``connect``."""
+        options._check_files()
         client = cls(options, runtime)
         await client._start()
         return client
@@ -283,12 +284,14 @@ class Connecting(AwaitHint):
         self._begun = True
         return self._open().__await__()
 
+    @hide_locals  # which hides the frames too: the error says what they would
     async def _open(self) -> Client:
-        return await Client._connect(self._options, self._runtime)
-
-    async def __aenter__(self) -> Client:
-        self._client = await self
+        self._client = await Client._connect(self._options, self._runtime)
         return self._client
+
+    def __aenter__(self) -> Coroutine[Any, Any, Client]:
+        self._begun = True
+        return self._open()
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None

@@ -158,6 +158,17 @@ OBJECT_STORE: Mapping[str, str] = {
     **dict.fromkeys(("remove", "delete_object"), "use store.delete(name)"),
 }
 
+PUBLISH: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("delay", "countdown", "deliver_at", "deliver_after", "eta"),
+        "use schedule=Schedule.after(seconds) or Schedule.at(time) with schedule_target=",
+    ),
+    **dict.fromkeys(("expiration", "expires", "msg_ttl"), "use ttl="),
+    **dict.fromkeys(("id", "message_id", "dedup_id"), "use msg_id="),
+    "stream": "use expected_stream=",
+}
+"""Names of arguments of publishing to a stream."""
+
 SUBSCRIBE: Mapping[str, str] = {
     **dict.fromkeys(("callback", "handler"), "use cb="),
     **dict.fromkeys(("group", "queue_group"), "use queue="),
@@ -183,14 +194,23 @@ def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def wrong_keywords(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function, not one called for every message, so that these keywords raise a TypeError with a hint."""
+    """Decorate a method, not one called for every message, so that these keywords raise a TypeError with a hint.
+
+    Too many positional arguments raise one that lists the keywords.
+    """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        code = function.__code__
+        most = code.co_argcount
+        others = ", ".join(f"{name}=" for name in code.co_varnames[most : most + code.co_kwonlyargcount])
+
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
             for name in kwargs:
                 if name in hints:
                     raise TypeError(f"{function.__name__}() has no argument {name!r}: {hints[name]}")
+            if len(args) > most:
+                raise TypeError(f"{function.__name__}() takes {most - 1} argument without its name; name {others}")
             return function(*args, **kwargs)
 
         return call
@@ -206,6 +226,20 @@ def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]
         raise AttributeError(text, name=name, obj=self)
 
     return __getattr__
+
+
+def misused(text: str) -> Callable[[object], NoReturn]:
+    """Make a special method, such as ``__aiter__``, that raises a TypeError with this text. Hide it from checkers."""
+
+    def method(self: object) -> NoReturn:
+        raise TypeError(text)
+
+    return method
+
+
+READ_CONSUMER = (
+    "a consumer is not iterable: use async with consumer.messages() as messages, and then async for message in messages"
+)
 
 
 class NotIndexable:

@@ -13,7 +13,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
-from typing import Any, Self, TypedDict, Unpack, cast
+from typing import Any, Self, TypedDict, TypeGuard, Unpack, cast
 
 from natsproto import _option_rules as rules
 from natsproto._context_files import (
@@ -320,6 +320,18 @@ class Options(Value):
         sources = (self.user, self.password, self.token, self.jwt, self.nkey_seed)
         return self.auth is None and self.creds is None and all(one is None or type(one) is str for one in sources)
 
+    def _check_files(self) -> None:
+        """Raise InvalidCredentials for a file with credentials that cannot be read, unless the client retries: then it
+        may come later.
+        """
+        if self.retry_connect_for or self.retry_on_failed_connect:
+            return
+        for name in ("user", "password", "token", "jwt", "nkey_seed"):
+            if isinstance(source := getattr(self, name), os.PathLike):
+                _read(name, source)
+        if self.creds is not None and not callable(self.creds) and not _is_creds_text(self.creds):
+            parse_creds(_read("creds", self.creds))
+
     @hide_locals
     async def _credentials_for(self, address: ServerAddress, nonce: str, info: ServerInfo) -> Credentials:
         """Return the credentials of one attempt: callables are called and files read every time.
@@ -539,7 +551,11 @@ async def _words(name: str, source: Secret) -> str:
 
 async def _creds_text(source: Secret) -> str:
     value = await _given("creds", source)
-    return value if isinstance(value, str) and rules.CREDS_BLOCK.search(value) else _read("creds", value)
+    return value if _is_creds_text(value) else _read("creds", value)
+
+
+def _is_creds_text(value: Text) -> TypeGuard[str]:
+    return isinstance(value, str) and rules.CREDS_BLOCK.search(value) is not None
 
 
 def _read(name: str, path: Text) -> str:
@@ -563,4 +579,5 @@ def _shown_path(path: Text) -> str:
         return repr(os.fspath(path))
     if not path.isprintable() or path.startswith(("S", "eyJ", "-")):
         return HIDDEN  # looks like a seed, a JWT or a creds text
-    return repr(path if len(path) <= 16 else path[:16] + "…")
+    is_short = len(path) <= 16 or path.endswith(".creds")
+    return repr(path if is_short else path[:16] + "…")

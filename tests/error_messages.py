@@ -66,7 +66,7 @@ def examples() -> list[errors.NatsError]:
         errors.ConnectionClosed("publish"),
         errors.StreamWentBack("ORDERS", 3, 102),
         errors.OutboxFull(8_388_000, 1024, 8_388_608),
-        errors.RequestTimeout("request to 'svc.add'", 5.0),
+        errors.RequestTimeout("request to 'svc.add'", 5.0, advice="look at its responder, or raise timeout="),
         errors.DrainTimeout("drain", 30.0, ["12 messages of 'orders' not handled"]),
         errors.NoResponders("svc.add"),
         errors.InvalidPayload("decode", "Order", "field 'total' is missing"),
@@ -82,7 +82,9 @@ def examples() -> list[errors.NatsError]:
         errors.ConsumerExists(
             400, 10148, "consumer already exists", "create consumer 'worker'", differences=["max_deliver is 3, not 5"]
         ),
-        api(10014, "consumer not found", "consumer 'worker' of stream 'ORDERS'", 404),
+        errors.ConsumerNotFound(
+            404, 10014, "consumer not found", "info of consumer 'wroker' of stream 'ORDERS'", ["worker"]
+        ),
         api(10168, "message counter increment is missing", "publish to 'hits'"),
         api(10012, "consumer must be durable", "create consumer 'worker'", 500),
         api(10052, "duplicate source configuration detected", "create stream 'ORDERS'", 500),
@@ -95,7 +97,9 @@ def examples() -> list[errors.NatsError]:
         api(10058, "stream name already in use with a different configuration", "create stream 'ORDERS'"),
         api(10059, "stream not found", "stream 'ORDERS'", 404),
         api(10110, "message delete not permitted", "delete message 7 of stream 'ORDERS'"),
-        api(10065, "subjects overlap with an existing stream", "create stream 'ORDERS'"),
+        errors.SubjectsOverlap(
+            400, 10065, "subjects overlap with an existing stream", "create stream 'NEW'", "ORDERS", "orders.eu"
+        ),
         api(10167, "too many requests", "publish to 'orders'", 429),
         api(10166, "per-message TTL is disabled", "publish to 'orders'"),
         api(10060, "expected stream does not match", "publish to 'orders'"),

@@ -97,7 +97,15 @@ LAYER_INTERFACE = {
     "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
     "Message": {"_head", "_note", "_origin", "_reply"},
     "Options": {
-        *["_anonymous_to", "_credentials_at_hand", "_credentials_for", "_dialer_for", "_for_probe", "_server_pool"],
+        *[
+            "_anonymous_to",
+            "_check_files",
+            "_credentials_at_hand",
+            "_credentials_for",
+            "_dialer_for",
+            "_for_probe",
+            "_server_pool",
+        ],
         *["_tls_context", "_tls_hostname_for", "_tls_required", "_websocket_headers_for", "_websocket_path_for"],
     },
     "Messages": {"_lend", "_on_handled", "_take_all"},

@@ -223,7 +223,7 @@ if __name__ == "__main__":
 
 # prints: a callback saw [b'1', b'2']
 # prints: asked, and heard HI
-# prints: refused: no responders: nothing is subscribed to 'svc'
+# prints: refused: no responders: nothing is subscribed to 'svc': start a service, or check the subject
 # prints: told: Connected, Disconnected, Reconnecting, Reconnected
 # prints: ORDERS begins with b'1', orders.eu ends with b'3'
 # prints: number 1 came 2 times

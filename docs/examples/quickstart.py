@@ -160,8 +160,8 @@ if __name__ == "__main__":
 # prints: 100 parcels, none of them twice
 # prints: a rose costs 5 euros, and 40 are left
 # prints: a bouquet in red and white: Happy birthday!
-# prints: at once: no responders: nothing is subscribed to 'shop.delivery'
-# prints: in time: request to 'shop.complaints': no answer within 0.2 s
+# prints: at once: no responders: nothing is subscribed to 'shop.delivery': start a service, or check the subject
+# prints: in time: request to 'shop.complaints': no answer within 0.2 s: look at its responder, or raise timeout=
 # prints: the ledger holds 500 sales
 # prints: the clerk read 200 in the morning and went on at number 201 after lunch
 # prints: 40 roses, and then 37

@@ -285,7 +285,8 @@ class RequestMux:
                 del self._pending[token]
             elif resend is None or resend[3] <= now:
                 del self._pending[token]
-                future.set_exception(RequestTimeout(f"request to {subject!r}", timeout))
+                advice = "look at its responder, or raise timeout="
+                future.set_exception(RequestTimeout(f"request to {subject!r}", timeout, advice=advice))
             else:
                 control, payload, interval, deadline, context = resend
                 self._replies.postpone(token, min(now + interval, deadline))

@@ -17,6 +17,7 @@ from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import release
 from natsproto._core.session import Session, SessionCallbacks
+from natsproto._core.transport import UnknownHost
 from natsproto._core.wire import Runtime
 from natsproto._option_rules import no_plain_websocket
 from natsproto._options import Options
@@ -24,7 +25,9 @@ from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,
     ConnectionLost,
+    InvalidCredentials,
     LoginRefused,
+    NatsError,
     NotAuthorized,
     TlsConnectFailed,
     TlsFailed,
@@ -151,7 +154,7 @@ class Supervisor:
         except Exception as exc:
             self._record_failure(address, exc)
             failures.pop(server, None)
-            failures[server] = exc
+            failures[server] = exc = _without_dial_frames(exc)
             self._event_bus.emit(events.AttemptFailed(server=server, cause=exc))
             return None
 
@@ -187,8 +190,11 @@ class Supervisor:
         tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, TlsFailed)]
         if tls_failures and len(tls_failures) == len(failures):
             return TlsConnectFailed(tls_failures, elapsed)
-        may_wait = is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values()))
-        advice = "start a server there, or pass retry_connect_for= to wait for one" if may_wait else ""
+        advice = ""
+        if failures and all(isinstance(exc, UnknownHost) for exc in failures.values()):
+            advice = "check the name of the host, and the DNS of this machine"
+        elif is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values())):
+            advice = "start a server there, or pass retry_connect_for= to wait for one"
         return ConnectFailed(list(failures.items()), elapsed, advice=advice)
 
     def run(self, session: Session | None) -> None:
@@ -201,7 +207,9 @@ class Supervisor:
     def _on_task_done(self, _: asyncio.Task[None]) -> None:
         """Give up if the task was cancelled from outside, as event loops do at their end."""
         if self._engine.wants_connection:
-            reason = ConnectionLost("the task of the client was cancelled, as at the end of a program")
+            reason = ConnectionLost(
+                "its task was cancelled, as at the end of asyncio.run(): a client works only in the one that made it"
+            )
             self._engine.on_give_up(reason, quiet=True)
 
     @property
@@ -437,6 +445,20 @@ def _end_late_session(attempt: asyncio.Task[Session]) -> None:
 
 def _request_attention(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
     release(stirred)
+
+
+def _without_dial_frames(error: Exception) -> Exception:
+    """Return a failure without the frames of this package and asyncio, which say no more than its text.
+
+    The error of a user's callable is the cause of an InvalidCredentials, and keeps its frames.
+    """
+    if isinstance(error, (NatsError, OSError)):
+        error.with_traceback(None)
+        error.__suppress_context__ = True
+        if isinstance(error.__cause__, OSError) and not isinstance(error, InvalidCredentials):
+            error.__cause__.with_traceback(None)
+            error.__cause__.__suppress_context__ = True
+    return error
 
 
 def _is_refused(error: BaseException) -> bool:

@@ -15,6 +15,9 @@ from natsproto._core.wire import READ_BUFFER_SIZE, DialPlan, Wire, WireHandler
 from natsproto.errors import ConfigError
 from natsproto.protocol.addresses import ServerAddress
 
+UnknownHost = socket.gaierror
+"""The error for a name that has no address."""
+
 FIRST_READ_BUFFER_SIZE = 4096
 """Size of the first buffer: the handshake fits, and clearing a large one takes longer than the handshake."""
 

@@ -80,9 +80,9 @@ class RequestTimeout(NatsError, TimeoutError):
     operation: str
     timeout: float
 
-    def __init__(self, operation: str, timeout: float) -> None:
+    def __init__(self, operation: str, timeout: float, *, advice: str = "") -> None:
         self.operation, self.timeout = operation, timeout
-        super().__init__(f"{operation}: no answer within {timeout:g} s")
+        super().__init__(f"{operation}: no answer within {timeout:g} s{': ' if advice else ''}{advice}")
 
 
 def _unpickle(kind: type[NatsError], args: tuple[object, ...], fields: dict[str, object]) -> NatsError:

@@ -197,7 +197,7 @@ class NoResponders(NatsError):
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"no responders: nothing is subscribed to {subject!r}")
+        super().__init__(f"no responders: nothing is subscribed to {subject!r}: start a service, or check the subject")
 
 
 class InvalidPayload(NatsError, ValueError):
@@ -262,7 +262,10 @@ class PermissionDenied(ServerError):
         self.operation, self.subject, self.queue = operation, subject, queue
         super().__init__(text)
         group = f" queue {queue!r}" if queue else ""
-        self.args: tuple[str, ...] = (f"permission denied: {operation} {subject!r}{group}",)
+        advice = "allow it in the permissions of the user"
+        if subject.startswith("_INBOX."):
+            advice += ", or pass inbox_prefix= with a prefix that it may subscribe to"
+        self.args: tuple[str, ...] = (f"permission denied: {operation} {subject!r}{group}: {advice}",)
 
 
 class TooManySubscriptions(ServerError):

@@ -77,7 +77,22 @@ class ConsumerExists(ApiError, AlreadyExists):
 
 
 class ConsumerNotFound(ApiError, NotFound):
-    """The stream has no consumer of this name, or no longer."""
+    """The stream has no consumer of this name, or no longer.
+
+    ``existing`` has at most ten names of consumers that exist, if they were looked up.
+    """
+
+    existing: tuple[str, ...] = ()
+
+    def __init__(
+        self, code: int, err_code: int, description: str, operation: str = "", existing: Sequence[str] = ()
+    ) -> None:
+        self.existing = tuple(existing[:10])
+        super().__init__(code, err_code, description, operation)
+        if existing:
+            others = f" and {len(existing) - 10} more" if len(existing) > 10 else ""
+            names = ", ".join(map(repr, self.existing))
+            self.args: tuple[str, ...] = (f"{self.args[0]}: the stream has {names}{others}",)
 
 
 class CounterRefused(ApiError):
@@ -147,7 +162,27 @@ class StreamProtected(ApiError):
 
 
 class SubjectsOverlap(ApiError):
-    """Another stream of the account has some of these subjects."""
+    """Another stream of the account has some of these subjects.
+
+    ``stream`` is its name and ``subject`` the first one of yours that overlaps; empty if they could not be looked up.
+    """
+
+    stream: str
+    subject: str
+
+    def __init__(
+        self,
+        code: int,
+        err_code: int,
+        description: str,
+        operation: str = "",
+        stream: str = "",
+        subject: str = "",
+    ) -> None:
+        self.stream, self.subject = stream, subject
+        if stream:
+            description += f": {subject!r} with those of stream {stream!r}"
+        super().__init__(code, err_code, description, operation)
 
 
 class TooManyRequests(ApiError):

@@ -302,11 +302,12 @@ class BucketManager(StreamManager):
         made it with other fields (decision 0007). An update keeps ``allow_msg_ttl``, which cannot be unset.
         """
         stream = config.to_stream()
+        what = f"{_KINDS[KV_STREAM if isinstance(config, KeyValueConfig) else OBJECT_STREAM]} {config.bucket!r}"
         with bucket_errors(config.bucket):
             try:
                 if not verb:
-                    return await create_or_update_stream(self._api, stream, False, timeout)
-                return await write_stream(self._api, verb, stream, False, timeout)
+                    return await create_or_update_stream(self._api, stream, False, timeout, what=what)
+                return await write_stream(self._api, verb, stream, False, timeout, what=what)
             except (StreamExists, InvalidStreamConfig) as exc:
                 if verb == "CREATE" and not isinstance(exc, StreamExists):
                     raise
@@ -322,7 +323,9 @@ class BucketManager(StreamManager):
                         return info
                     raise BucketExists(config.bucket, [_in_words_of_buckets(*one) for one in differences]) from exc
                 if info.config.allow_msg_ttl and not stream.allow_msg_ttl:
-                    return await write_stream(self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout)
+                    return await write_stream(
+                        self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout, what=what
+                    )
                 raise
 
     async def _change_bucket(
@@ -341,7 +344,8 @@ class BucketManager(StreamManager):
         if config.allow_msg_ttl:
             fields["allow_msg_ttl"] = True  # it cannot be unset
         with bucket_errors(partial.bucket):
-            return await write_stream(self._api, "UPDATE", with_changes(config, fields), False, timeout)
+            changed, what = with_changes(config, fields), f"{_KINDS[prefix]} {partial.bucket!r}"
+            return await write_stream(self._api, "UPDATE", changed, False, timeout, what=what)
 
     async def _bucket_info(self, prefix: str, subjects: str, bucket: str, timeout: Duration | None) -> StreamInfo:
         endpoint = f"STREAM.INFO.{prefix}{check_bucket_name(bucket)}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from datetime import datetime
@@ -9,7 +10,7 @@ from typing import Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
-from natsproto.errors import ConfigError, ConsumerExists, NatsError
+from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._arguments import ConsumerArgs
 from natsproto.jetstream._codec import NEVER, Duration
@@ -35,7 +36,9 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._listing import Listing, Page
 from natsproto.jetstream._record import amended, named_changes
-from natsproto.protocol.subject import queue_group
+from natsproto.protocol.subject import overlap, queue_group
+
+log = logging.getLogger("natsproto")
 
 _FILTERS = {"filter_subject", "filter_subjects"}
 
@@ -114,10 +117,12 @@ class ConsumerManager:
 
         ConsumerNotFound; ConfigError when it is a push consumer.
         """
-        consumer = self._consumer(name, None)
-        if not bind and (await consumer.info(timeout=timeout)).config.deliver_subject:
+        if bind:
+            return self._consumer(name, None)
+        info = await self.consumer_info(name, timeout=timeout)
+        if info.config.deliver_subject:
             raise ConfigError("name", name, "is a push consumer: open it with push_consumer(name)")
-        return consumer
+        return self._consumer(name, info)
 
     def ordered_consumer(
         self,
@@ -149,6 +154,7 @@ class ConsumerManager:
             if start_seq is not None:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_seq")
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
+        self._warn_about_filters(config)
         stream_created = NEVER if self._info is None else self._info.created
         return OrderedConsumer(
             self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
@@ -209,8 +215,25 @@ class ConsumerManager:
         await self._consumer(name, None).delete(timeout=timeout)
 
     async def consumer_info(self, name: str, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """Get the configuration and state of a consumer. ConsumerNotFound."""
-        return await self._consumer(name, None).info(timeout=timeout)
+        """Get the configuration and state of a consumer. ConsumerNotFound, which names consumers that exist."""
+        try:
+            return await self._consumer(name, None).info(timeout=timeout)
+        except ConsumerNotFound as exc:
+            raise await self._name_existing(exc, timeout) from None
+
+    async def _name_existing(self, error: ConsumerNotFound, timeout: Duration | None) -> ConsumerNotFound:
+        """Add names of consumers of the stream, with one request, if they can be looked up."""
+        try:
+            page = await self._api.call_for(
+                ConsumerNamesPage,
+                f"CONSUMER.NAMES.{self.name}",
+                {"offset": 0},
+                operation=f"names of the consumers of {self._description}",
+                timeout=timeout,
+            )
+        except NatsError:
+            return error  # perhaps without permission
+        return ConsumerNotFound(error.code, error.err_code, error.description, error.operation, page.consumers)
 
     def consumers(self, *, timeout: Duration | None = None) -> Listing[ConsumerInfo]:
         """Return the info of every consumer: read it with ``async for``."""
@@ -290,6 +313,7 @@ class ConsumerManager:
         elif config.name and not config.durable_name and not config.inactive_threshold:
             why = "the server deletes a consumer with only a name after 5 s without a reader: pass the name first, or"
             raise ConfigError("name", name, f"{why} as durable_name=, to keep it; else pass inactive_threshold= (s)")
+        self._warn_about_filters(config)
         body: dict[str, object] = {"stream_name": self.name, "config": config}
         if action:
             body["action"] = action
@@ -316,6 +340,20 @@ class ConsumerManager:
             raise await self._explain(exc, name, config, timeout) from None
         check_features_kept(config, info.config, CONSUMER_FEATURES, operation)
         return info
+
+    def _warn_about_filters(self, config: ConsumerConfig) -> None:
+        """Log a filter that no subject of the stream matches, as far as the last info tells: it sends nothing."""
+        stream = None if self._info is None else self._info.config
+        if stream is None or stream.mirror or stream.sources or stream.subject_transform or not stream.subjects:
+            return  # it may store other subjects
+        for pattern in filter(None, (config.filter_subject, *config.filter_subjects)):
+            if not any(overlap(pattern, subject) for subject in stream.subjects):
+                log.warning(
+                    "the filter %r of a consumer of %s matches none of its subjects: %s",
+                    pattern,
+                    self._description,
+                    ", ".join(stream.subjects),
+                )
 
     async def _explain(
         self, error: ConsumerExists, name: str, config: ConsumerConfig, timeout: Duration | None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
-from natsproto._nats_py_names import JETSTREAM, explain_missing
+from natsproto._nats_py_names import JETSTREAM, explain_missing, misused
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, NatsError, WrongLastSequence
 from natsproto.jetstream._admin import Admin
@@ -49,6 +49,7 @@ class JetStream(BucketManager):
 
     if not TYPE_CHECKING:
         __getattr__ = explain_missing(JETSTREAM)
+        __await__ = misused("jetstream() sends nothing and cannot be awaited: use js = nc.jetstream()")
 
     def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
         """Return a view of streams whose messages hold a ``kind``, for publishing, reading and handling values.

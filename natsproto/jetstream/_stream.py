@@ -21,6 +21,7 @@ from natsproto.errors import (
     StreamExists,
     StreamNotFound,
     StreamProtected,
+    SubjectsOverlap,
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
@@ -37,6 +38,7 @@ from natsproto.jetstream._features import STREAM_FEATURES, check_features_kept, 
 from natsproto.jetstream._info import (
     Purged,
     StreamInfo,
+    StreamNamesPage,
     SubjectsPage,
 )
 from natsproto.jetstream._multi_last import MultiLastGet
@@ -411,16 +413,18 @@ def with_changes(config: StreamConfig, changes: Mapping[str, object]) -> StreamC
 
 
 async def write_stream(
-    api: Api, verb: str, config: StreamConfig, pedantic: bool, timeout: Duration | None
+    api: Api, verb: str, config: StreamConfig, pedantic: bool, timeout: Duration | None, *, what: str = ""
 ) -> StreamInfo:
-    """CREATE or UPDATE a stream, and check that the server has ignored no field."""
+    """CREATE or UPDATE a stream, and check that the server has ignored no field. Errors are about ``what``, by default
+    the stream.
+    """
     config.check()
     body = encode(config)
     if pedantic:
         body["pedantic"] = True
-    operation = f"{verb.lower()} stream {config.name!r}"
-    what, version, level = newest_feature(config, STREAM_FEATURES)
-    await api.require_api_level(level, version, f"{operation} with {what}", timeout)
+    operation = f"{verb.lower()} {what or f'stream {config.name!r}'}"
+    feature, version, level = newest_feature(config, STREAM_FEATURES)
+    await api.require_api_level(level, version, f"{operation} with {feature}", timeout)
     try:
         with translate_unknown_field(operation):
             info = await api.call_for(
@@ -428,6 +432,8 @@ async def write_stream(
             )
     except StreamExists as exc:
         raise await _explain(api, exc, config, timeout) from None
+    except SubjectsOverlap as exc:
+        raise await _name_the_other(api, exc, config, timeout) from None
     check_features_kept(config, info.config, STREAM_FEATURES, operation)
     return info
 
@@ -444,17 +450,35 @@ async def _explain(api: Api, error: StreamExists, config: StreamConfig, timeout:
     return StreamExists(error.code, error.err_code, error.description, error.operation, differences)
 
 
+async def _name_the_other(
+    api: Api, error: SubjectsOverlap, config: StreamConfig, timeout: Duration | None
+) -> SubjectsOverlap:
+    """Add the name of a stream that has one of the subjects, if it can be looked up; ask for at most ten subjects."""
+    try:
+        for subject in config.subjects[:10]:
+            page = await api.call_for(
+                StreamNamesPage, "STREAM.NAMES", {"subject": subject}, operation="names of streams", timeout=timeout
+            )
+            for name in page.streams:
+                if name != config.name:
+                    facts = (error.code, error.err_code, error.description, error.operation)
+                    return SubjectsOverlap(*facts, stream=name, subject=subject)
+    except NatsError:
+        pass  # perhaps without permission: the server's error stands
+    return error
+
+
 async def create_or_update_stream(
-    api: Api, config: StreamConfig, pedantic: bool, timeout: Duration | None
+    api: Api, config: StreamConfig, pedantic: bool, timeout: Duration | None, *, what: str = ""
 ) -> StreamInfo:
     """UPDATE a stream, or CREATE it when there is none."""
     try:
-        return await write_stream(api, "UPDATE", config, pedantic, timeout)
+        return await write_stream(api, "UPDATE", config, pedantic, timeout, what=what)
     except StreamNotFound:
         try:
-            return await write_stream(api, "CREATE", config, pedantic, timeout)
+            return await write_stream(api, "CREATE", config, pedantic, timeout, what=what)
         except StreamExists:  # another client was faster
-            return await write_stream(api, "UPDATE", config, pedantic, timeout)
+            return await write_stream(api, "UPDATE", config, pedantic, timeout, what=what)
 
 
 def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, object]:

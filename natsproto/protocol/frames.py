@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import Any, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
@@ -146,6 +146,23 @@ class Message:
         answer = f", reply={self.reply!r}" if self._reply else ""
         return f"Message(subject={self.subject!r}{answer}, {len(self.data)} bytes)"
 
+
+class _OnlyFromConsumers:
+    """A name that messages of a consumer have, and core messages do not. Others are as fast to read as without it."""
+
+    __slots__ = ("_name",)
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, message: Message | None, kind: type[Message]) -> NoReturn:
+        why = "a core message is delivered once and cannot be acknowledged; messages of a consumer of a stream have it"
+        text = f"{kind.__name__!r} object has no attribute {self._name!r}: {why}"
+        raise AttributeError(text, name=self._name, obj=message)
+
+
+for _name in ("ack", "ack_nowait", "ack_sync", "in_progress", "metadata", "nak", "term"):
+    setattr(Message, _name, _OnlyFromConsumers(_name))
 
 M = TypeVar("M", bound=Message)
 _STATE = ("subject", "data", "_reply", "_head", "_note")

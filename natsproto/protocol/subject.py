@@ -62,6 +62,17 @@ def tokens(subject: str) -> list[str]:
     return subject.split(".")
 
 
+def overlap(first: str, second: str) -> bool:
+    """Return True if a subject exists that both patterns match."""
+    ours, others = first.split("."), second.split(".")
+    for one, other in zip(ours, others, strict=False):
+        if ">" in (one, other):
+            return True
+        if one != other and "*" not in (one, other):
+            return False
+    return len(ours) == len(others)
+
+
 def matches(pattern: str, subject: str) -> bool:
     """Return True if a subscription to ``pattern`` receives messages published to ``subject``.
 

@@ -574,11 +574,11 @@ async def test_creds_file_missing_for_a_moment(tmp_path: Path) -> None:
 
 async def test_missing_creds_file_is_named(tmp_path: Path) -> None:
     async with run_server() as server:
-        nope = tmp_path / "nope/user.creds"
-        for path, shown in (("/nope/a.creds", "/nope/a.creds"), (nope, str(nope)), (str(nope), str(nope)[:16] + "…")):
-            cause = await cause_of(server, creds=path)  # of a long str no more: it may be a secret, given as a path
+        nope, secret = tmp_path / "a.creds", str(tmp_path / "no/user")  # a long str may be a secret, given as a path
+        for path, text in {"/a.creds": "/a.creds", nope: str(nope), secret: secret[:16] + "…"}.items():
+            cause = await cause_of(server, creds=path, retry_connect_for=0.001)
             assert isinstance(cause, InvalidCredentials)
-            assert str(cause) == f"creds file {shown!r}: cannot be read: No such file or directory"
+            assert str(cause) == f"creds file {text!r}: cannot be read: No such file or directory"
 
 
 @pytest.mark.parametrize("kind", ["nkey_seed", "creds"])

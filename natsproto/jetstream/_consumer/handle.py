@@ -14,7 +14,14 @@ from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._durations import seconds, time_limit
 from natsproto._handler_threads import Executor
-from natsproto._nats_py_names import CONSUMER, MESSAGE_COUNT, explain_missing, wrong_keywords
+from natsproto._nats_py_names import (
+    CONSUMER,
+    MESSAGE_COUNT,
+    READ_CONSUMER,
+    explain_missing,
+    misused,
+    wrong_keywords,
+)
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
@@ -54,6 +61,7 @@ class Consumer:
 
     if not TYPE_CHECKING:
         __getattr__ = explain_missing(CONSUMER)
+        __aiter__ = misused(READ_CONSUMER)
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
         self._api = api

@@ -10,11 +10,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Hashable
 from types import TracebackType
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._handler_threads import Executor
+from natsproto._nats_py_names import READ_CONSUMER, misused
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -70,6 +71,9 @@ class OrderedConsumer:
     Reading ends with StreamNotFound (also when the stream was recreated), with PermissionDenied, and with the server's
     error for a configuration.
     """
+
+    if not TYPE_CHECKING:
+        __aiter__ = misused(READ_CONSUMER)
 
     def __init__(
         self,

@@ -10,6 +10,7 @@ from itertools import count
 from operator import attrgetter
 from typing import Literal, TypedDict
 
+from natsproto._nats_py_names import PUBLISH, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration
@@ -161,7 +162,7 @@ def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tupl
             try:
                 header, write = _HEADERS[name]
             except KeyError:
-                near = did_you_mean(name, (*_HEADERS, "schedule", "schedule_target"))
+                near = hint(name, PUBLISH) or did_you_mean(name, (*_HEADERS, "schedule", "schedule_target"))
                 raise TypeError(f"there is no argument {name!r} when publishing to a stream{near}") from None
             yield header, write(name, value)
     pattern = args.get("expected_last_subject_seq_subject")

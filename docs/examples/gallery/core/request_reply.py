@@ -26,4 +26,4 @@ asyncio.run(main())
 
 # origin: NATS docs, Request-reply
 # prints: b'noon'
-# prints: no responders: nothing is subscribed to 'time'
+# prints: no responders: nothing is subscribed to 'time': start a service, or check the subject
