@@ -108,7 +108,7 @@ LAYER_INTERFACE = {
         ],
         *["_tls_context", "_tls_hostname_for", "_tls_required", "_websocket_headers_for", "_websocket_path_for"],
     },
-    "Messages": {"_lend", "_on_handled", "_take_all"},
+    "Messages": {"_lend", "_on_handled", "_return_unread", "_take_all"},
     "Fetch": {"_put_back"},
 }
 """Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.

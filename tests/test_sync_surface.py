@@ -91,7 +91,8 @@ PARTS = {
         for kind in ("Group", "Service")
         for name in ("add_endpoint", "endpoint")
     },
-    "PullConsumer.consume_batches": "consume calls a handler in threads",
+    "PullConsumer.consume_batches(concurrency)": "threads",
+    "PullConsumer.consume_batches(executor)": "it has threads anyway",
     "PullConsumer.consume(concurrency)": "threads",
     "PullConsumer.consume(executor)": "it has threads anyway",
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,
@@ -109,7 +110,6 @@ PARTS = {
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
     "KeyWatcher.batches": BATCHED,
     "KeyWatcher.initial": "iterate until caught_up",
-    "Messages.batches": BATCHED,
     "ObjectReader.resume": INSIDE,
     "OrderedConsumer.consume": ON_THE_LOOP,
     "PushConsumer.consume": ON_THE_LOOP,

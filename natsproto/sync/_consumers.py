@@ -5,17 +5,17 @@ Owns the messages that were fetched from the event loop and not read yet. Everyt
 
 from __future__ import annotations
 
-import inspect
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Hashable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from threading import get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
 
-from natsproto._handlers import check_handler, check_result
+from natsproto._handlers import check_handler, check_result, is_async_callable
 from natsproto._nats_py_names import explain_missing
 from natsproto.errors import ConfigError, NatsError
 from natsproto.jetstream import _message as message
@@ -130,15 +130,59 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         self._portal.call(self._stop)
 
     def __iter__(self) -> Iterator[JsMessage]:
+        with self._entered_here():
+            for item in self._iterate():
+                yield JsMessage(self._portal, item)
+
+    def batches(
+        self, max_messages: int | None = None, *, max_wait: Duration | None = None
+    ) -> Iterator[list[JsMessage]]:
+        """Yield lists of the messages that have arrived, at most ``max_messages`` at a time.
+
+        With ``max_wait`` a list is yielded when it is full, or its oldest message has waited for that many seconds.
+        It is full with ``max_messages``, by default and at most the ``prefetch`` of ``messages``. ConfigError at once
+        for invalid arguments, also for a ``max_wait`` of 0.1 of the consumer's ``ack_wait`` or more.
+        """
+        return self._each_batch(max_messages, self._portal.run(self._inner.batches, max_messages, max_wait=max_wait))
+
+    def _each_batch(
+        self, most: int | None, source: AsyncIterator[list[message.JsMessage]]
+    ) -> Iterator[list[JsMessage]]:
+        with self._entered_here():
+            self._portal.run(self._take_back, get_ident())
+            if self._inner.buffer.deliveries is None:  # what next() has fetched is counted already
+                while fetched := list(islice(self._fetched(), most)):
+                    yield self._wrap(fetched)
+            batches = self._portal.iterate(source, self._inner._return_unread)
+            yield from map(self._wrap, self._read_on(batches.__next__))
+
+    def _fetched(self) -> Iterator[message.JsMessage]:
+        """Take the messages from the queue of threads."""
+        with suppress(IndexError):
+            while True:
+                yield self._buffer.popleft()
+
+    def _wrap(self, batch: list[message.JsMessage]) -> list[JsMessage]:
+        return [JsMessage(self._portal, item) for item in batch]
+
+    @contextmanager
+    def _entered_here(self) -> Iterator[None]:
+        """Enter it for a loop, unless it is entered."""
         enter_here = not self._entered
         if enter_here:
             self.__enter__()
         try:
-            for item in self._iterate():
-                yield JsMessage(self._portal, item)
+            yield
         finally:
             if enter_here:
                 self._portal.run_detached(self._stop, wait=True)
+
+    def _take_back(self, thread: int) -> None:
+        """A thread goes on to read in another way than by ``next``; what waits in the queue of threads is for all."""
+        if self._taken_at.pop(thread, None) is not None:
+            self._inner.buffer.hand_of(thread).clear()
+        if (deliveries := self._inner.buffer.deliveries) is not None:
+            deliveries.state.take_back(self._lent)
 
     def _next(self, timeout: float | timedelta | None) -> message.JsMessage:
         thread = get_ident()
@@ -187,6 +231,30 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
 def _key_of(portal: Portal, key: Callable[[JsMessage], Hashable], item: message.JsMessage) -> Hashable:
     return key(JsMessage(portal, item))
+
+
+def _check_handler(handler: Callable[..., object], threads: int, argument: str) -> None:
+    if is_async_callable(handler):
+        raise TypeError(f"handler must be a plain function of one {argument}; async def needs the async client")
+    check_handler("handler", handler, argument)
+    if type(threads) is not int or threads < 1:
+        raise ConfigError("threads", threads, "must be a positive int")
+
+
+def _start(portal: Portal, running: set[int], begin: Callable[[], consume.ConsumeContext]) -> ConsumeContext:
+    inner = portal.run(begin)
+    portal.enter(inner)
+    return ConsumeContext(portal, inner, running)
+
+
+@contextmanager
+def _noted(running: set[int]) -> Iterator[None]:
+    """Note the thread that runs a handler."""
+    running.add(get_ident())
+    try:
+        yield
+    finally:
+        running.discard(get_ident())
 
 
 class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
@@ -260,22 +328,17 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         client's own thread, so it must not block. TypeError for an ``async def`` handler, ConfigError for other wrong
         arguments, before anything is sent.
         """
-        if inspect.iscoroutinefunction(handler):
-            raise TypeError("handler must be a plain function of one message; async def needs the async client")
-        check_handler("handler", handler, "message")
-        if type(threads) is not int or threads < 1:
-            raise ConfigError("threads", threads, "must be a positive int")
+        _check_handler(handler, threads, "message")
         portal, running = self._portal, set[int]()
 
         def call(item: message.JsMessage) -> None:
-            running.add(get_ident())
-            try:
+            with _noted(running):
                 check_result(handler(JsMessage(portal, item)))
-            finally:
-                running.discard(get_ident())
 
-        def start() -> consume.ConsumeContext:
-            return self._inner.consume(
+        return _start(
+            portal,
+            running,
+            lambda: self._inner.consume(
                 call,
                 concurrency=threads,
                 key=None if key is None else partial(_key_of, portal, key),
@@ -285,11 +348,48 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 keep_alive=keep_alive,
                 executor=True,
                 **options,
-            )
+            ),
+        )
 
-        inner = portal.run(start)
-        portal.enter(inner)
-        return ConsumeContext(portal, inner, running)
+    def consume_batches(
+        self,
+        handler: Callable[[list[JsMessage]], object],
+        *,
+        max_messages: int = 500,
+        max_wait: Duration = 0.5,
+        threads: int = 1,
+        nak_delay: Duration | None = None,
+        stop_after: int = 0,
+        stop_when_empty: bool = False,
+    ) -> ConsumeContext:
+        """Call ``handler`` in ``threads`` threads with a list of up to ``max_messages`` messages, when it is full or
+        the oldest one has waited for ``max_wait`` seconds. It runs when this returns.
+
+        All of them are acknowledged when the handler returns; if it raises BatchFailed, those at its ``indexes`` are
+        redelivered, and with any other exception all. See the async client's ``consume_batches``. TypeError for an
+        ``async def`` handler, ConfigError for other wrong arguments, before anything is sent.
+        """
+        _check_handler(handler, threads, "list of messages")
+        portal, running = self._portal, set[int]()
+
+        def call(batch: list[message.JsMessage]) -> None:
+            with _noted(running):
+                check_result(handler([JsMessage(portal, item) for item in batch]))
+
+        return _start(
+            portal,
+            running,
+            lambda: self._inner.consume_batches(
+                call,
+                max_messages=max_messages,
+                max_wait=max_wait,
+                concurrency=threads,
+                nak_delay=nak_delay,
+                executor=True,
+                stop_after=stop_after,
+                stop_when_empty=stop_when_empty,
+            ),
+        )
 
     def next(
         self,

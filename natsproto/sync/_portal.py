@@ -227,8 +227,10 @@ class Portal:
         except ConnectionClosed:
             call.cancel()
 
-    def iterate(self, source: AsyncIterable[R]) -> Iterator[R]:
-        """Iterate over an asynchronous iterable. Leaving the ``for`` loop closes it."""
+    def iterate(self, source: AsyncIterable[R], undo: Callable[[R], object] = lambda _: None) -> Iterator[R]:
+        """Iterate over an asynchronous iterable. Leaving the ``for`` loop closes it. An item that an interrupt keeps
+        from being yielded is given to ``undo`` on the loop.
+        """
         iterator: AsyncIterator[R] = self.run(aiter, source)
         # The garbage collector must not find both iterators together: it would close them one after the other in its
         # own thread, the second one while the event loop is closing it.
@@ -251,7 +253,7 @@ class Portal:
         try:
             while True:
                 try:
-                    yield self.call(step)
+                    yield self.call_or_undo(step, undo)
                 except StopAsyncIteration:
                     return
         finally:

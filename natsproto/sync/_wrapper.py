@@ -116,6 +116,10 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
 
     def _iterate(self) -> Iterator[I]:
         """Iterate in the current thread; a draining client waits for the end."""
+        return self._read_on(lambda: self._next(None))
+
+    def _read_on(self, read: Callable[[], T]) -> Iterator[T]:
+        """Iterate over what ``read`` returns, in the current thread; a draining client waits for the end."""
         try:
             done = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
         except ConnectionClosed:
@@ -129,8 +133,8 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
         try:
             while True:
                 try:
-                    item = self._next(None)
-                except SubscriptionClosed:
+                    item = read()
+                except (SubscriptionClosed, StopIteration):
                     return
                 except ConnectionClosed:
                     if self._portal.stopped:

@@ -77,6 +77,16 @@ def readers(stream: sync.Stream) -> None:
         message = messages.next(timeout=1)
         with message.keep_alive():
             assert_type(consumer.next(acking=message), sync.JsMessage)
+        for batch in messages.batches(100, max_wait=0.5):
+            assert_type(batch, list[sync.JsMessage])
+
+    def on_rows(rows: list[sync.JsMessage]) -> None: ...
+
+    def on_row(row: sync.JsMessage) -> None: ...
+
+    with consumer.consume_batches(on_rows, max_wait=0.1, threads=2) as work:
+        assert_type(work, sync.ConsumeContext)
+    consumer.consume_batches(on_row)  # type: ignore[arg-type]
     for info in stream.consumers():
         assert_type(info, ConsumerInfo)
     for raw in stream.get_batch(subject="a"):

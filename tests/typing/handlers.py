@@ -58,6 +58,8 @@ def right(nc: Client, consumer: PullConsumer, service: Service, kv: KeyValue) ->
 
     async def on_stored(message: JsMessage) -> None: ...
 
+    async def on_batch(messages: list[JsMessage]) -> None: ...
+
     def on_request(request: Request) -> None: ...
 
     received: list[Message] = []
@@ -76,6 +78,7 @@ def right(nc: Client, consumer: PullConsumer, service: Service, kv: KeyValue) ->
     consumer.consume(coroutine)
     consumer.consume(on_stored)
     consumer.consume(with_middleware(on_stored))
+    consumer.consume_batches(on_batch, max_wait=0.1)
     service.add_endpoint("e", on_request)
     kv.watch(cb=on_entry)
     kv.watch(cb=print)
@@ -90,6 +93,7 @@ def wrong(nc: Client, consumer: PullConsumer, service: Service, kv: KeyValue) ->
     nc.subscribe("a", cb=lambda message: coroutine)  # type: ignore[arg-type,return-value]
     nc.subscribe("a", cb=lambda message: message.data)  # type: ignore[arg-type,return-value]
     consumer.consume(generator)  # type: ignore[arg-type]
+    consumer.consume_batches(coroutine)  # type: ignore[arg-type]
     consumer.consume(async_generator)  # type: ignore[arg-type]
     consumer.consume(returns_function)  # type: ignore[arg-type]
     consumer.consume(returns_bytes)  # type: ignore[arg-type]

@@ -55,6 +55,7 @@ class Buffer:
         self.queue: DeliveryQueue[JsMessage] = DeliveryQueue()
         self._queues: list[DeliveryQueue[JsMessage]] = [self.queue]
         self._in_hand: dict[int, list[JsMessage | None]] = {}
+        self._readers: dict[int, int] = {}  # how many messages each loop reads at a time
         self.remember: Callable[[bytes | str | None], None] = deque[Any](maxlen=0).append
         """Called with the ack subject of a message that was acknowledged after it was handled."""
         if deliveries is not None:
@@ -97,6 +98,8 @@ class Buffer:
         if self.unread is not None:
             self.unread += messages
             return
+        if not self.ready:
+            self.queue.filled_at = monotonic()
         self.ready += messages
         if self._waiters:
             waiters, self._waiters = self._waiters, []
@@ -198,10 +201,11 @@ class Buffer:
         for index in indexes:
             self._queues[index + 1].messages.append(self.ready.popleft())
 
-    def add_reader(self) -> int:
-        """Another loop reads; returns its key among the messages in hand."""
+    def add_reader(self, size: int = 1) -> int:
+        """Another loop reads, ``size`` messages at a time; returns its key among the messages in hand."""
         key = next(self._keys)
         self.hand_of(key)
+        self._readers[key] = size
         self._on_readers()
         return key
 
@@ -211,12 +215,12 @@ class Buffer:
 
     def remove_reader(self, key: int) -> None:
         """A loop has ended."""
-        del self._in_hand[key]
+        del self._in_hand[key], self._readers[key]
         self._on_readers()
 
     def _on_readers(self) -> None:
         if self.deliveries is not None:
-            self.deliveries.state.on_workers(max(len(self._in_hand), 1))
+            self.deliveries.state.on_workers(max(sum(self._readers.values()), 1))
 
     def withhold(self, message: JsMessage) -> asyncio.Future[None] | None:
         """Return None if a message that was taken may be handed over; else a future to await before the next is taken.
@@ -254,12 +258,12 @@ class Buffer:
                 break
         return batch
 
-    def on_batch_handled(self, messages: list[JsMessage], seconds: float) -> None:
-        """The reader is done with these messages, after so long."""
+    def on_batch_handled(self, messages: list[JsMessage], seconds: float, size: int = 1) -> None:
+        """The reader, which handles ``size`` messages at a time, is done with these after so long."""
         if self.deliveries is not None:
             acked = [message._reply for message in messages if message._note is ACKED]
             self.deliveries.redeliveries.acknowledged.recent.extend(acked)
-            self.on_handled(seconds / len(messages))
+            self.on_handled(seconds * min(size / len(messages), 1.0))
             if seconds > self.deliveries.state.free_seconds:
                 self.deliveries.on_slow_call(messages, seconds)
 

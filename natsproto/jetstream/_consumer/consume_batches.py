@@ -1,6 +1,6 @@
 """Consuming in batches: a handler is called with a list of messages, which are acknowledged together.
 
-Owns the window in which a batch is collected. The rest is that of ``consume``.
+Owns how a batch is handled and settled. The rest is that of ``consume``.
 """
 
 from __future__ import annotations
@@ -8,20 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection
 from time import monotonic
-from typing import Final, TypeAlias, cast
+from typing import TypeAlias, cast
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed
-from natsproto._core.notifier import release
+from natsproto._core.events import HandlerFailed, LoopBlocked
+from natsproto._core.notifier import LOOP_BLOCKED_S
 from natsproto._handler_threads import StillRunning
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
+from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled, log
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage, nak_all
-
-MAX_BATCH_MESSAGES: Final = 65_536
-"""The most messages of a batch."""
 
 BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]
 
@@ -53,17 +51,21 @@ class BatchTasks(HandlerTasks):
     ) -> None:
         super().__init__(connection, what, messages, cast("Handler", handler), options)
         self._call_batch = cast("BatchHandler", self._handler)
-        self._max_messages, self._max_wait = max_messages, max_wait
-        self._collecting = asyncio.Lock()
+        self._max_messages = max_messages
+        self._window = BatchWindow(messages.buffer, max_messages, max_wait)
         if (deliveries := messages.buffer.deliveries) is not None:
             deliveries.state.on_workers(options.concurrency * max_messages)
 
     async def _work(self, worker: int) -> None:
-        buffer, hand = self._messages.buffer, self._messages.buffer.hand_of(worker)
+        buffer, time_slice = self._messages.buffer, self._connection._time_slice
+        hand = buffer.hand_of(worker)
         while await self._may_take(worker, buffer.ready):
-            async with self._collecting:
-                batch = await self._collect()
+            if time_slice.is_over(monotonic()):
+                await time_slice.next_turn()
+            batch = await self._window.collect()
             if not batch:
+                if buffer.ready:  # there is no connection, and it is too late to handle them without one
+                    await buffer.next_change()
                 continue
             hand[:] = batch
             began = monotonic()
@@ -74,28 +76,12 @@ class BatchTasks(HandlerTasks):
                 hand[:] = [None]
                 self.in_progress -= len(batch)
                 self.handled += len(batch)
-                buffer.on_batch_handled(batch, monotonic() - began)
+                took = monotonic() - began
+                buffer.on_batch_handled(batch, took, self._max_messages)
                 for message in batch:
                     self._messages._release(message)
-
-    async def _collect(self) -> list[JsMessage]:
-        """Return the next batch, when it is full or the oldest message has waited for ``max_wait`` seconds."""
-        buffer, loop = self._messages.buffer, asyncio.get_running_loop()
-        if not buffer.ready:
-            return []
-        chunks = buffer.queue.chunks()
-        oldest = min((chunk.arrived for chunk in chunks), default=monotonic())
-        due = loop.time() + self._max_wait - (monotonic() - oldest)
-        while len(buffer.ready) < self._max_messages and not buffer.is_finished and not self.is_stopping:
-            if loop.time() >= due:
-                break
-            waiter = buffer.next_change()
-            timer = loop.call_at(due, release, waiter)
-            try:
-                await waiter
-            finally:
-                timer.cancel()
-        return [] if self.is_stopping else buffer.take_batch(self._max_messages)
+                if took > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
+                    self._connection._emit(LoopBlocked(handler=self._handler_name, seconds=took))
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from enum import Enum
 from itertools import chain, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar
@@ -111,7 +112,7 @@ class DeliveryQueue(Generic[M]):
     Readers take from the left of ``messages`` without a call; what they have taken follows from its length.
     """
 
-    __slots__ = ("_entries", "_total", "check_at", "is_lent", "messages")
+    __slots__ = ("_entries", "_total", "check_at", "filled_at", "is_lent", "messages")
 
     def __init__(self) -> None:
         self.is_lent: bool = False
@@ -119,6 +120,8 @@ class DeliveryQueue(Generic[M]):
         self.messages: deque[M] = deque()
         self.check_at: float = NEVER
         """Until this time the next message may be handed over as it is."""
+        self.filled_at: float = 0.0
+        """When the oldest message arrived, or earlier."""
         self._entries: deque[list[Any]] = deque()  # [number of messages, chunk], the oldest first
         self._total = 0
 
@@ -163,13 +166,17 @@ class DeliveryQueue(Generic[M]):
         for message, chunk in self.pairs():
             (removed if is_wanted(message, chunk) else kept).append((message, chunk))
         if removed:
-            self.messages.clear()
-            self._entries.clear()
-            self._total = 0
+            self.clear()
             for message, chunk in kept:
                 self.add(1, chunk, self.check_at)
                 self.messages.append(message)
         return removed
+
+    def clear(self) -> None:
+        """Remove all messages."""
+        self.messages.clear()
+        self._entries.clear()
+        self._total = 0
 
     def _forget_taken(self, last: int) -> None:
         """Forget the chunks of the messages that were taken, except the ``last`` ones."""
@@ -333,6 +340,19 @@ class DeliveryState(Generic[M]):
             queue.add(1, chunk, self._check_time(chunk))
             source.messages.popleft()
             queue.messages.append(message)
+
+    def take_back(self, queue: DeliveryQueue[M]) -> None:
+        """Move the messages of a lent queue, which other threads may take meanwhile, to the front of the first one."""
+        source, chunks = self.queues[0], queue.chunks()
+        back: list[tuple[M, Chunk]] = []
+        with suppress(IndexError):
+            while True:
+                back.append((queue.messages.popleft(), chunks[0]))  # the oldest, as another thread may take some
+        pairs = [*back, *source.pairs()]
+        source.clear()
+        for message, chunk in pairs:
+            source.add(1, chunk, self._check_time(chunk))
+            source.messages.append(message)
 
     def _check_time(self, chunk: Chunk) -> float:
         return chunk.extended + self._free_part(chunk.wait) * chunk.wait

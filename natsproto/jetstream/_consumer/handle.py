@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
-from natsproto._durations import seconds, time_limit
+from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
 from natsproto._nats_py_names import (
     CONSUMER,
@@ -26,6 +26,7 @@ from natsproto.errors import ConfigError, LocalProtocolError, NatsError, Request
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import UINT64, Duration
 from natsproto.jetstream._config import ConsumerConfig, check_consumer_name, check_priority_group
+from natsproto.jetstream._consumer.batch_window import check_window
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
     Handler,
@@ -35,7 +36,7 @@ from natsproto.jetstream._consumer.consume import (
     OnError,
     OnSuccess,
 )
-from natsproto.jetstream._consumer.consume_batches import MAX_BATCH_MESSAGES, BatchHandler, BatchTasks
+from natsproto.jetstream._consumer.consume_batches import BatchHandler, BatchTasks
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
@@ -46,6 +47,7 @@ from natsproto.jetstream._consumer.pull_options import (
     fetch_options,
     pull_options,
 )
+from natsproto.jetstream._consumer.redeliveries import terms_of
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -415,12 +417,7 @@ class PullConsumer(Consumer):
         ConfigError at once for invalid arguments, also for a ``max_wait`` of 0.1 of ``ack_wait`` or more, after which
         messages wait too long.
         """
-        wait = seconds("max_wait", max_wait)
-        if type(max_messages) is not int or not 1 <= max_messages <= MAX_BATCH_MESSAGES:
-            raise ConfigError("max_messages", max_messages, f"must be from 1 to {MAX_BATCH_MESSAGES:,}")
-        ack_wait = None if self._info is None else self._info.config.ack_wait
-        if ack_wait is not None and wait >= 0.1 * ack_wait:
-            raise ConfigError("max_wait", wait, f"must be less than 0.1 of the consumer's ack_wait of {ack_wait:g} s")
+        wait = check_window(max_messages, max_wait, None if self._info is None else terms_of(self._info).shortest)
         options = HandlerOptions(
             concurrency=concurrency,
             nak_delay=nak_delay,

@@ -21,6 +21,7 @@ from natsproto._core.readers import ReaderTasks
 from natsproto._durations import seconds
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
 from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
@@ -175,34 +176,51 @@ class Messages(AsyncForHint):
             if count:
                 self._add_consumed(count, size)
 
-    def batches(self, max_messages: int | None = None) -> AsyncIterator[list[JsMessage]]:
-        """Yield lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many."""
-        return reported(self._each_batch(max_messages or 0), self._source)
+    def batches(
+        self, max_messages: int | None = None, *, max_wait: Duration | None = None
+    ) -> AsyncIterator[list[JsMessage]]:
+        """Yield lists of the messages that have arrived, at most ``max_messages`` at a time: one wake-up for many.
 
-    async def _each_batch(self, most: int) -> AsyncGenerator[list[JsMessage]]:
+        With ``max_wait`` a list is yielded when it is full, or its oldest message has waited for that many seconds.
+        It is full with ``max_messages``, by default and at most the ``prefetch`` of ``messages``. ConfigError at once
+        for invalid arguments, also for a ``max_wait`` of 0.1 of the consumer's ``ack_wait`` or more.
+        """
+        buffer = self.buffer
+        if max_messages is not None or max_wait is not None:
+            terms = None if buffer.deliveries is None else buffer.deliveries.state.terms
+            ack_wait = terms.shortest if terms is not None and terms.is_known else None
+            most = min(buffer.max_messages, MAX_BATCH_MESSAGES) if max_messages is None else max_messages
+            wait = check_window(most, 0.0 if max_wait is None else max_wait, ack_wait)
+        window = None if max_wait is None else BatchWindow(buffer, min(most, buffer.max_messages), wait)
+        return reported(self._each_batch(max_messages or 0, window), self._source)
+
+    async def _each_batch(self, most: int, window: BatchWindow | None) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
         self._lending.leave()
         buffer, time_slice = self.buffer, self._source.connection._time_slice
-        task, reader = self._reader_tasks.enter(), buffer.add_reader()
+        size = 1 if window is None else window.max_messages
+        task, reader = self._reader_tasks.enter(), buffer.add_reader(size)
+        if window is not None:
+            self._source.refill()  # more messages are wanted at a time
         try:
             while True:
                 if buffer.ready and time_slice.is_over(monotonic()):
                     await time_slice.next_turn()
-                batch = buffer.take_batch(most)
+                batch = buffer.take_batch(most) if window is None else await window.collect()
                 if not batch:
                     if self._at_end():
                         return
                     await buffer.next_change()
                     continue
-                size = sum(message._counted_size for message in batch) if buffer.counts_bytes else 0
+                nbytes = sum(message._counted_size for message in batch) if buffer.counts_bytes else 0
                 buffer.hand_of(reader)[:] = batch
                 began = monotonic()
                 try:
                     yield batch
                 finally:
                     buffer.hand_of(reader).clear()
-                    buffer.on_batch_handled(batch, monotonic() - began)
-                    self._add_consumed(len(batch), size)
+                    buffer.on_batch_handled(batch, monotonic() - began, size)
+                    self._add_consumed(len(batch), nbytes)
         finally:
             self._reader_tasks.leave(task)
             buffer.remove_reader(reader)
