@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import random
 
 import pytest
 
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer
+from natsproto.jetstream._consumer.pull_state import DONE, REFILL
+from tests.jetstream.pulling import Pulling
 
 
 async def make_consumer(jetstream: JetStream, count: int) -> PullConsumer:
@@ -78,3 +81,53 @@ async def test_stop_when_empty_with_max_ack_pending(jetstream: JetStream) -> Non
 
     await consumer.consume(handle, stop_when_empty=True).run()
     assert handled == list(range(1, 21))
+
+
+def test_until_empty_never_has_two_pulls_open() -> None:
+    """A server ends all pulls that do not wait together, and does not say what each has left: with two, each 404 asked
+    for another one, for ever.
+    """
+    pulling = Pulling(max_messages=500, stop_when_empty=True)
+    request = pulling.next_request(0.0)
+    assert request is not None
+    assert (request.no_wait, request.batch) == (True, 500)
+    pulling.on_messages(447, 0, 0.0)
+    pulling.on_consumed(447, 0)
+    assert pulling.next_request(0.0) is None
+    assert not pulling.wants_refill()
+    assert pulling.on_status(1, 404, "No Messages", {}, 0.0) is DONE
+
+
+def test_until_empty_asks_again_when_a_pull_is_served() -> None:
+    pulling = Pulling(max_messages=500, stop_when_empty=True)
+    pulling.next_request(0.0)
+    pulling.on_consumed(300, 0)
+    assert pulling.on_messages(500, 0, 0.0) is REFILL
+    request = pulling.next_request(0.0)
+    assert request is not None
+    assert request.batch == 300
+
+
+async def test_messages_end_when_a_burst_is_read_as_it_comes(jetstream: JetStream, seed: int) -> None:
+    """Readers of all paces, many at once: the end of the stream falls everywhere within the pulls."""
+    rng = random.Random(seed)
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    count = rng.randint(1500, 3000)
+    async with jetstream.publisher() as publisher:
+        for number in range(count):
+            await publisher.publish("s", b"%d" % number)
+
+    async def read(name: str, pause: float) -> int:
+        consumer = await stream.create_consumer(name)
+        got = 0
+        async with consumer.messages(stop_when_empty=True) as messages:
+            async for message in messages:
+                got += 1
+                message.ack_nowait()
+                if rng.random() < pause:
+                    await asyncio.sleep(rng.uniform(0, 0.003))
+        return got
+
+    async with asyncio.timeout(60):
+        got = await asyncio.gather(*(read(f"c{number}", rng.choice([0, 0.02])) for number in range(12)))
+    assert got == [count] * 12

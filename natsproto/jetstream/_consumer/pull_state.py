@@ -171,6 +171,8 @@ class PullState:
     ) -> None:
         self._options, self._counts, self._prefetch, self._consumer = options, counts, prefetch, consumer
         self._is_bounded = options.mode is not PullMode.ENDLESS
+        # One pull at a time: a server ends several that do not wait together, and does not say what each has left.
+        self._is_single = self._is_bounded or options.stop_when_empty
         self._until = (until or now + options.expires) if self._is_bounded else 0.0
         self.phase = PullPhase.PULLING
         self.pending = self.pending_bytes = 0
@@ -212,7 +214,7 @@ class PullState:
     @property
     def refill_at(self) -> int | None:
         """The number of consumed messages at which the next pull is due; None for never."""
-        if self._is_bounded or self.phase is PullPhase.DONE:
+        if self._is_bounded or self.phase is PullPhase.DONE or (self._is_single and self.pending):
             return None
         if self._options.max_bytes:
             return 0
@@ -296,8 +298,10 @@ class PullState:
 
     def _needs_pull(self) -> bool:
         """True if one of the bounds is at its threshold and the reader keeps up."""
+        if self._is_single and self.pending:
+            return False
         if self._is_bounded:
-            return not self.pending
+            return True
         counts, options, threshold = self._counts, self._options, self._threshold()
         held = counts.received - counts.consumed
         if not options.max_bytes:
@@ -337,7 +341,7 @@ class PullState:
         self._reduce_pending(count, size)
         if (self._is_bounded or self._options.stop_after) and self._is_complete():
             return self._finish()
-        if (self._is_bounded or self._options.max_bytes) and not self.pending:
+        if (self._is_single or self._options.max_bytes) and not self.pending:
             return REFILL
         return ARM if before < MIN_MESSAGES_BETWEEN_PROBES <= self._since_probe else KEEP
 
@@ -413,7 +417,7 @@ class PullState:
 
     def _on_pull_end(self, code: int, now: float) -> Decision:
         """A pull ended normally. A bounded reading is over, unless a learned limit split it into several pulls."""
-        if self._options.stop_when_empty and not self.pending:
+        if self._options.stop_when_empty:
             return self._finish() if code == 404 else self._retry(now)  # 408: others wait for the messages
         self._failures = 0
         if not self._is_bounded:
@@ -530,7 +534,7 @@ class PullState:
             self._open_pulls.remove(pull)
             if left is None:  # without these headers the server did not take it at all
                 left, left_bytes = pull.batch, pull.size
-        if self._is_bounded:  # there is one pull at a time
+        if self._is_single:
             self._clear_pulls()
         elif left is not None:
             self._reduce_pending(left, left_bytes)
