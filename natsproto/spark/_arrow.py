@@ -17,8 +17,7 @@ from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from operator import not_
-from typing import Any, Literal, NamedTuple, cast
-from zlib import crc32
+from typing import Any, Literal, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -29,7 +28,7 @@ from natsproto.jetstream._message import ack_subjects, header_blocks, read_ack_s
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
-from natsproto.spark._schema import HeaderFilter, utf8
+from natsproto.spark._schema import HeaderFilter, HeaderPairs, MessageColumns, utf8
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))
@@ -254,42 +253,12 @@ def _offsets(lengths: list[int], absent: list[bool]) -> pa.Array:
     return _ints("i", ends, [*absent, False])
 
 
-HeaderPairs = list[tuple[str, str]]
 _ARROW = {
     "string": pa.string(),
     "binary": pa.binary(),
     "map<string,array<string>>": pa.map_(pa.string(), pa.list_(pa.string())),
     "map<string,string>": pa.map_(pa.string(), pa.string()),
 }
-
-
-class MessageColumns(NamedTuple):
-    """Messages to publish, column by column; ``headers`` and ``ids`` are empty when the batch has no such column."""
-
-    subjects: Sequence[str]
-    payloads: Sequence[bytes]
-    headers: Sequence[HeaderPairs | None]
-    ids: Sequence[str | None]
-
-    def rows_between(self, begin: int, end: int) -> MessageColumns:
-        """The messages from ``begin`` to before ``end``."""
-        cut = slice(begin, end)
-        return MessageColumns(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
-
-    def digest(self, before: int) -> int:
-        """A checksum of these subjects and payloads, after rows with the checksum ``before``."""
-        for subject, payload in zip(self.subjects, self.payloads, strict=True):
-            before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
-        return before
-
-    def at(self, indexes: Sequence[int]) -> MessageColumns:
-        """The messages at these indexes."""
-        return MessageColumns(
-            [self.subjects[index] for index in indexes],
-            [self.payloads[index] for index in indexes],
-            [self.headers[index] for index in indexes] if self.headers else (),
-            [self.ids[index] for index in indexes] if self.ids else (),
-        )
 
 
 def message_columns(

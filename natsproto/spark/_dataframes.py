@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -183,7 +184,8 @@ def foreach_batch_writer(
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
         summary = pa.schema([("rows", pa.int64()), ("duplicates", pa.int64())])
-        now = plan.replace(write_id=query, epoch=batch, may_be_stored=may_be_stored)
+        run = uuid.uuid4().hex if may_be_stored else ""
+        now = plan.replace(write_id=query, epoch=batch, run=run, may_be_stored=may_be_stored)
         function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "rows long, duplicates long").collect()
         log.info(

@@ -6,11 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
+from zlib import crc32
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
+from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 
 log = logging.getLogger("natsproto.spark")
@@ -83,6 +85,40 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
         raise ConfigError("subject", subject, f"is {either}: give one")
 
 
+TASK_HEADER = "Spark-Task"
+"""The header by which a sink recognizes rows of its own: query, number of the micro-batch, partition."""
+HeaderPairs: TypeAlias = list[tuple[str, str]]
+
+
+class MessageColumns(NamedTuple):
+    """Messages to publish, column by column; ``headers`` and ``ids`` are empty when the batch has no such column."""
+
+    subjects: Sequence[str]
+    payloads: Sequence[Payload]
+    headers: Sequence[HeaderPairs | None]
+    ids: Sequence[str | None]
+
+    def rows_between(self, begin: int, end: int) -> MessageColumns:
+        """The messages from ``begin`` to before ``end``."""
+        cut = slice(begin, end)
+        return MessageColumns(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
+
+    def digest(self, before: int) -> int:
+        """A checksum of these subjects and payloads, after rows with the checksum ``before``."""
+        for subject, payload in zip(self.subjects, self.payloads, strict=True):
+            before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
+        return before
+
+    def at(self, indexes: Sequence[int]) -> MessageColumns:
+        """The messages at these indexes."""
+        return MessageColumns(
+            [self.subjects[index] for index in indexes],
+            [self.payloads[index] for index in indexes],
+            [self.headers[index] for index in indexes] if self.headers else (),
+            [self.ids[index] for index in indexes] if self.ids else (),
+        )
+
+
 class HeaderFilter:
     """Removes server-control headers (``Nats-*``) from rows, except those that are allowed, and counts them.
 
@@ -101,7 +137,7 @@ class HeaderFilter:
             name = pair[0]
             if name[:5].lower() == "nats-" and name.lower() not in self._allowed:
                 self.removed[name] += 1
-            else:
+            elif name != TASK_HEADER:  # it is that of another sink, which stored the message that was read
                 kept.append(pair)
         return kept
 

@@ -7,14 +7,16 @@ in the code. ``_writer`` writes the rows.
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row
@@ -23,9 +25,11 @@ from natsproto._client import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.spark._arrow import batches_from_rows
 from natsproto.spark._client import run_on_loop, run_with_rows
+from natsproto.spark._id_writer import WriteResult
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
-from natsproto.spark._writer import WriteResult, WriteTask, check_target, write_messages
+from natsproto.spark._stored_rows import WriteTask
+from natsproto.spark._writer import check_target, write_messages
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -43,6 +47,7 @@ class WriteCommit(WriterCommitMessage):
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int]
+    run: str = ""
 
 
 def check_append(overwrite: bool) -> None:
@@ -61,7 +66,7 @@ def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBa
         return write_messages(client, settings, task, rows)
 
     (done,) = run_with_rows(settings.nats, produce, batches, prefetch=2)
-    return WriteCommit(rows=done.rows, duplicates=done.duplicates, removed_headers=done.removed_headers)
+    return WriteCommit(done.rows, done.duplicates, done.removed_headers, task.run)
 
 
 def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -119,6 +124,34 @@ class BatchWriter(DataSourceArrowWriter):
         )
 
 
+class CommittedRuns:
+    """The runs of a query that have committed a micro-batch: what comes next is not a repetition.
+
+    Only Spark's driver knows: it tells a sink nothing of the kind, and workers and executors come and go. It makes one
+    process to plan a micro-batch and another one to commit it; both see the folder that it has for its files.
+    """
+
+    MAX_RUNS = 16
+
+    def __init__(self, settings: SinkOptions) -> None:
+        key = hashlib.sha256(repr(settings).encode()).hexdigest()[:32]
+        self._folder = Path(SparkFiles.getRootDirectory(), ".natsproto", key)
+
+    def names(self) -> frozenset[str]:
+        """All of them, of queries with these options."""
+        return frozenset(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else frozenset()
+
+    def add(self, run: str) -> None:
+        """Notes a run. One that cannot be noted is looked up again at its next micro-batch."""
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            (self._folder / run).touch()
+            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)[: -self.MAX_RUNS]:
+                old.unlink(missing_ok=True)
+        except OSError as exc:
+            log.warning("every micro-batch looks for stored rows, because the driver cannot write its files: %s", exc)
+
+
 class _StreamingWriterBase:
     """The common part of both stream writers. Spark makes one for every micro-batch, and another to commit it, so they
     do not connect: one that is stored must not fail for lack of a server. The tasks check the stream.
@@ -126,10 +159,14 @@ class _StreamingWriterBase:
 
     def __init__(self, settings: SinkOptions, columns: Columns) -> None:
         self._settings, self._columns = settings, columns
+        self._runs = CommittedRuns(settings)
+        self._committed = self._runs.names()
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the result; every task has its acknowledgements already."""
         _report(f"micro-batch {batchId} to stream {self._settings.stream}", messages)
+        for run in {message.run for message in messages if isinstance(message, WriteCommit)} - {""}:
+            self._runs.add(run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the failure. Stored rows stay, and are not stored again when the micro-batch is repeated."""
@@ -148,26 +185,9 @@ class _StreamingWriterBase:
             epoch=int(epoch),
             partition=context.partitionId(),
             run=run,
-            may_be_stored=retry or is_first_epoch(query, run, int(epoch)),
+            may_be_stored=retry or run not in self._committed,
             retry=retry,
         )
-
-
-_FIRST_EPOCHS: dict[str, tuple[str, int]] = {}
-"""For each query its last run in this process, and the first micro-batch of that run here."""
-
-
-def is_first_epoch(query: str, run: str, epoch: int) -> bool:
-    """True for the first micro-batch of a run that this process writes: another run may have tried it before.
-
-    Spark does not tell a sink that a micro-batch is repeated.
-    """
-    if not run:
-        return True
-    seen = _FIRST_EPOCHS.get(query)
-    if seen is None or seen[0] != run:
-        seen = _FIRST_EPOCHS[query] = run, epoch
-    return seen[1] == epoch
 
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1

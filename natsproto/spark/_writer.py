@@ -1,8 +1,6 @@
 """Writing the rows of a task so that a repetition changes nothing. Runs on the loop of the worker.
 
-*By message id*: the id of a row is made of its task and its number in it, so a task that runs again publishes the same
-ids, and the stream drops them within its ``duplicate_window``. Before rows are published that may have been stored
-longer ago, the end of the target is read for their ids (``StoredRows``).
+*By message id*: see ``_id_writer``.
 
 *By atomic batches* (ADR-50): every batch carries a marker that says how many rows of the task are stored. The marker is
 only accepted after the one before it, so of two concurrent attempts one is refused, whole; a later attempt, however
@@ -12,7 +10,8 @@ late, reads the marker and continues after it.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Sequence
+from functools import partial
 
 import pyarrow as pa
 
@@ -29,48 +28,16 @@ from natsproto.errors import (
 from natsproto.jetstream._config import RetentionPolicy, StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
-from natsproto.spark._arrow import MessageColumns, message_columns
+from natsproto.spark._arrow import message_columns
+from natsproto.spark._id_writer import IdWriter, WriteResult
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._publish import StoredRows, check_window
-from natsproto.spark._schema import HeaderFilter, no_id
+from natsproto.spark._schema import HeaderFilter, MessageColumns, no_id
+from natsproto.spark._stored_rows import StoredRows, WriteTask, check_window, look_up
 
 MAX_BATCH_ATTEMPTS = 20
 """Attempts to store a batch while other attempts of the task store it too."""
-
-
-class WriteTask(Value):
-    """A piece of work that Spark may run more than once: the rows of one partition of one write or micro-batch."""
-
-    owner: str
-    epoch: int
-    partition: int
-    run: str = ""
-    """The run of the query, or the write: a new run looks for rows stored before."""
-    may_be_stored: bool = False
-    """True if its rows may have been stored before, longer ago than the duplicate window."""
-    retry: bool = False
-    """True if the same run had an earlier attempt."""
-    after: int = 0
-    """All its rows come after this sequence of the target; 0 if unknown."""
-
-    @property
-    def id_prefix(self) -> str:
-        """The prefix of the ids of its rows."""
-        return f"{self.owner}.{self.epoch}.{self.partition}."
-
-
-class WriteResult(Value):
-    """The result of a task: its ``rows``, of which ``duplicates`` were in the stream already.
-
-    ``removed_headers`` counts the removed server-control headers by name.
-    """
-
-    rows: int
-    duplicates: int
-    removed_headers: Mapping[str, int] = {}
 
 
 class Marker(Value):
@@ -172,7 +139,16 @@ async def write_messages(
         stream = await js.stream(settings.stream, bind=True)
         done = await _AtomicWriter(js, stream, settings, task, rollup=config.allow_rollup_hdrs).write(columns)
     else:
-        done = await _MsgIdWriter(client, settings, info, task).write(columns)
+        ids = partial(task.ids, stable_order=settings.stable_order, option="stableOrder=true")
+        writer = IdWriter(
+            client,
+            task,
+            ids=ids if settings.exactly_once == "msgid" else None,
+            look_up=partial(_look_up, client, info, settings.recovery_window),
+            max_pending=settings.max_pending,
+            timeout=settings.timeout,
+        )
+        done = await writer.write(columns)
     yield done.replace(removed_headers=dict(headers.removed))
 
 
@@ -197,80 +173,16 @@ async def _columns(
 _CONSUMED_REMEDY = (
     "Use exactlyOnce=atomic on a work queue, or exactlyOnce=none for this run if rows stored twice do no harm"
 )
-_LAST_LOOK_UP: dict[str, tuple[WriteTask, StoredRows]] = {}
-"""The last look-up of each query: the tasks of a micro-batch in one process share it."""
 
 
-class _MsgIdWriter:
-    """One task that writes messages with ids."""
-
-    def __init__(self, client: Client, settings: SinkOptions, info: StreamInfo, task: WriteTask) -> None:
-        self._client, self._settings, self._info, self._task = client, settings, info, task
-        self._must_look_up = task.may_be_stored and settings.exactly_once == "msgid"
-        self._stored: StoredRows | None = None
-
-    async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
-        settings = self._settings
-        rows = duplicates = 0
-        unsettled: list[AckFuture] = []
-        js = self._client.jetstream()
-        async with js.publisher(max_pending=settings.max_pending, timeout=settings.timeout) as publisher:
-            publish = publisher.publish
-            async for batch in batches:
-                ids = _ids(settings, self._task, rows, batch)
-                if self._must_look_up:
-                    indexes = await self._new_rows(rows, batch, ids)
-                    duplicates += len(ids) - len(indexes)
-                    rows += len(ids) - len(indexes)
-                    batch, ids = batch.at(indexes), [ids[index] for index in indexes]
-                sent: list[AckFuture] = []
-                if batch.headers:
-                    for subject, data, key, pairs in zip(
-                        batch.subjects, batch.payloads, ids, batch.headers, strict=True
-                    ):
-                        sent.append(await publish(subject, data, msg_id=key, headers=pairs))
-                else:
-                    for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
-                        sent.append(await publish(subject, data, msg_id=key))
-                rows += len(sent)
-                unsettled += sent
-                duplicates += sum(future.duplicate for future in unsettled)
-                unsettled = [future for future in unsettled if not future.done()]
-            await publisher.flush()
-            duplicates += sum(future.duplicate for future in unsettled)
-        return WriteResult(rows=rows, duplicates=duplicates)
-
-    async def _new_rows(self, row: int, batch: MessageColumns, ids: Sequence[str | None]) -> list[int]:
-        """Indexes of the rows in a batch that are not stored; the batch begins with row ``row``."""
-        if self._stored is None:
-            self._stored = await self._look_up(keep_ids=bool(batch.ids))
-        stored, partition = self._stored, self._task.partition
-        return [
-            index
-            for index, (key, subject) in enumerate(zip(ids, batch.subjects, strict=True))
-            if not (
-                key in stored.ids
-                if batch.ids and batch.ids[index] is not None
-                else stored.has_row(partition, row + index, subject)
-            )
-        ]
-
-    async def _look_up(self, *, keep_ids: bool) -> StoredRows:
-        task = self._task
-        before, found = _LAST_LOOK_UP.get(task.owner, (None, None))
-        if found is None or before != task.replace(partition=0) or task.retry:
-            has_subject_limit = self._info.config.max_msgs_per_subject > 0
-            found = StoredRows(task.owner, task.epoch, keep_ids=keep_ids, has_subject_limit=has_subject_limit)
-            window = self._settings.recovery_window
-            try:
-                await found.look_up(
-                    self._client, self._info, recovery_window=window, after=task.after, remedy=_CONSUMED_REMEDY
-                )
-            except PermissionDenied as exc:
-                _check_window_instead(self._info, window, exc)
-            _LAST_LOOK_UP.clear()
-            _LAST_LOOK_UP[task.owner] = task.replace(partition=0), found
-        return found
+async def _look_up(
+    client: Client, info: StreamInfo, recovery_window: float, task: WriteTask, _: str
+) -> StoredRows | None:
+    try:
+        return await look_up(client, info, task, recovery_window=recovery_window, remedy=_CONSUMED_REMEDY)
+    except PermissionDenied as exc:
+        _check_window_instead(info, recovery_window, exc)
+        return None
 
 
 def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
@@ -284,18 +196,6 @@ def _check_window_instead(info: StreamInfo, recovery_window: float, exc: Permiss
             f"stored rows. Allow $JS.API.DIRECT.GET.{config.name} or $JS.API.CONSUMER.CREATE.{config.name}.>, or widen "
             "the window",
         ) from exc
-
-
-def _ids(settings: SinkOptions, task: WriteTask, row: int, batch: MessageColumns) -> Sequence[str | None]:
-    count = len(batch.subjects)
-    if settings.exactly_once == "none":
-        return batch.ids or [None] * count
-    prefix = task.id_prefix
-    if not settings.stable_order and (not batch.ids or None in batch.ids):
-        raise no_id("stableOrder=true", row + (list(batch.ids).index(None) if batch.ids else 0))
-    if not batch.ids:
-        return [f"{prefix}{number}" for number in range(row, row + count)]
-    return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
 
 
 # ---------------------------------------------------------------- by atomic batches

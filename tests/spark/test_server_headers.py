@@ -15,7 +15,8 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
 from natsproto.spark import SparkNats, publish_partition
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._writer import WriteTask, write_messages
+from natsproto.spark._stored_rows import WriteTask
+from natsproto.spark._writer import write_messages
 from natsproto.testing._server import Server
 
 SERVER_HEADERS = {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import pickle
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext
+from pyspark import SparkFiles, TaskContext
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from natsproto import sync
@@ -31,8 +32,10 @@ def js(nc: sync.Client) -> Iterator[JetStream]:
 
 
 @pytest.fixture(autouse=True)
-def no_task() -> Iterator[None]:
-    """Spark's context of a task is one for each process."""
+def no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Spark's context of a task is one for each process; so is the folder of its files."""
+    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
     yield
     TaskContext._taskContext = None
 
@@ -82,7 +85,8 @@ def test_write_of_two_tasks_is_stored_once(server: Server, js: JetStream, caplog
     begin_task(partition=0)
     first = write(writer, 0, 5)
     begin_task(partition=1)
-    assert write(writer, 5, 8) == WriteCommit(rows=3, duplicates=0, removed_headers={})
+    assert (other := write(writer, 5, 8)).rows == 3
+    assert (other.duplicates, other.removed_headers) == (0, {})
     begin_task(partition=1, attempt=1)
     second = write(writer, 5, 8)  # Spark did not hear of the first attempt
     assert (first.rows, second.duplicates) == (5, 3)
@@ -139,6 +143,38 @@ def test_epoch_without_its_query_is_refused(known: Mapping[str, str], server: Se
     with pytest.raises(LocalProtocolError, match="which query and micro-batch"):
         write(stream_writer(server), 0, 1)
     assert stored(js) == []
+
+
+def test_only_the_first_epoch_of_a_run_is_looked_up(server: Server, js: JetStream) -> None:
+    """Its driver tells the tasks, whichever processes they run in."""
+    looked_up = []
+    for run, epoch in [("run 1", 7), ("run 1", 8), ("run 2", 8), ("run 1", 9), ("run 2", 9), ("run 3", 9)]:
+        properties = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run, "streaming.sql.batchId": str(epoch)}
+        begin_task(properties=properties)
+        planned = stream_writer(server)
+        if pickle.loads(pickle.dumps(planned))._task().may_be_stored:
+            looked_up.append((run, epoch))
+        stream_writer(server).commit([write(planned, 0, 3)], epoch)
+        begin_task(properties=properties, attempt=1)
+        assert stream_writer(server)._task().may_be_stored
+    assert looked_up == [("run 1", 7), ("run 2", 8), ("run 3", 9)]
+
+
+def test_driver_forgets_old_runs(server: Server, js: JetStream) -> None:
+    for number in range(20):
+        stream_writer(server).commit([WriteCommit(1, 0, {}, f"run {number}")], 1)
+    assert len(stream_writer(server)._committed) == 16
+    assert "run 19" in stream_writer(server)._committed
+    assert stream_writer(server, subject="out.other")._committed == frozenset()
+
+
+def test_driver_that_cannot_note_a_run_warns(
+    server: Server, js: JetStream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / ".natsproto").write_bytes(b"")
+    stream_writer(server).commit([WriteCommit(1, 0, {}, "run")], 1)
+    assert "every micro-batch looks for stored rows" in caplog.text
+    assert stream_writer(server)._committed == frozenset()
 
 
 def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None:

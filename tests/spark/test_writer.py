@@ -15,10 +15,12 @@ from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
+from natsproto.spark._id_writer import WriteResult
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._sink import is_first_epoch
-from natsproto.spark._writer import Marker, WriteResult, WriteTask, check_ids, check_target, write_messages
-from natsproto.testing import run_server
+from natsproto.spark._stored_rows import WriteTask
+from natsproto.spark._writer import Marker, check_ids, check_target, write_messages
+from natsproto.testing import Server, run_server
+from tests.faults.helpers import monitoring
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
 TASK = WriteTask(owner="query", epoch=3, partition=1)
@@ -317,6 +319,57 @@ async def test_superseded_rows_are_not_stored_again(nats_client: Client, jetstre
     assert await stored(out) == [4]
 
 
+async def sent(server: Server) -> int:
+    """Messages that the server has sent to clients."""
+    return int(str((await monitoring(server, "/varz"))["out_msgs"]))
+
+
+@pytest.mark.parametrize("named", [True, False])
+async def test_look_up_ends_at_the_batch_before(
+    nats_server: Server, nats_client: Client, jetstream: JetStream, out: Stream, named: bool
+) -> None:
+    """Of 21,000 messages, those of the last micro-batch and of others since; the ids are the rows' own, or not."""
+    await out.update(duplicate_window=0.1)
+
+    def of(first: int, last: int) -> pa.RecordBatch:
+        return with_ids(*range(first, last)) if named else batch(first, last)
+
+    await run(nats_client, MSG_ID, TASK.replace(epoch=2), rows(of(0, 20_000)))
+    await run(nats_client, MSG_ID, TASK, rows(of(20_000, 20_600)))
+    async with jetstream.publisher() as publisher:
+        for number in range(400):
+            await publisher.publish("out.rows", b"-1", msg_id=f"other-{number}")
+    await window_over(jetstream)
+    before = await sent(nats_server)
+    done = await run(nats_client, MSG_ID, again(), rows(of(20_000, 20_610)))
+    assert done == WriteResult(rows=610, duplicates=600)
+    assert await sent(nats_server) - before < 1.5 * (600 + 400) + 100
+
+    nothing_since = again().replace(epoch=4)
+    before = await sent(nats_server)
+    assert (await run(nats_client, MSG_ID, nothing_since, rows(of(30_000, 30_010)))).duplicates == 0
+    assert await sent(nats_server) - before < 120
+
+
+async def test_task_header_of_another_sink_goes_no_further(nats_client: Client, out: Stream) -> None:
+    headers = pa.array([[("Spark-Task", "other.9.9"), ("Tag", "a")]], pa.map_(pa.string(), pa.string()))
+    row = pa.RecordBatch.from_arrays([pa.array([b"1"]), headers, pa.array(["id"])], names=["data", "headers", "msg_id"])
+    await run(nats_client, MSG_ID, TASK, rows(row))
+    assert [list((await out.get_message(1)).headers.pairs())] == [
+        [("Tag", "a"), ("Spark-Task", "query.3.1"), ("Nats-Msg-Id", "id")]
+    ]
+
+
+async def test_owner_of_any_text_is_found(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
+    await out.update(duplicate_window=0.1)
+    owner = "nightly (copy) ü.*+"
+    await run(nats_client, MSG_ID, TASK.replace(owner=owner, epoch=2), rows(with_ids(1)))
+    await run(nats_client, MSG_ID, TASK.replace(owner=owner), rows(with_ids(2, 3)))
+    await window_over(jetstream)
+    done = await run(nats_client, MSG_ID, again(owner=owner), rows(with_ids(1, 2, 3)))
+    assert done == WriteResult(rows=3, duplicates=2)  # 1 is of an earlier micro-batch, which cannot be repeated
+
+
 async def test_look_up_ends_where_the_write_began(nats_client: Client, out: Stream) -> None:
     await run(nats_client, MSG_ID.replace(exactly_once="none"), TASK, rows(with_ids(1, 2)))
     await out.update(duplicate_window=0.1)
@@ -356,15 +409,6 @@ async def test_target_that_may_not_be_read_needs_the_window() -> None:
         with pytest.raises(ConfigError, match="may not read"):
             await run(client, MSG_ID, again(), rows(batch(0, 5)))
         assert (await run(client, settings(recoveryWindow="60"), again(), rows(batch(0, 5)))).rows == 5
-
-
-def test_only_the_first_epoch_of_a_run_is_looked_up() -> None:
-    assert is_first_epoch("q", "run-1", 4)
-    assert is_first_epoch("q", "run-1", 4), "the next partition"
-    assert not is_first_epoch("q", "run-1", 5)
-    assert is_first_epoch("q", "run-2", 5)
-    assert is_first_epoch("other", "run-3", 5)
-    assert is_first_epoch("q", "", 9), "nobody says which run it is"
 
 
 async def test_a_stream_that_is_not_there_is_named(nats_client: Client) -> None:

@@ -1,0 +1,97 @@
+"""Publishing the rows of a task with ids, so that a repetition stores nothing twice. Runs on the loop of the worker.
+
+The id of a row is a value of its own, or it is made of its task and its number in it. A task that runs again publishes
+the same ids, and the stream drops those of its ``duplicate_window``. Rows that may have been stored longer ago are
+looked up first (``StoredRows``). For that, a header beside an id of a row's own names the micro-batch and the task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import TypeAlias
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.spark._schema import TASK_HEADER, MessageColumns
+from natsproto.spark._stored_rows import StoredRows, WriteTask, forget_look_ups
+
+
+class WriteResult(Value):
+    """The result of a task: its ``rows``, of which ``duplicates`` were in the stream already.
+
+    ``removed_headers`` counts the removed server-control headers by name.
+    """
+
+    rows: int
+    duplicates: int
+    removed_headers: Mapping[str, int] = {}
+
+
+IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
+"""The ids of a batch that begins with this row."""
+LookUp: TypeAlias = Callable[[WriteTask, str], Awaitable[StoredRows | None]]
+"""Looks up the rows stored in the stream of a subject; None if that is not possible."""
+
+
+class IdWriter:
+    """Publishes the rows of one task. Without ``ids`` a repetition stores them again."""
+
+    def __init__(
+        self, client: Client, task: WriteTask, *, ids: IdsOf | None, look_up: LookUp, max_pending: int, timeout: float
+    ) -> None:
+        self._task, self._ids_of = task, ids
+        self._mark = {TASK_HEADER: task.name} if task.epoch >= 0 else None
+        self._look_up = look_up if task.may_be_stored else None
+        if not task.may_be_stored:
+            forget_look_ups()
+        self._stored: StoredRows | None = None
+        self._publisher = client.jetstream().publisher(max_pending=max_pending, timeout=timeout)
+        self._unsettled: list[AckFuture] = []
+
+    async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
+        """Publishes the rows, and returns when all are acknowledged."""
+        rows = duplicates = 0
+        async with self._publisher:
+            async for batch in batches:
+                count = len(batch.subjects)
+                if self._ids_of is None or not count:
+                    await self._publish(batch, batch.ids or [None] * count, None)
+                else:
+                    ids, mark = self._ids_of(rows, batch), self._mark if batch.ids else None
+                    if (look_up := self._look_up) is not None:
+                        self._stored, self._look_up = await look_up(self._task, batch.subjects[0]), None
+                    if self._stored is not None:
+                        new = self._new_rows(self._stored, rows, batch, ids)
+                        batch, ids = batch.at(new), [ids[index] for index in new]
+                        duplicates += count - len(new)
+                    await self._publish(batch, ids, mark)
+                rows += count
+                duplicates += self._count_duplicates()
+            await self._publisher.flush()
+        return WriteResult(rows=rows, duplicates=duplicates + self._count_duplicates())
+
+    async def _publish(self, batch: MessageColumns, ids: Sequence[str | None], mark: Mapping[str, str] | None) -> None:
+        publish, sent = self._publisher.publish, self._unsettled.append
+        if not batch.headers:
+            for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
+                sent(await publish(subject, data, msg_id=key, headers=mark))
+            return
+        marks = [*(mark or {}).items()]
+        for subject, data, key, pairs in zip(batch.subjects, batch.payloads, ids, batch.headers, strict=True):
+            sent(await publish(subject, data, msg_id=key, headers=[*pairs, *marks] if pairs else mark))
+
+    def _new_rows(self, stored: StoredRows, row: int, batch: MessageColumns, ids: Sequence[str]) -> list[int]:
+        """Indexes of the rows in a batch that are not stored; the batch begins with row ``row``."""
+        known, partition, own = stored.known(ids), self._task.partition, batch.ids or [None] * len(ids)
+        return [
+            index
+            for index, (key, given, subject) in enumerate(zip(ids, own, batch.subjects, strict=True))
+            if key not in known and not (given is None and stored.is_replaced(partition, row + index, subject))
+        ]
+
+    def _count_duplicates(self) -> int:
+        """The number of duplicates among the messages that are settled by now, which are then forgotten."""
+        count = sum(future.duplicate for future in self._unsettled)
+        self._unsettled = [future for future in self._unsettled if not future.done()]
+        return count

@@ -1,0 +1,219 @@
+"""The rows that a target has already: their ids are read from its end, backwards.
+
+A stream drops the message ids it knows, but only within its ``duplicate_window``. Before rows are published that an
+earlier attempt of the task, or run of the query, may have stored longer ago, the end of the target is read for their
+ids. A row of an earlier micro-batch of the same query ends the search: all rows of a micro-batch are stored after the
+previous one was committed. Ids of the sink's own hold the number of their micro-batch; beside others a header does.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from contextlib import aclosing
+from datetime import datetime, timedelta
+from typing import cast
+
+from natsproto._client import Client
+from natsproto._value import Value
+from natsproto.errors import ConfigError
+from natsproto.jetstream._config import RetentionPolicy
+from natsproto.jetstream._direct import RawMessage, stored_header_blocks
+from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._message import header_blocks
+from natsproto.protocol.headers import Headers
+from natsproto.spark._offsets import SeqRange
+from natsproto.spark._reader import MessageList, RangeReader
+from natsproto.spark._schema import TASK_HEADER, MessageColumns, no_id
+
+RECOVERY_WINDOW_S = 900.0
+"""Seconds of the target that are read, unless an option says otherwise."""
+MIN_LOOKBACK_MESSAGES = 100_000
+"""Messages at the end of the target that are always read, however old they are."""
+MIN_LOOKBACK_STEP, MAX_LOOKBACK_STEP = 64, 64_000
+"""Messages that are read at a time, going backwards: at most half as many as before, as the rest may be of no use."""
+_MSG_ID = re.compile(rb"\r\nNats-Msg-Id: *([^\r]*)\r\n")
+_TASK = TASK_HEADER.encode()
+_BLOCK_END = b"\r\n\r\n"
+
+
+class WriteTask(Value):
+    """A piece of work that Spark may run more than once: the rows of one partition of one write or micro-batch."""
+
+    owner: str
+    epoch: int
+    """The number of the micro-batch; -1 for a write without them."""
+    partition: int
+    run: str = ""
+    """The run of the query, or the write, for which rows are looked up once in a process; "" for each task."""
+    may_be_stored: bool = False
+    """True if its rows may have been stored before, longer ago than the duplicate window."""
+    retry: bool = False
+    """True if the same run had an earlier attempt."""
+    after: int = 0
+    """All its rows come after this sequence of the target; 0 if unknown."""
+
+    @property
+    def name(self) -> str:
+        """The value of the task header, with which ids begin."""
+        return f"{self.owner}.{self.epoch}.{self.partition}" if self.epoch >= 0 else f"{self.owner}.{self.partition}"
+
+    def ids(self, row: int, batch: MessageColumns, *, stable_order: bool, option: str) -> Sequence[str]:
+        """The ids of a batch that begins with row ``row``. ConfigError, which names the ``option``, for a row without
+        one if the order of the rows is not known to be stable.
+        """
+        if not stable_order and (not batch.ids or None in batch.ids):
+            raise no_id(option, row + (list(batch.ids).index(None) if batch.ids else 0))
+        prefix = f"{self.name}."
+        if not batch.ids:
+            return [f"{prefix}{number}" for number in range(row, row + len(batch.subjects))]
+        return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
+
+
+class StoredRows:
+    """The ids of a target's last messages, and for a task those after its micro-batch before."""
+
+    def __init__(self, task: WriteTask, *, has_subject_limit: bool) -> None:
+        self._epoch, self._after, self._has_subject_limit = task.epoch, task.after, has_subject_limit
+        name = re.escape(task.owner.encode("utf-8", "surrogateescape"))
+        number = b"" if task.epoch < 0 else b"%d\\." % task.epoch
+        self._other_epoch = re.compile(rb"\r\n(?:%b|Nats-Msg-Id): *%b\.(?!%b)(\d+)\.\d+[.\r]" % (_TASK, name, number))
+        self._own_row = re.compile(rb"\r\nNats-Msg-Id: *%b\.%b(\d+)\.(\d+)\r\n" % (name, number))
+        self._ids: list[bytes] = []  # joined by line ends: apart they take three times as much memory
+        self._newest: dict[tuple[int, str], int] = {}
+        self._saw_earlier_epoch = False
+
+    def known(self, ids: Iterable[str]) -> set[str]:
+        """Those of these ids that are stored."""
+        wanted = {one.encode("utf-8", "surrogateescape"): one for one in ids}
+        return {wanted[one] for joined in self._ids for one in wanted.keys() & joined.split(b"\n")}
+
+    def is_replaced(self, partition: int, row: int, subject: str) -> bool:
+        """True if a later row of this task and subject is stored, in a stream where newer messages of a subject replace
+        older ones.
+        """
+        return row < self._newest.get((partition, subject), -1)
+
+    async def read(self, client: Client, info: StreamInfo, recovery_window: float) -> None:
+        """Reads the target backwards: to the micro-batch before, or ``recovery_window`` seconds and
+        MIN_LOOKBACK_MESSAGES; or to the sequence after which all rows of the task come.
+        """
+        oldest = info.ts - timedelta(seconds=recovery_window)
+        first, last = max(1, info.state.first_seq, self._after + 1), info.state.last_seq
+        looked_at = 0
+        while last >= first and not self._saw_earlier_epoch:
+            step = min(max(MIN_LOOKBACK_STEP, looked_at // 2), MAX_LOOKBACK_STEP)
+            begin = max(first, last - step + 1)
+            stored = await self._read(client, info.config.name, begin, last)
+            looked_at += last - begin + 1
+            if not self._after and looked_at >= MIN_LOOKBACK_MESSAGES and stored is not None and stored < oldest:
+                return
+            last = begin - 1
+
+    async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
+        """Adds the messages of a range; returns when the first one was stored."""
+        seq_range = SeqRange(stream=stream, start=first, end=last, earliest=True)
+        reader = RangeReader(client, seq_range, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
+        stored: datetime | None = None
+        found: list[bytes] = []
+        async with aclosing(reader.message_lists()) as lists:
+            async for messages in lists:
+                if stored is None:
+                    head = messages[0]
+                    stored = head.time if isinstance(head, RawMessage) else head.metadata.timestamp
+                text, ended = self._after_earlier_epochs(b"".join(blocks := _blocks(messages)))
+                if ended:
+                    found.clear()  # they are older
+                found.append(b"\n".join(_MSG_ID.findall(text)))
+                if self._has_subject_limit:
+                    self._note_newest(messages, blocks)
+        self._ids += filter(None, found)
+        return stored
+
+    def _after_earlier_epochs(self, text: bytes) -> tuple[bytes, bool]:
+        """Header blocks without those up to the last row of an earlier micro-batch; True if there was one."""
+        ends = [row.start() for row in self._other_epoch.finditer(text) if int(row[1]) < self._epoch]
+        if not ends:
+            return text, False
+        self._saw_earlier_epoch = True
+        return text[text.index(_BLOCK_END, ends[-1]) + len(_BLOCK_END) :], True
+
+    def _note_newest(self, messages: MessageList, blocks: Sequence[bytes]) -> None:
+        for message, block in zip(cast("list[RawMessage]", messages), blocks, strict=True):
+            if row := self._own_row.search(block):
+                key = (int(row[1]), message.subject)
+                self._newest[key] = max(int(row[2]), self._newest.get(key, -1))
+
+
+def _blocks(messages: MessageList) -> list[bytes]:
+    """The header blocks; empty for messages without headers."""
+    raw = isinstance(messages[0], RawMessage)
+    blocks = stored_header_blocks(messages) if raw else header_blocks(messages)  # type: ignore[arg-type]
+    return [block if type(block) is bytes else _encoded(block) for block in blocks]
+
+
+def _encoded(headers: bytes | Headers | None) -> bytes:
+    """A block that was read already."""
+    lines = [f"{name}: {value}" for name, value in headers.pairs()] if isinstance(headers, Headers) else []
+    return "\r\n".join(["NATS/1.0", *lines, "\r\n"]).encode("utf-8", "surrogateescape")
+
+
+_LAST: list[tuple[WriteTask, StoredRows]] = []
+"""The last look-up of this process: the tasks of a run, in this process, share it."""
+
+
+async def look_up(
+    client: Client, info: StreamInfo, task: WriteTask, *, recovery_window: float, remedy: str
+) -> StoredRows:
+    """The rows that the target has already.
+
+    ConfigError, with the ``remedy``, if its messages may have been consumed and the stream's duplicate window may be
+    over; PermissionDenied if they may not be read.
+    """
+    shared = task.replace(partition=0)
+    if task.run and not task.retry and _LAST and _LAST[0][0] == shared:
+        return _LAST[0][1]
+    found = StoredRows(task, has_subject_limit=info.config.max_msgs_per_subject > 0)
+    if info.config.retention != RetentionPolicy.LIMITS:
+        _check_age(info, fresh=task.epoch == 0 and not task.after, after=task.after, remedy=remedy)
+    else:
+        await found.read(client, info, recovery_window)
+    _LAST[:] = [(shared, found)]
+    return found
+
+
+def forget_look_ups() -> None:
+    """Frees the memory of a look-up: the run has come further."""
+    _LAST.clear()
+
+
+# ---------------------------------------------------------------- consumed messages
+
+
+def check_window(info: StreamInfo, recovery_window: float, remedy: str) -> None:
+    """ConfigError for a stream whose messages are consumed and whose duplicate window is too short."""
+    config = info.config
+    if config.retention == RetentionPolicy.LIMITS or config.duplicate_window >= recovery_window:
+        return
+    raise ConfigError(
+        f"duplicate_window of stream {config.name}",
+        config.duplicate_window,
+        f"must be at least {recovery_window:g} s: rows may be written again within that time, and with retention "
+        f"{config.retention} stored rows may already be consumed. {remedy}",
+    )
+
+
+def _check_age(info: StreamInfo, *, fresh: bool, after: int, remedy: str) -> None:
+    """ConfigError if all that this query has stored is older than the stream's duplicate window."""
+    config, state = info.config, info.state
+    if state.last_ts is None or state.last_seq <= after or fresh:
+        return
+    age = (info.ts - state.last_ts).total_seconds()
+    if age > config.duplicate_window:
+        raise ConfigError(
+            f"stream {config.name}",
+            f"retention={config.retention}",
+            f"its messages may have been consumed, so already stored rows cannot be found. The last one came {age:.0f} "
+            f"s ago, longer than the duplicate_window ({config.duplicate_window:g} s): rows could be stored twice. "
+            f"{remedy}",
+        )
