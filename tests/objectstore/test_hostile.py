@@ -12,7 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import InvalidReply, ObjectLinkError
+from natsproto.errors import InvalidReply, ObjectLinkError, ObjectNotFound
 from natsproto.jetstream import JetStream
 from natsproto.jetstream.objectstore import ObjectStore, ObjectStoreNotice
 from natsproto.jetstream.objectstore._meta import meta_subject
@@ -86,9 +86,15 @@ async def test_wrong_nuid_purges_nothing(store: ObjectStore, nats_client: Client
 async def test_negative_size_is_unreadable(store: ObjectStore, nats_client: Client, field: str) -> None:
     changed: dict[str, Any] = {field: -5}
     await forge(nats_client, "forged", **changed)
-    with pytest.raises(InvalidReply, match=f"{field} -5"):
+    with pytest.raises(InvalidReply, match=f"{field} -5") as caught:
         await store.get_bytes("forged")
     assert await names(store) == ["a", "b"]
+    advice = str(caught.value).partition("purge its subject: ")[2]
+    purge = advice.removeprefix("(await js.stream('OBJ_files')).")
+    js = nats_client.jetstream()
+    assert await eval(purge, {"purge": (await js.stream("OBJ_files")).purge}) == 1  # as a user does
+    with pytest.raises(ObjectNotFound):
+        await store.get_bytes("forged")
 
 
 async def test_nuids_of_other_clients_are_read(store: ObjectStore, nats_client: Client) -> None:

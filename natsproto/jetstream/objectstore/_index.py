@@ -134,7 +134,7 @@ class ObjectIndex:
                 else:
                     body = {"last_by_subj": subject}
                     found = await leader_get(self.api, self.stream.name, body, operation=operation, timeout=left)
-                return IndexEntry(read_info(self.bucket, found.data, found.time), found.seq)
+                return IndexEntry(read_info(self.bucket, found.subject, found.data, found.time), found.seq)
             except MessageNotFound:
                 return None
             except StreamNotFound as exc:
@@ -167,7 +167,7 @@ class ObjectIndex:
             found = await self.get_directly(subject, timeout)
         if found.seq < self._own_changes.get(name, 0):
             return None
-        return read_info(self.bucket, found.data, found.time)
+        return read_info(self.bucket, found.subject, found.data, found.time)
 
     async def get_directly(self, subject: str, timeout: Duration | None) -> RawMessage:
         """Get the newest message on a subject from any server."""
@@ -189,7 +189,7 @@ class ObjectIndex:
             async for batch in batches:
                 for message in batch:
                     try:
-                        yield read_info(self.bucket, message.data, message.time)
+                        yield read_info(self.bucket, message.subject, message.data, message.time)
                     except InvalidReply as exc:
                         if not skip:
                             raise
@@ -421,7 +421,7 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
             if not self._initial_done:
                 self._count_initial((message,))
             try:
-                info = read_info(self._bucket, message.data, message.metadata.timestamp)
+                info = read_info(self._bucket, message.subject, message.data, message.metadata.timestamp)
             except InvalidReply as exc:
                 self._index.notice(message.subject, exc)
                 continue

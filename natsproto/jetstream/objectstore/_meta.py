@@ -14,7 +14,7 @@ from typing import cast
 
 from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
 from natsproto.jetstream._codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
-from natsproto.jetstream._config import OBJECT_SUBJECTS
+from natsproto.jetstream._config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._record import Field
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -112,19 +112,28 @@ class ObjectInfo(Record):
         return (self.options.max_chunk_size if self.options is not None else 0) or DEFAULT_CHUNK_BYTES
 
 
-def read_info(bucket: str, data: bytes, mtime: Timestamp) -> ObjectInfo:
-    """Return the info in a message of this store, stored at ``mtime``. InvalidReply if it is not one.
+def read_info(bucket: str, subject: str, data: bytes, mtime: Timestamp) -> ObjectInfo:
+    """Return the info in a message of this store, stored at ``mtime``. InvalidReply, with the way to remove the
+    message, if it is not one.
 
     Anyone who may write to the store may have written it, and its nuid becomes a part of a subject, which is purged,
     and of the name of a file.
     """
-    info = loads(ObjectInfo, data)
+    try:
+        return _check_info(loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
+    except InvalidReply as exc:
+        purge = f"(await js.stream({OBJECT_STREAM + bucket!r})).purge(subject={subject!r})"
+        rule = f"{exc.rule}; to remove the entry, purge its subject: {purge}"
+        raise InvalidReply(f"entry of object store {bucket!r}", exc.path, exc.value, rule) from exc
+
+
+def _check_info(info: ObjectInfo) -> ObjectInfo:
     for field, number in (("size", info.size), ("chunks", info.chunks)):
         if number < 0:
             raise InvalidReply("ObjectInfo", field, number, "must not be negative")
     if not _NUID.fullmatch(info.nuid) and (info.nuid or info.chunks or info.size):
         raise InvalidReply("ObjectInfo", "nuid", info.nuid, "must be one token without wildcards and parts of a path")
-    return info.replace(bucket=bucket, mtime=mtime)
+    return info
 
 
 # ---------------------------------------------------------------- names
