@@ -118,6 +118,7 @@ def examples() -> list[errors.NatsError]:
         errors.PublishFailed([errors.FailedMessage(17, "orders.eu", 512, uncertain)]),
         uncertain,
         errors.PublishTimeout("orders.eu", 5.0),
+        errors.PublishTimeout("orders.eu", 5.0, 3),
         errors.PullRefused(409, "Consumer is push based", "worker"),
         errors.BucketExists("config", ["history is 5, not 3"]),
         errors.BucketNotFound("config"),

@@ -405,15 +405,26 @@ class StreamWentBack(JetStreamError):
         )
 
 
+_MANY_TIMEOUTS = 3
+
+
 class PublishTimeout(PublishUncertain, RequestTimeout):
-    """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one."""
+    """No acknowledgement came within ``timeout`` seconds. Streams with ``no_ack`` never send one.
 
+    ``in_a_row`` counts the messages that got none, this one included, while the server answered pings; 0 if it did not.
+    """
+
+    subject: str
     reason: str
+    in_a_row: int
 
-    def __init__(self, subject: str, timeout: float) -> None:
+    def __init__(self, subject: str, timeout: float, in_a_row: int = 0) -> None:
         RequestTimeout.__init__(self, f"publish to {subject!r}", timeout)
-        self.subject = subject
-        self.reason = f"no acknowledgement within {timeout:g} s (streams with no_ack never send one: use nc.publish)"
+        self.subject, self.in_a_row = subject, in_a_row
+        why = "streams with no_ack never send one: use nc.publish"
+        if in_a_row >= _MANY_TIMEOUTS:
+            why = f"number {in_a_row} in a row, while the server answers pings: its disk may be full, see its log"
+        self.reason = f"no acknowledgement within {timeout:g} s ({why})"
         self.args: tuple[str, ...] = (_uncertain(subject, self.reason),)
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from itertools import chain, repeat
-from time import perf_counter
+from time import monotonic, perf_counter
 from typing import NoReturn, TypeVar
 
 from natsproto._core.connection import Connection
@@ -125,6 +125,10 @@ class Api:
         """Return a unique deliver subject."""
         connection = self.connection
         return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection._new_id()}"
+
+    def on_ack_timeout(self, waited: float) -> int:
+        """A message got no acknowledgement for these seconds. Return how many in a row, while pings are answered."""
+        return self.sequences.on_timeout(monotonic() - waited, self.connection._round_trips.confirmed_at)
 
     async def call(
         self,

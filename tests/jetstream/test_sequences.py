@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import resource
 import shutil
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 
 import natsproto
 from natsproto import Reconnected
-from natsproto.errors import StreamWentBack
+from natsproto.errors import NatsError, PublishFailed, PublishTimeout, StreamWentBack
 from natsproto.jetstream import JetStream, StreamLostMessages
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._sequence_log import SequenceLog
@@ -116,3 +117,40 @@ async def test_a_lock_refuses_a_token_that_went_back(tmp_path: Path) -> None:
         with pytest.raises(StreamWentBack):
             await lock.acquire()
         assert not lock.is_held
+
+
+def test_log_counts_timeouts_in_a_row() -> None:
+    log = SequenceLog()
+    assert [log.on_timeout(1.0, 0.5), log.on_timeout(2.0, 0.5)] == [0, 0], "the server has not answered a ping since"
+    assert log.on_timeout(3.0, 1.5) == 3
+    log.on_ack(PubAck(stream="S", seq=5), 4.0, 4.5)
+    assert log.on_timeout(5.0, 6.0) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="limits the size of a server's files")
+@pytest.mark.parametrize("way", ["publish", "window"])
+async def test_full_disk_is_told(way: str) -> None:
+    """The server answers everything else, and nothing for a message that it cannot write."""
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        js = nc.jetstream()
+        await js.create_stream("S", subjects=["s"], storage="file")
+        await js.publish("s")
+        resource.prlimit(server.pid, resource.RLIMIT_FSIZE, (100_000, 100_000))
+        errors: list[NatsError] = []
+
+        async def publish() -> None:
+            if way == "publish":
+                await js.publish("s", bytes(200_000), timeout=0.6)
+            else:
+                async with js.publisher(timeout=0.6) as publisher:
+                    await publisher.publish("s", bytes(200_000))
+
+        for _ in range(4):
+            with pytest.raises((PublishTimeout, PublishFailed)) as caught:
+                await publish()
+            error = caught.value
+            errors.append(error.failures[0].error if isinstance(error, PublishFailed) else error)
+        assert "no_ack" in str(errors[0])
+        assert "number 4 in a row, while the server answers pings: its disk may be full" in str(errors[-1])
+        await js.account_info()

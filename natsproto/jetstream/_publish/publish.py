@@ -132,7 +132,8 @@ async def publish(
                     return found
                 pause = state.pause_after_doubt(error, expected, loop.time())
             else:
-                pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time())
+                in_a_row = api.on_ack_timeout(left) if isinstance(error, RequestTimeout) else 0
+                pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time(), in_a_row=in_a_row)
         finally:
             del error  # it refers to this frame
         await asyncio.sleep(pause)

@@ -516,7 +516,8 @@ class PublishWindow:
         subject, timeout = future.subject, self._limits.timeout
         retry = self._retry_states.get(token)
         if token not in self._waiting:
-            self._fail(token, future, PublishTimeout(subject, timeout))
+            in_a_row = self._limits.api.on_ack_timeout(timeout) if self._limits.api is not None else 0
+            self._fail(token, future, PublishTimeout(subject, timeout, in_a_row))
         elif retry is not None and retry.error is not None:
             self._fail(token, future, retry.error)
         else:

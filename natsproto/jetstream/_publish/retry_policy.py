@@ -53,12 +53,14 @@ TRANSIENT_CODES = frozenset(
 """Temporary errors: the message was not stored, and a retry will succeed."""
 
 
-def uncertain_error(subject: str, error: NatsError, timeout: float, reason: str = "") -> PublishUncertain:
+def uncertain_error(
+    subject: str, error: NatsError, timeout: float, reason: str = "", *, in_a_row: int = 0
+) -> PublishUncertain:
     """Return the error of a message that was sent and gets no reply because of ``error``; the ``timeout`` in seconds is
-    that of the message.
+    that of the message. ``in_a_row`` counts timeouts, see PublishTimeout.
     """
     if isinstance(error, RequestTimeout):
-        return PublishTimeout(subject, timeout)
+        return PublishTimeout(subject, timeout, in_a_row)
     uncertain = PublishUncertain(subject, reason or str(error))
     uncertain.__cause__ = error
     return uncertain
@@ -168,13 +170,13 @@ class PublishState:
             return pause
         raise uncertain
 
-    def pause_after(self, error: NatsError, sent_at: float, now: float) -> float:
+    def pause_after(self, error: NatsError, sent_at: float, now: float, *, in_a_row: int = 0) -> float:
         """Return the seconds until it is sent again, after this reply to an attempt. Raises the error for the caller
-        when it is not sent again.
+        when it is not sent again. ``in_a_row`` counts timeouts, see PublishTimeout.
         """
         failure = error
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
-            self._maybe_stored = uncertain_error(self.subject, error, self._timeout)
+            self._maybe_stored = uncertain_error(self.subject, error, self._timeout, in_a_row=in_a_row)
             if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
                 return 0.0
             raise self._maybe_stored

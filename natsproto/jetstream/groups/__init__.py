@@ -12,11 +12,13 @@ from natsproto.jetstream.groups._partitions import (
     PartitioningFilter,
     StaticGroupConfig,
 )
+from natsproto.jetstream.groups._stall_watch import GroupStalled
 
 __all__ = [
     "ElasticGroup",
     "ElasticGroupConfig",
     "GroupConfig",
+    "GroupStalled",
     "Member",
     "MemberMapping",
     "PartitioningFilter",

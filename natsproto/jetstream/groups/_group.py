@@ -38,6 +38,7 @@ from natsproto.jetstream.groups._partitions import (
     config_key,
     make_mappings,
 )
+from natsproto.jetstream.groups._stall_watch import StallWatch
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 
@@ -114,7 +115,8 @@ class Group(Generic[C]):
         )
         member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)
-        return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
+        watch = self._stall_watch()
+        return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler, watch)
 
     async def step_down(self, member: str) -> None:
         """Make the server choose another instance of the member. ConsumerNotFound when it has none."""
@@ -136,6 +138,9 @@ class Group(Generic[C]):
 
     def _consumer_of(self, member: str) -> str:
         return member
+
+    def _stall_watch(self) -> StallWatch | None:
+        return None  # its members read the stream itself
 
     async def _read(self) -> KeyValueEntry:
         try:
@@ -294,6 +299,10 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         """Delete the group and its work queue stream, which ends all members."""
         await self._bucket.delete(self._key)
         await self._js.delete_stream(self._stream.name)
+
+    def _stall_watch(self) -> StallWatch:
+        filters = [one.filter for one in self.config.partitioning_filters]
+        return StallWatch(self._js, self.stream_name, self.name, self._stream, filters)
 
     async def _change_members(self, change: Callable[[set[str]], set[str]]) -> tuple[str, ...]:
         def changed(config: ElasticGroupConfig) -> dict[str, object]:

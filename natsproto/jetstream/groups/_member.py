@@ -42,6 +42,7 @@ from natsproto.jetstream.groups._partitions import (
     GroupConfig,
     StaticGroupConfig,
 )
+from natsproto.jetstream.groups._stall_watch import StallWatch
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.middleware import Call, with_middleware
@@ -66,6 +67,8 @@ class MemberHandler:
         self.options, self.prefetch = options, prefetch
         self.pin: str = ""
         """The pin id of the instance that the server serves, from the last message."""
+        self.handled: int = 0
+        """The messages so far."""
 
     def consume(self, consumer: PullConsumer, expires: float) -> ConsumeContext:
         """Start to handle the messages of a consumer."""
@@ -85,6 +88,7 @@ class MemberHandler:
         )
 
     async def _on_message(self, message: JsMessage, call: Call) -> None:
+        self.handled += 1
         if pin := message.headers.last("Nats-Pin-Id"):
             self.pin = pin
         message.subject = message.subject.partition(".")[2]  # the partition is no part of the user's subject
@@ -110,11 +114,12 @@ class Member(RunHint):
         config: GroupConfig,
         template: ConsumerConfig,
         work: MemberHandler,
+        stall_watch: StallWatch | None,
     ) -> None:
         self.name = name
         """The name of the member."""
         self._bucket, self._stream, self._key = bucket, stream, key
-        self._config, self._work = config, work
+        self._config, self._work, self._stall_watch = config, work, stall_watch
         self._static = isinstance(config, StaticGroupConfig)
         self._consumer_config = _member_config(template, key.partition(".")[2], name, static=self._static)
         self._consumer: PullConsumer | None = None
@@ -212,11 +217,17 @@ class Member(RunHint):
     # ---------------------------------------------------------------- internals
 
     async def _run(self) -> None:
+        watching = None
+        if self._stall_watch is not None:
+            watching = asyncio.ensure_future(self._stall_watch.run(self.name, lambda: self._work.handled))
         try:
             await self._follow_config()
         except NatsError as exc:
             self._end_waiters.on_end(f"group member {self.name!r}", exc, "mend the group, then join it again")
             raise
+        finally:
+            if watching is not None:
+                watching.cancel()
 
     async def _follow_config(self) -> None:
         async with self._bucket.watch(self._key) as changes:
