@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from natsproto.service._endpoint import StatsHandler
     from natsproto.service._responses import ServiceInfo, ServicePing, ServiceStats
     from natsproto.service._service import Service
+    from natsproto.service._stream_request import ResponseStream
     from natsproto.system import System
     from natsproto.tracing import MessageTrace
     from natsproto.typed import Typed
@@ -259,6 +260,34 @@ class Client(Connection):
         if error is not None:
             raise error
         return reply
+
+    def stream(
+        self,
+        subject: str,
+        payload: Payload = b"",
+        *,
+        window: int | None = 1 << 20,
+        heartbeat: float | timedelta = 5.0,
+        headers: HeadersLike | None = None,
+    ) -> ResponseStream[Message]:
+        """Send a request that is answered in parts, and read them with ``async for`` (experimental).
+
+        The responder is an endpoint with an async generator, or any program that sends several replies and then an
+        empty one. An endpoint sends at most ``window`` bytes (and one part) that were not read yet; None: it does not
+        wait, and learns nothing of the end of the reading. Both sides send a sign of life every ``heartbeat`` seconds
+        (0.05 to 3600), and give up after three without one from the other side.
+
+        The request is sent when the reading begins, or ``async with`` is entered. NoResponders; ServiceError of the
+        responder; RequestTimeout without any answer for three heartbeats; StreamBroken when a part was lost, the
+        responder is gone or silent, or the server rejects credit; ConnectionLost when the connection breaks;
+        PermissionDenied, ConnectionClosed and the errors of ``publish``. Parts that arrived before are yielded first.
+        Bad arguments raise at the call. Cancelling, and leaving the block of ``async with``, cancel the generator of
+        the endpoint; without the block, leaving the loop does in the next turn of the event loop. See
+        docs/adr-response-streams.md.
+        """
+        from natsproto.service._stream_request import ResponseStream
+
+        return ResponseStream(self, subject, payload, headers, window, heartbeat)
 
 
 class Connecting(AwaitHint):

@@ -16,13 +16,15 @@ HandlerResult: TypeAlias = Awaitable[object] | None
 """The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
 
 
-def check_handler(name: str, handler: object, argument: str, count: int = 1) -> None:
-    """TypeError for an object that cannot be called with ``count`` arguments, and for a generator function."""
+def check_handler(name: str, handler: object, argument: str, count: int = 1, *, may_yield: bool = False) -> None:
+    """TypeError for an object that cannot be called with ``count`` arguments, and for a generator function unless it
+    ``may_yield``.
+    """
     if not callable(handler):
         raise TypeError(f"{name} must be callable with one {argument}, not {type(handler).__name__}")
     if (problem := _argument_problem(handler, count)) is not None:
         raise TypeError(f"{name} must be callable with one {argument}: {problem}")
-    if _is_generator_function(handler) or _is_generator_function(type(handler).__call__):
+    if not may_yield and (_is_generator_function(handler) or _is_generator_function(type(handler).__call__)):
         raise TypeError(f"{name} is a generator function, which does nothing when it is called: remove its yield")
 
 

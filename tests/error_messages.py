@@ -72,6 +72,7 @@ def examples() -> list[errors.NatsError]:
         errors.InvalidPayload("decode", "Order", "field 'total' is missing"),
         errors.SubscriptionClosed("orders.*"),
         errors.SlowConsumer("orders.*", 17, 65_536, 9_000_000),
+        errors.StreamBroken("tokens", 7, "the responder is gone"),
         errors.ServerError("Maximum Connections Exceeded"),
         errors.PermissionDenied("Permissions Violation", "publish to", "secret"),
         errors.TooManySubscriptions("maximum subscriptions exceeded", "orders.*"),

@@ -79,6 +79,7 @@ LAYER_INTERFACE = {
             "_new_id",
             "_random_bits",
             "_outbox",
+            "_reader_tasks",
             "_reply_guard",
             "_request_timeout",
             "_round_trips",
@@ -110,6 +111,7 @@ LAYER_INTERFACE = {
     },
     "Messages": {"_lend", "_on_handled", "_return_unread", "_take_all"},
     "Fetch": {"_put_back"},
+    "ResponseStream": {"_next", "_take_available"},
 }
 """Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.
 Everything else with an underscore is private to its package."""

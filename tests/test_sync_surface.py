@@ -51,6 +51,7 @@ PAIRS: dict[type[object], type[object]] = {
     service.Endpoint: sync.Endpoint,
     service.Group: sync.Group,
     service.Request: sync.Request,
+    service.ResponseStream: sync.ResponseStream,
     service.Service: sync.Service,
     stream.Stream: sync.Stream,
     subscription.Subscription: sync.Subscription,

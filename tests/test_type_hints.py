@@ -13,7 +13,17 @@ from natsproto import sync
 from tests import public_api
 
 LAZY = {
-    *("Advisories", "Client", "Codec", "Health", "JetStream", "KeyCodec", "KeyValueStatus", "MessageTrace"),
+    *(
+        "Advisories",
+        "Client",
+        "Codec",
+        "Health",
+        "JetStream",
+        "KeyCodec",
+        "KeyValueStatus",
+        "MessageTrace",
+        "ResponseStream",
+    ),
     *("ObjectStore", "ObjectStoreStatus", "ServiceInfo", "ServicePing", "ServiceStats", "StatsHandler", "System"),
     *("TraceCallback", "Hash", "Message", "Options", "Column", "Row", "SparkSession", "pa"),
 }

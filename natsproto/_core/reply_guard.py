@@ -11,7 +11,8 @@ import asyncio
 
 from natsproto._core.event_bus import EventBus
 from natsproto._core.events import ReplyRefused
-from natsproto.protocol.subject import is_api_subject
+from natsproto.errors import InvalidSubject
+from natsproto.protocol.subject import is_api_subject, publish_subject
 
 REPORT_INTERVAL_S = 1.0
 """Seconds between two reports: anybody may send such messages without end."""
@@ -35,6 +36,15 @@ class ReplyGuard:
             return False
         self.refuse(reply, _API_REASON)
         return True
+
+    def is_allowed(self, reply: str) -> bool:
+        """True if messages may be sent to this subject; reports a refusal, and an invalid subject."""
+        try:
+            publish_subject(reply)
+        except InvalidSubject as exc:
+            self.refuse(reply, exc.rule)
+            return False
+        return reply[:1] != "$" or not self.is_refused(reply)
 
     def refuse(self, reply: str, reason: str) -> None:
         """Report a response that is not sent, at most once in REPORT_INTERVAL_S."""

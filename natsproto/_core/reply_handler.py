@@ -21,10 +21,10 @@ class ReplyHandler(Protocol):
 
     @property
     def subject(self) -> str:
-        """The wildcard to subscribe to: an inbox that ends in ``.*`` or ``.>``. The rest of a subject is the token."""
+        """The subject to subscribe to: an inbox, mostly with ``.*`` or ``.>``, for which the rest is the token."""
         ...
 
-    def on_message(self, message: Message) -> None:
+    def on_message(self, message: Message, /) -> None:
         """A reply came."""
         ...
 

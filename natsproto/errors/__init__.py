@@ -33,6 +33,7 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     ├── InvalidPayload(ValueError)
     ├── SubscriptionClosed
     ├── SlowConsumer
+    ├── StreamBroken
     ├── ServerError
     │   ├── PermissionDenied
     │   └── TooManySubscriptions
@@ -121,6 +122,7 @@ from natsproto.errors._client import (
     ServerError,
     SlowConsumer,
     StaleConnection,
+    StreamBroken,
     SubscriptionClosed,
     TlsConnectFailed,
     TlsFailed,
@@ -259,6 +261,7 @@ __all__ = [
     "ServiceError",
     "SlowConsumer",
     "StaleConnection",
+    "StreamBroken",
     "StreamExists",
     "StreamNotFound",
     "StreamProtected",

@@ -226,6 +226,21 @@ class SubscriptionClosed(NatsError):
         super().__init__(f"subscription to {subject!r} is closed: {reason}")
 
 
+class StreamBroken(NatsError):
+    """A stream of responses ended early: parts were lost, or the responder is gone or silent.
+
+    ``received`` parts were read before that, in order and without a gap; ``reason`` says what happened.
+    """
+
+    subject: str
+    received: int
+    reason: str
+
+    def __init__(self, subject: str, received: int, reason: str) -> None:
+        self.subject, self.received, self.reason = subject, received, reason
+        super().__init__(f"stream from {subject!r} broken after {received} parts: {reason}")
+
+
 class SlowConsumer(NatsError):
     """A subscription was read too slowly; ``dropped`` messages were lost since it fell behind."""
 

@@ -12,6 +12,7 @@ from natsproto.service._responses import (
     error_of,
 )
 from natsproto.service._service import INHERITED, Group, Service
+from natsproto.service._stream_request import ResponseStream
 
 __all__ = [
     "CONCURRENCY",
@@ -21,6 +22,7 @@ __all__ = [
     "EndpointStats",
     "Group",
     "Request",
+    "ResponseStream",
     "Service",
     "ServiceIdentity",
     "ServiceInfo",

@@ -57,6 +57,11 @@ class Request(Message):
         await self.respond(payload, headers=with_error(headers, code, description))
 
 
+def error_from(error: BaseException) -> ServiceError:
+    """Return the error response for an exception of a handler."""
+    return error if isinstance(error, ServiceError) else ServiceError(500, f"{type(error).__name__}: {error}")
+
+
 Handler: TypeAlias = Callable[[Request], HandlerResult]
 StatsHandler: TypeAlias = Callable[["Endpoint"], object]
 
@@ -206,7 +211,7 @@ class Endpoint:
             where = f"endpoint {self.name!r}"
             log.error("%s failed: %r", where, exc, exc_info=exc)
             self._connection._emit(HandlerFailed(handler=where, error=exc))
-            await self._respond_error(request, ServiceError(500, f"{type(exc).__name__}: {exc}"))
+            await self._respond_error(request, error_from(exc))
         finally:
             self._handled += 1
             self._nanoseconds += perf_counter_ns() - began

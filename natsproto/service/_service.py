@@ -11,8 +11,9 @@ import re
 from collections.abc import Callable, Generator, Mapping
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from functools import partial
 from types import MappingProxyType, TracebackType
-from typing import Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
@@ -20,6 +21,7 @@ from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor, with_executor
+from natsproto._handlers import check_handler
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -27,6 +29,7 @@ from natsproto.protocol.subject import queue_group as checked_queue_group
 from natsproto.service._discovery import control_subject
 from natsproto.service._endpoint import CONCURRENCY, Endpoint, Handler, StatsHandler
 from natsproto.service._responses import PREFIX, ServiceInfo, ServicePing, ServiceStats, encode
+from natsproto.service._stream_endpoint import CreditInbox, StreamEndpoint, StreamHandler, is_stream_handler
 
 QUEUE_GROUP = "q"
 """The default queue group of endpoints."""
@@ -49,7 +52,8 @@ INHERITED: Final = Inherited.INHERITED
 QueueGroup: TypeAlias = str | Literal[Inherited.INHERITED] | None
 """A name, None for no queue group, or INHERITED."""
 
-H = TypeVar("H", bound=Handler)
+AnyHandler: TypeAlias = Handler | StreamHandler
+H = TypeVar("H", bound=AnyHandler)
 
 
 class Group:
@@ -106,7 +110,7 @@ class Group:
     def add_endpoint(
         self,
         name: str,
-        handler: Handler,
+        handler: AnyHandler,
         *,
         subject: str | None = None,
         queue_group: QueueGroup = INHERITED,
@@ -132,7 +136,12 @@ class Group:
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
-        handler = with_executor("handler", handler, executor, concurrency)
+        if is_stream_handler(handler):
+            check_handler("handler", handler, "request", may_yield=True)
+            if executor is not None and executor is not False:
+                raise ConfigError("executor", executor, "is for def handlers, and this one is async def")
+        else:
+            handler = with_executor("handler", handler, executor, concurrency)
         return self._root()._add(
             name,
             _join_subject(self.prefix, subject if subject is not None else name),
@@ -199,6 +208,7 @@ class Service(WarnIfUnused, Group):
         self._is_stopping = False
         self._stopped: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._control: list[Subscription] = []
+        self._credit_inbox: CreditInbox | None = None
         self._unlisten: Callable[[], None] | None = None
         self._unused_warning = f"service {name!r} was never started: await it, or enter it with async with"
         self._begun = False
@@ -320,6 +330,8 @@ class Service(WarnIfUnused, Group):
         self._is_stopping = True
         for subscription in self._control:
             self._connection._unsubscribe_nowait(subscription)
+        if self._credit_inbox is not None:
+            self._connection._remove_reply_handler(self._credit_inbox)
         if self._unlisten is not None:
             self._unlisten()
         self._stopped.set_result(error)
@@ -354,14 +366,17 @@ class Service(WarnIfUnused, Group):
         subject: str,
         queue_group: str | None,
         metadata: Mapping[str, str],
-        handler: Handler,
+        handler: AnyHandler,
         concurrency: int,
     ) -> Endpoint:
         if self._is_stopping:
             raise ConfigError("endpoint", name, f"service {self.name!r} has stopped")
         if self._unlisten is None:
             raise LocalProtocolError(f"service {self.name!r} was not started: await it, or enter it with async with")
-        endpoint = Endpoint(
+        kind: Any = Endpoint
+        if is_stream_handler(handler):
+            kind = partial(StreamEndpoint, open_inbox=self._open_credit_inbox)
+        endpoint: Endpoint = kind(
             self._connection,
             name=name,
             subject=subject,
@@ -373,6 +388,12 @@ class Service(WarnIfUnused, Group):
         )
         self._endpoints.append(endpoint)
         return endpoint
+
+    def _open_credit_inbox(self) -> CreditInbox:
+        """Return the inbox for the credit of all streams, which the first of them opens."""
+        if self._credit_inbox is None or not self._credit_inbox.is_open:
+            self._credit_inbox = CreditInbox(self._connection)
+        return self._credit_inbox
 
     def _ping(self) -> ServicePing:
         return ServicePing(name=self.name, id=self.id, version=self.version, metadata=self.metadata)

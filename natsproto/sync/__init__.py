@@ -11,7 +11,7 @@ from natsproto.sync._jetstream import JetStream, Stream
 from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
 from natsproto.sync._objects import ObjectReader, ObjectStore, ObjectWatcher
 from natsproto.sync._publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
-from natsproto.sync._services import Endpoint, Group, Request, Service
+from natsproto.sync._services import Endpoint, Group, Request, ResponseStream, Service
 from natsproto.sync._subscription import Message, Subscription
 
 __all__ = [
@@ -42,6 +42,7 @@ __all__ = [
     "PullConsumer",
     "PushConsumer",
     "Request",
+    "ResponseStream",
     "Service",
     "Stream",
     "Subscription",

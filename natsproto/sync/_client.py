@@ -33,7 +33,7 @@ from natsproto.sync._admin import System
 from natsproto.sync._jetstream import JetStream
 from natsproto.sync._portal import Portal
 from natsproto.sync._publish_queue import PublishQueue
-from natsproto.sync._services import Service, StatsHandler, call_stats_handler
+from natsproto.sync._services import ResponseStream, Service, StatsHandler, call_stats_handler
 from natsproto.sync._subscription import Subscription
 from natsproto.sync._wrapper import SyncWrapper, as_iterator, blocking, wrapped
 
@@ -60,6 +60,7 @@ class Client(SyncWrapper[client.Client]):
     request: Final = blocking(client.Client.request)
     call: Final = blocking(client.Client.call)
     request_many: Final = as_iterator(client.Client.request_many)
+    stream: Final = wrapped(client.Client.stream, ResponseStream)
     rtt: Final = blocking(client.Client.rtt)
     reconnect: Final = blocking(client.Client.reconnect)
     health: Final = blocking(client.Client.health)

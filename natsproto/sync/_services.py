@@ -9,7 +9,7 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
 from typing import Final, Generic, TypeAlias, TypeVar
@@ -17,11 +17,12 @@ from typing import Final, Generic, TypeAlias, TypeVar
 from natsproto import service
 from natsproto._handlers import check_handler, check_result
 from natsproto.errors import ConnectionClosed, ServiceError
+from natsproto.protocol.frames import Message
 from natsproto.service import CONCURRENCY, INHERITED
 from natsproto.service._service import QueueGroup
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
-from natsproto.sync._wrapper import SyncContext, SyncWrapper, blocking
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, blocking
 
 G = TypeVar("G", bound=service.Group, covariant=True)
 
@@ -36,6 +37,28 @@ class Request(Received[service.Request]):
     def error(self) -> ServiceError | None:
         """The error that was sent as the response, if any."""
         return self._inner.error
+
+
+class ResponseStream(ContextReader[service.ResponseStream[Message], Message]):
+    """The parts of one response, in order. Created by ``Client.stream``. Iterate it; leaving ``with`` cancels it."""
+
+    @property
+    def received(self) -> int:
+        """The number of parts that were read."""
+        return self._inner.received - len(self._buffer)
+
+    def __iter__(self) -> Iterator[Message]:
+        if self._entered:
+            yield from self._iterate()
+        else:
+            with self:
+                yield from self._iterate()
+
+    async def _next_item(self, timeout: float | None) -> Message:
+        return await self._inner._next(timeout)
+
+    def _available_items(self) -> list[Message]:
+        return self._inner._take_available()
 
 
 class Endpoint(SyncWrapper[service.Endpoint]):

@@ -95,14 +95,14 @@ async def test_generator_function_is_refused(nats_client: Client, jetstream: Jet
         lambda: stream.ordered_consumer().consume(bad),
         lambda: kv.watch(cb=bad),
         lambda: store.watch(cb=bad),
-        lambda: service.add_endpoint("e", bad),
-        lambda: service.endpoint("e")(bad),
         lambda: with_middleware(bad),
         lambda: with_middleware(print, bad),
         lambda: typed.subscribe("a", cb=bad),
         lambda: typed.handler(bad),
         lambda: jetstream.typed(int).handler(bad),
     ]
+    if name != "async generator":  # it answers in parts
+        registrations += [lambda: service.add_endpoint("e", bad), lambda: service.endpoint("e")(bad)]
     for register in registrations:
         with pytest.raises(TypeError, match="is a generator function, which does nothing when it is called"):
             register()

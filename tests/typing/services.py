@@ -23,7 +23,7 @@ async def running(nc: Client) -> None:
     group = service.group("v1")
     assert_type(group, Group)
     assert_type(group.add_endpoint("a", lambda request: request.respond()), Endpoint)
-    group.add_endpoint("a", lambda: None)  # type: ignore[arg-type, misc]
+    group.add_endpoint("a", lambda: None)  # type: ignore[arg-type]
     assert_type(service.info(), ServiceInfo)
     assert_type(service.stats(), ServiceStats)
     assert_type(await service.wait_stopped(), Exception | None)

@@ -1,0 +1,318 @@
+"""Endpoints that answer in parts: the responder's side of docs/adr-response-streams.md.
+
+Owns the streams that a service sends: the inbox for their credit, and the generator, the timer and the end of each.
+``OutgoingParts`` decides when a part may be sent and when the requester is given up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing
+from enum import Enum
+from math import inf
+from time import perf_counter_ns
+from typing import Any, TypeAlias, cast
+
+from natsproto._core.connection import Connection
+from natsproto.errors import (
+    ConnectionLost,
+    LocalProtocolError,
+    NatsError,
+    PayloadTooLarge,
+    PermissionDenied,
+    ServiceError,
+    StreamBroken,
+    Unavailable,
+)
+from natsproto.protocol.frames import Message, Payload, as_bytes
+from natsproto.service._endpoint import Endpoint, Request, error_from
+from natsproto.service._responses import error_headers
+from natsproto.service._stream_state import CANCEL, END_HEADER, IDLE_HEADER, OutgoingParts, Pulse, number_of
+
+log = logging.getLogger("natsproto")
+
+StreamHandler: TypeAlias = Callable[[Request], AsyncIterator[Payload]]
+"""An async generator function."""
+
+
+def is_stream_handler(handler: object) -> bool:
+    """True for an async generator function, or an object with one as ``__call__``."""
+    return inspect.isasyncgenfunction(handler) or inspect.isasyncgenfunction(getattr(type(handler), "__call__", None))  # noqa: B004
+
+
+class Ended(Enum):
+    """The reasons for which a stream ends before its generator does."""
+
+    CANCELLED = "the requester has cancelled it"
+    GONE = "the requester is gone"
+    SILENT = "the requester was silent for 3 heartbeats"
+    LOST = "the connection of the responder was lost"
+    DENIED = "the server rejects its parts"
+    NO_INBOX = "the server rejects the responder's inbox"
+
+
+_REPORTED = {
+    Ended.SILENT: ServiceError(408, Ended.SILENT.value),
+    Ended.LOST: ServiceError(503, Ended.LOST.value),
+    Ended.NO_INBOX: ServiceError(500, Ended.NO_INBOX.value),
+}
+"""The errors that the requester gets."""
+
+
+class CreditInbox:
+    """The inbox for the credit of all streams of a service; a ReplyHandler. The token of a stream is random: whoever
+    knows it may cancel the stream.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self.prefix = f"{connection.new_inbox()}."
+        self.subject = f"{self.prefix}*.*"
+        self.streams: dict[str, OutgoingStream] = {}
+        """The open streams by token."""
+        self.is_open = True
+        connection._add_reply_handler(self)
+
+    def on_message(self, message: Message) -> None:
+        """Credit, a cancellation, or the server's word that the requester is gone."""
+        token, _, number = message.subject[len(self.prefix) :].partition(".")
+        stream = self.streams.get(token)
+        if stream is None:
+            return  # it has ended
+        if not message.data and not message.has_headers:
+            stream.on_credit(number_of(number))
+        elif message.data == CANCEL:
+            stream.end(Ended.CANCELLED)
+        elif message.is_no_responders:
+            stream.end(Ended.GONE)
+
+    def on_replies_handled(self) -> None:
+        """All messages of a chunk were passed on."""
+
+    def on_disconnect(self, error: ConnectionLost) -> None:
+        """Parts may be lost: no stream continues after that."""
+        for stream in self.streams.values():
+            stream.end(Ended.LOST, error)
+
+    def on_reconnect(self) -> None:
+        """There is a connection again."""
+
+    def on_permission_error(self, error: PermissionDenied) -> None:
+        """The server rejects the parts of a stream."""
+        for stream in self.streams.values():
+            if stream.reply == error.subject:
+                stream.end(Ended.DENIED, error)
+
+    def on_end(self, error: NatsError) -> None:
+        """The client is closed, or the server rejects the inbox."""
+        self.is_open = False
+        for stream in self.streams.values():
+            stream.end(Ended.LOST if isinstance(error, Unavailable) else Ended.NO_INBOX, error)
+
+
+class OutgoingStream:
+    """One stream that is being sent."""
+
+    def __init__(self, connection: Connection, inbox: CreditInbox, request: Request, state: OutgoingParts) -> None:
+        assert request.reply is not None
+        self.reply: str = request.reply
+        """The subject of the parts."""
+        self.waited_ns: int = 0
+        """Nanoseconds of waiting for credit and for the connection."""
+        self._connection, self._inbox, self._state = connection, inbox, state
+        self._subject = request.subject
+        self._token = connection._new_id()
+        self._credit_to = f"{inbox.prefix}{self._token}."
+        self._loop = asyncio.get_running_loop()
+        self._task = asyncio.current_task()
+        self._ended: Ended | None = None
+        self._cause: NatsError | None = None
+        self._credit: asyncio.Future[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    # ---------------------------------------------------------------- sending
+    async def run(self, parts: AsyncGenerator[Payload]) -> ServiceError | None:
+        """Send everything that the generator yields, then the end. Return an error for the statistics.
+
+        Raises the errors of the generator, of which the requester is told. ``end`` cancels the task, which must be the
+        current one, while this runs.
+        """
+        self._inbox.streams[self._token] = self
+        if self._state.window is not None:
+            self._set_timer()
+        try:
+            async with aclosing(parts):
+                await self._send_all(parts)
+        except asyncio.CancelledError:
+            if self._ended is None:
+                self._send_end(ServiceError(503, "the service was stopped"))
+                raise
+        except Exception as exc:
+            if self._ended is None:
+                self._send_end(error_from(exc))
+            raise
+        finally:
+            del self._inbox.streams[self._token]
+            if self._timer is not None:
+                self._timer.cancel()
+            if self._ended is not None:
+                await self._absorb_cancellation()
+        if self._ended is None:
+            self._send_end(None)
+            return None
+        return self._report_end(self._ended)
+
+    async def _send_all(self, parts: AsyncGenerator[Payload]) -> None:
+        connection, state, clock = self._connection, self._state, self._loop.time
+        outbox, windowed, limit = connection._outbox, state.window is not None, connection.max_payload or inf
+        reply, credit_to = self.reply.encode(), self._credit_to.encode()
+        async for value in parts:
+            part = value
+            while type(part) is not bytes or len(part) > limit or not (part or windowed):
+                try:
+                    part = _checked(part, limit, may_be_empty=windowed)
+                except (TypeError, ValueError, PayloadTooLarge) as exc:
+                    try:
+                        part = await parts.athrow(exc)
+                    except StopAsyncIteration:
+                        return
+            if outbox.must_wait or not state.has_room:
+                await self._wait()
+            if self._ended is not None:
+                return  # the generator has suppressed the cancellation
+            if windowed:
+                connection._publish_encoded(reply, b"%b%d" % (credit_to, state.sent + 1), part)
+            else:
+                connection._put_message(self.reply, part, None, None)
+            state.on_sent(len(part), clock())
+
+    async def _wait(self) -> None:
+        """Wait for credit and for room in the outbox."""
+        began = perf_counter_ns()
+        try:
+            while not self._state.has_room:
+                self._credit = self._loop.create_future()
+                await self._credit
+            await self._connection._yield_if_needed()
+        finally:
+            self.waited_ns += perf_counter_ns() - began
+
+    def on_credit(self, number: int | None) -> None:
+        """The requester has consumed the parts up to this number."""
+        self._state.on_credit(number, self._loop.time())
+        if self._credit is not None and not self._credit.done() and self._state.has_room:
+            self._credit.set_result(None)
+
+    # ---------------------------------------------------------------- ending
+
+    def end(self, reason: Ended, cause: NatsError | None = None) -> None:
+        """End the stream before its generator does, which is cancelled."""
+        if self._ended is None:
+            self._ended, self._cause = reason, cause
+            assert self._task is not None
+            self._task.cancel()
+
+    async def _absorb_cancellation(self) -> None:
+        """Take back the cancellation of ``end``; CancelledError if the task was cancelled by others too."""
+        try:
+            await asyncio.sleep(0)  # where it is raised if the generator did not wait for anything
+        except asyncio.CancelledError:
+            pass
+        assert self._task is not None
+        if self._task.uncancel() > 0:
+            raise asyncio.CancelledError
+
+    def _report_end(self, reason: Ended) -> ServiceError | None:
+        """Tell the requester why the stream has ended, if it can be told. Raises the error that ended it."""
+        error = _REPORTED.get(reason)
+        log.info("response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value)
+        if reason is Ended.GONE and self._state.sent > 1 and not self._state.credited:
+            log.warning(
+                "response from %r: if it goes to another account, the export needs response_type Stream", self._subject
+            )
+        if error is not None:
+            self._send_end(error)
+        if reason is Ended.DENIED:
+            rule = (
+                "the user of the responder needs allow_responses with {max: -1} and an expires longer than the response"
+            )
+            raise StreamBroken(self._subject, self._state.sent, f"{self._cause}: {rule}") from self._cause
+        if reason is Ended.NO_INBOX:
+            raise StreamBroken(self._subject, self._state.sent, f"{reason.value}: {self._cause}") from self._cause
+        return error
+
+    def _send_end(self, error: ServiceError | None) -> None:
+        """Send the last frame. In the plain form the error and the end are two messages."""
+        headers = {} if error is None else error_headers(error.code, error.description)
+        sent = self._state.sent
+        try:
+            if self._state.window is not None:
+                headers[END_HEADER] = str(sent)
+                self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", headers)
+                return
+            if error is not None:  # with a payload, as an empty message ends the response for any requester
+                payload = error.description.encode("utf-8", "replace") or b"error"
+                self._connection._put_message(self.reply, payload, None, headers)
+            self._connection._put_message(self.reply, b"", None, None)
+        except NatsError as exc:
+            log.warning("cannot send the end of a stream to %s: %s", self.reply, exc)
+
+    # ---------------------------------------------------------------- signs of life
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_at(self._state.heartbeats.deadline, self._on_timer)
+
+    def _on_timer(self) -> None:
+        pulse = self._state.heartbeats.on_timer(self._loop.time())
+        if pulse is Pulse.SILENT:
+            self.end(Ended.SILENT)
+            return
+        if pulse is Pulse.SEND:
+            sent = self._state.sent
+            try:
+                self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", {IDLE_HEADER: str(sent)})
+            except NatsError as exc:
+                self.end(Ended.LOST, exc)
+                return
+        self._set_timer()
+
+
+def _checked(part: object, limit: float, *, may_be_empty: bool) -> bytes:
+    """Return the bytes of a part that is not a usual one. TypeError, PayloadTooLarge, ValueError."""
+    data = as_bytes(part)
+    if not data and not may_be_empty:
+        raise ValueError("an empty part would end the response, because the requester asks for no flow control")
+    if len(data) > limit:
+        raise PayloadTooLarge(len(data), int(limit))
+    return data
+
+
+class StreamEndpoint(Endpoint):
+    """An endpoint whose handler is an async generator function."""
+
+    def __init__(
+        self,
+        connection: Connection,
+        *,
+        handler: StreamHandler,
+        open_inbox: Callable[[], CreditInbox],
+        **settings: Any,
+    ) -> None:
+        self._generator, self._open_inbox = handler, open_inbox
+        super().__init__(connection, handler=self._respond_in_parts, **settings)
+
+    async def _respond_in_parts(self, request: Request) -> None:
+        connection, reply = self._connection, request.reply
+        if reply is None:
+            raise LocalProtocolError(f"cannot respond to message on {request.subject!r}: it has no reply subject")
+        if not connection._reply_guard.is_allowed(reply):
+            return
+        state = OutgoingParts.requested(request.headers, asyncio.get_running_loop().time())
+        stream = OutgoingStream(connection, self._open_inbox(), request, state)
+        try:
+            request._note = await stream.run(cast("AsyncGenerator[Payload]", self._generator(request)))
+        finally:
+            self._nanoseconds -= stream.waited_ns
+            request._reply = None  # the requester has been told of an error

@@ -1,0 +1,290 @@
+"""The two sides of a response in parts, without I/O: frames, credit, and signs of life (docs/adr-response-streams.md).
+
+``OutgoingParts`` belongs to the responder, ``IncomingParts`` to the requester. Both get the time as an argument, and
+both have ``Heartbeats``, which say when to send the next sign of life and when the peer has been silent for too long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+from math import inf
+
+from natsproto.errors import NatsError, NoResponders, RequestTimeout, ServiceError, StreamBroken
+from natsproto.protocol.frames import Message
+from natsproto.protocol.headers import Headers
+from natsproto.service._responses import error_of
+
+WINDOW_HEADER = "Stream-Window"
+HEARTBEAT_HEADER = "Stream-Heartbeat"
+IDLE_HEADER = "Stream-Idle"
+END_HEADER = "Stream-End"
+CANCEL = b"-CANCEL"
+
+EXPORT_PREFIX = b"_R_."
+"""The beginning of reply subjects that an export has replaced."""
+
+PART_OVERHEAD = 64
+"""Bytes that a part counts in addition to its payload, so that small parts fill a window too."""
+
+HEARTBEAT_S, MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 5.0, 0.05, 3600.0
+
+SILENT_HEARTBEATS = 3
+"""Heartbeats without a message after which the peer is given up."""
+
+FIRST_IDLE_S = 0.1
+"""Seconds after which a responder without a part tells where it takes credit and cancellation."""
+
+_MARKS_PER_WINDOW = 64
+"""Credit is counted in steps of this part of a window: a responder then keeps no size of each part in flight."""
+
+_MAX_DIGITS = 18
+
+
+def number_of(text: str | bytes) -> int | None:
+    """Return the number of a header or of a subject's last token; None for another text."""
+    return int(text) if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS else None
+
+
+class Pulse(Enum):
+    """The result of a timer: nothing to do yet, send a sign of life, or the peer is gone."""
+
+    WAIT = "wait"
+    SEND = "send"
+    SILENT = "silent"
+
+
+class Heartbeats:
+    """When to send a sign of life, and when the peer is given up. ``first`` is the time of the first one in seconds."""
+
+    __slots__ = ("deadline", "heard_at", "interval", "send_at")
+
+    def __init__(self, interval: float, now: float, first: float = inf) -> None:
+        self.interval = interval
+        self.heard_at = now
+        """The time of the last message of the peer."""
+        self.send_at = now + min(first, interval)
+        """The time of the next sign of life; every part is one."""
+        self.deadline = self.send_at
+        """The time at which ``on_timer`` has to be called."""
+
+    def on_timer(self, now: float) -> Pulse:
+        """Say what to do now; call it again at the new ``deadline``."""
+        # A timer that comes late means that this process did not run: messages of the peer may wait in the socket.
+        self.heard_at += max(0.0, now - self.deadline)
+        silent_at = self.heard_at + SILENT_HEARTBEATS * self.interval
+        pulse = Pulse.SILENT if now >= silent_at else Pulse.WAIT if now < self.send_at else Pulse.SEND
+        if pulse is Pulse.SEND:
+            self.send_at = now + self.interval
+        self.deadline = min(self.send_at, silent_at)
+        return pulse
+
+
+class OutgoingParts:
+    """The parts that a responder has sent, and the window. ``window`` is None in the plain form."""
+
+    __slots__ = ("_freed", "_marks", "_next_mark", "_total", "credited", "heartbeats", "sent", "window")
+
+    def __init__(self, window: int | None, heartbeat: float, now: float) -> None:
+        self.window = window
+        self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S)
+        self.sent: int = 0
+        """The number of parts."""
+        self.credited: int = 0
+        """The number of parts that the requester has consumed."""
+        self._total = 0  # bytes of all parts
+        self._freed = 0  # bytes of the consumed ones; up to a step less
+        self._marks: deque[tuple[int, int]] = deque()  # (number of a part, _total after it)
+        self._next_mark = 0
+
+    @classmethod
+    def requested(cls, headers: Headers, now: float) -> OutgoingParts:
+        """Return the state for a request with these headers; ServiceError 400 if they are invalid."""
+        if WINDOW_HEADER not in headers:
+            return cls(None, HEARTBEAT_S, now)
+        window = number_of(headers[WINDOW_HEADER])
+        if not window:
+            raise ServiceError(400, f"{WINDOW_HEADER} must be a positive number of bytes")
+        milliseconds = number_of(headers.get(HEARTBEAT_HEADER, f"{HEARTBEAT_S * 1000:.0f}")) or 0
+        if not MIN_HEARTBEAT_S <= milliseconds / 1000 <= MAX_HEARTBEAT_S:
+            raise ServiceError(
+                400,
+                f"{HEARTBEAT_HEADER} must be a number of milliseconds from {MIN_HEARTBEAT_S * 1000:.0f} "
+                f"to {MAX_HEARTBEAT_S * 1000:.0f}",
+            )
+        return cls(window, milliseconds / 1000, now)
+
+    @property
+    def has_room(self) -> bool:
+        """True if another part may be sent. The last one may exceed the window, so any part fits some time."""
+        return self.window is None or self._total - self._freed < self.window
+
+    def on_sent(self, size: int, now: float) -> None:
+        """A part with ``size`` bytes of payload was sent."""
+        self.sent += 1
+        self.heartbeats.send_at = now + self.heartbeats.interval
+        self._total += size + PART_OVERHEAD
+        if self.window is not None and self._total >= self._next_mark:
+            self._marks.append((self.sent, self._total))
+            self._next_mark = self._total + self.window // _MARKS_PER_WINDOW
+
+    def on_credit(self, number: int | None, now: float) -> None:
+        """The requester has consumed all parts up to this number; also its sign of life."""
+        if number is None or number > self.sent:
+            return  # not a credit for this stream
+        self.heartbeats.heard_at = now
+        self.credited = max(self.credited, number)
+        if self.credited == self.sent:
+            self._freed = self._next_mark = self._total
+            self._marks.clear()
+        while self._marks and self._marks[0][0] <= self.credited:
+            self._freed = self._marks.popleft()[1]
+
+
+class Form(Enum):
+    """The form of a stream, which its first frame shows.
+
+    NUMBERED parts have reply subjects that end with their numbers. COUNTED ones have reply subjects without numbers,
+    because an export has replaced them. PLAIN ones have none: the responder takes neither credit nor cancellation.
+    """
+
+    UNKNOWN = "unknown"
+    NUMBERED = "numbered"
+    COUNTED = "counted"
+    PLAIN = "plain"
+
+
+class Step(Enum):
+    """A frame is a part for the reader, is no part, is from another responder, or ends the stream."""
+
+    PART = "part"
+    SKIP = "skip"
+    STRAY = "stray"
+    END = "end"
+
+
+class IncomingParts:
+    """The parts that a requester has read, and the credit for them."""
+
+    __slots__ = (
+        "_prefix",
+        "_subject",
+        "_window",
+        "credit_at",
+        "credit_to",
+        "form",
+        "heartbeats",
+        "received",
+        "uncredited",
+    )
+
+    def __init__(self, subject: str, window: int | None, heartbeat: float, now: float) -> None:
+        self.heartbeats = Heartbeats(heartbeat, now)
+        self.form = Form.UNKNOWN
+        self.received: int = 0
+        """The number of parts."""
+        self.credit_to: bytes | None = None
+        """The reply subject of the last part, or of the first idle frame."""
+        self.uncredited: int = 0
+        """Bytes of the parts since the last credit; from ``credit_at`` on, credit is due."""
+        self.credit_at: float = inf if window is None else 0
+        self._subject, self._window = subject, window
+        self._prefix = b""  # of the reply subjects in the numbered form
+
+    def on_credit_sent(self, now: float) -> None:
+        """Credit was sent for all parts so far."""
+        self.uncredited, self.credit_at = 0, inf if self._window is None else self._window / 2
+        self.heartbeats.send_at = now + self.heartbeats.interval
+
+    def on_frame(self, frame: Message) -> Step:
+        """Take the next frame. StreamBroken when parts are missing; ServiceError, NoResponders."""
+        reply = frame._reply
+        expected = b"%b%d" % (self._prefix, self.received + 1)
+        if frame._head is None and reply == expected and self._prefix:
+            self.received += 1  # nearly always
+            self.uncredited += len(frame.data) + PART_OVERHEAD
+            self.credit_to, frame._reply = expected, None
+            return Step.PART
+        return self._on_other_frame(frame, frame.headers)
+
+    def is_credit(self, subject: str) -> bool:
+        """True for a subject to which credit is sent."""
+        name = subject.encode("utf-8", "surrogateescape")
+        return name == self.credit_to or bool(self._prefix and name.startswith(self._prefix))
+
+    def broken(self, reason: str) -> StreamBroken:
+        """Return the error for a stream that ends early."""
+        return StreamBroken(self._subject, self.received, reason)
+
+    def silence(self) -> NatsError:
+        """Return the error for a responder that is silent."""
+        wait = SILENT_HEARTBEATS * self.heartbeats.interval
+        if self.form is Form.UNKNOWN:
+            return RequestTimeout(f"stream from {self._subject!r}", wait)
+        advice = ""
+        if self.received <= 1 and self.form is not Form.PLAIN:
+            advice = (
+                ": to send more than one part, a responder with allow_responses needs {max: -1} and a long enough "
+                "expires there, and an export needs response_type Stream"
+            )
+        return self.broken(f"the responder was silent for {wait:g} s{advice}")
+
+    def _on_other_frame(self, frame: Message, headers: Headers) -> Step:
+        if frame.is_no_responders:
+            raise NoResponders(self._subject) if self.form is Form.UNKNOWN else self.broken("the responder is gone")
+        reply = frame.reply.encode("utf-8", "surrogateescape") if frame.reply else None
+        end, idle = headers.get(END_HEADER), headers.get(IDLE_HEADER)
+        number = self.received + 1 if end is None and idle is None else number_of(end or idle or "")
+        if self.form is Form.UNKNOWN:
+            self._choose_form(reply)
+        if end is None and self.form is Form.PLAIN:
+            return self._on_plain(frame)
+        if reply is None and self.form is not Form.PLAIN:
+            return Step.STRAY
+        if self.form is Form.NUMBERED:
+            if reply is None or not reply.startswith(self._prefix):
+                return Step.STRAY
+            number = number_of(reply[len(self._prefix) :])
+        if end is not None:
+            return self._on_end(frame, number)
+        if number is None or number > self.received + (idle is None):
+            raise self._gap(number)
+        if idle is not None:
+            self.credit_to = self.credit_to or reply
+            return Step.SKIP
+        if number <= self.received:
+            return Step.SKIP  # received twice, during a move to another server
+        self._on_part(frame, reply)
+        return Step.PART
+
+    def _choose_form(self, reply: bytes | None) -> None:
+        if reply is None:
+            self.form, self.credit_at = Form.PLAIN, inf
+            return
+        prefix, dot, token = reply.rpartition(b".")
+        self.form = Form.COUNTED
+        if number_of(token) is not None and not prefix.startswith(EXPORT_PREFIX):
+            self.form, self._prefix = Form.NUMBERED, prefix + dot
+
+    def _on_part(self, frame: Message, reply: bytes | None) -> None:
+        self.received += 1
+        self.uncredited += len(frame.data) + PART_OVERHEAD
+        self.credit_to, frame._reply = reply, None  # for credit, not for the reader
+
+    def _on_plain(self, frame: Message) -> Step:
+        if (error := error_of(frame)) is not None:
+            raise error
+        if not frame.data and not frame.has_headers:
+            return Step.END
+        self._on_part(frame, None)
+        return Step.PART
+
+    def _on_end(self, frame: Message, number: int | None) -> Step:
+        if (error := error_of(frame)) is not None:
+            raise error
+        if number != self.received:
+            raise self._gap(number)
+        return Step.END
+
+    def _gap(self, number: int | None) -> StreamBroken:
+        return self.broken(f"parts were lost: the responder is at number {'?' if number is None else number}")
