@@ -13,6 +13,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.transport import dial
 from natsproto._core.wire import Runtime
 from natsproto._durations import positive_seconds
+from natsproto._introspection import import_late_types
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
@@ -291,7 +292,7 @@ class Client(Connection):
 
 
 class Connecting(AwaitHint):
-    """A pending connection: ``await`` it, or enter it to drain it at the end."""
+    """A connection being made, created by ``connect``: ``await`` it, or enter it to drain it at the end."""
 
     _unused_warning = "connect(...) was never awaited or entered"
 
@@ -365,3 +366,6 @@ def options_for(servers: str | Sequence[str] | Options | None, context: str | No
     if isinstance(servers, Options):
         return servers.replace(**options) if options else servers
     return Options(DEFAULT_SERVER if servers is None else servers, **options)
+
+
+import_late_types(__name__)

@@ -1,4 +1,4 @@
-"""Frozen values: classes of named fields; and signatures that list the keys of a TypedDict.
+"""Frozen values: classes of named fields.
 
 A dataclass would do the same, but compiles six methods for each class at import: 0.5 ms a class, half of the time of
 ``import natsproto``. This base has one set of methods for all; type checkers see a dataclass (PEP 681).
@@ -6,11 +6,8 @@ A dataclass would do the same, but compiles six methods for each class at import
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from functools import cached_property
-from importlib import import_module
-from inspect import Parameter, Signature, get_annotations
-from types import FunctionType, MappingProxyType
+from collections.abc import Iterable
+from inspect import get_annotations
 from typing import Any, ClassVar, Self, dataclass_transform
 
 
@@ -83,55 +80,3 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
-
-
-def name_fields(kind: type, modules: Mapping[str, str]) -> None:
-    """Make help() and completion show the names behind ``**fields: Unpack[Args]`` of a class's methods.
-
-    ``modules`` has the module of each such TypedDict; it is imported when a signature is read.
-    """
-    for method in (one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)):
-        for annotation in method.__annotations__.values():
-            if str(annotation)[:7] == "Unpack[" and (where := modules.get(annotation[7:-1])):
-                method.__dict__["__signature__"] = FullSignature(method, where, annotation[7:-1])
-
-
-class FullSignature(Signature):
-    """The signature of a method with the keys of a TypedDict in place of its last parameter."""
-
-    def __init__(self, method: FunctionType, where: str, arguments: str) -> None:
-        self._method, self._where, self._arguments = method, where, arguments
-
-    @cached_property
-    def plain(self) -> Signature:
-        """The signature as it is written."""
-        method = self._method
-        copied = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
-        copied.__kwdefaults__, copied.__annotations__ = method.__kwdefaults__, method.__annotations__
-        return Signature.from_callable(copied)
-
-    @cached_property
-    def full(self) -> Signature:
-        """The same with the keys; a default of ``...`` means that the configuration or the server decides."""
-        *own, _ = self.plain.parameters.values()
-        fields: dict[str, Any] = get_annotations(getattr(import_module(self._where), self._arguments))
-        keys = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=getattr(kind, "__forward_arg__", kind))
-            for name, kind in fields.items()
-            if name not in self.plain.parameters
-        ]
-        return self.plain.replace(parameters=[*own, *keys])
-
-    @property
-    def parameters(self) -> MappingProxyType[str, Parameter]:
-        """See Signature."""
-        return self.full.parameters
-
-    @property
-    def return_annotation(self) -> Any:
-        """See Signature."""
-        return self.full.return_annotation
-
-    def replace(self, **changes: Any) -> Signature:  # type: ignore[override]
-        """See Signature."""
-        return self.full.replace(**changes)

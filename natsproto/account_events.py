@@ -19,6 +19,17 @@ from natsproto.jetstream.advisories import Advisory, ClientInfo
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import subscribe_subject
 
+__all__ = [
+    "AccountEvents",
+    "AuthenticationFailed",
+    "ClientConnected",
+    "ClientDisconnected",
+    "DataStats",
+    "ServerIdentity",
+    "ServiceLatency",
+    "read_event",
+]
+
 MAX_QUEUED_EVENTS = 1024
 """Events queued for a reader. More events stay in the subscriptions, whose limits apply then."""
 

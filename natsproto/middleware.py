@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeAlias, TypeVar
 
-from natsproto._handler_threads import Executor as Executor
-from natsproto._handler_threads import in_threads as in_threads
+from natsproto._handler_threads import Executor, in_threads
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.protocol.frames import Message
+
+__all__ = ["Call", "Executor", "Middleware", "in_threads", "with_middleware"]
 
 M = TypeVar("M", bound=Message)
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)

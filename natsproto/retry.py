@@ -43,6 +43,7 @@ log: Final = logging.getLogger("natsproto")
 
 Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
+"""An exception class or several, as ``except`` takes them."""
 
 SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
 SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer"

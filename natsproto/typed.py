@@ -59,6 +59,7 @@ class TypedMessage(Message, Generic[T]):
 
 
 TypedHandler: TypeAlias = Callable[[TypedMessage[T]], HandlerResult]
+"""The handler of a typed subscription: ``def`` or ``async def``, called with messages whose ``value`` is decoded."""
 
 
 class Typed(Generic[T, R]):

@@ -12,7 +12,9 @@ from natsproto._options import AuthSource, Dialer, OptionArgs, Secret
 from natsproto.jetstream._api_trace import TraceCallback
 from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import (
+from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
+from natsproto.jetstream._consumer.consume import NakDelay, OnError, OnSuccess
+from natsproto.jetstream._policies import (
     AckPolicyLike,
     CompressionLike,
     DeliverPolicyLike,
@@ -23,8 +25,6 @@ from natsproto.jetstream._config import (
     RetentionPolicyLike,
     StorageTypeLike,
 )
-from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
-from natsproto.jetstream._consumer.consume import NakDelay, OnError, OnSuccess
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import ScheduleArgs
 from natsproto.jetstream._typed import OnInvalid

@@ -20,6 +20,7 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 
 MAX_FILE_LINES = 600
+"""Without docstrings, so that no text is cut short for this rule."""
 MAX_FUNCTION_LINES = 60
 """Lines of the body, without signature and docstring."""
 MAX_PARAMETERS = 12
@@ -31,25 +32,23 @@ MAX_TEST_NAME = 50
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
-        "tests/core/test_engine.py": 1121,
-        "tests/core/test_subscription.py": 927,
-        "tests/jetstream/test_consumer.py": 804,
-        "tests/jetstream/test_direct.py": 689,
-        "tests/jetstream/test_management.py": 845,
-        "tests/jetstream/test_publish.py": 619,
-        "tests/jetstream/test_publisher.py": 805,
-        "tests/jetstream/test_pull_state.py": 1242,
-        "tests/kit/hostile.py": 639,
-        "tests/kit/scripted.py": 603,
-        "tests/protocol/test_parser.py": 1017,
-        "tests/protocol/test_pool.py": 714,
-        "tests/server/test_auth.py": 773,
-        "tests/server/test_core.py": 606,
+        "tests/core/test_engine.py": 1069,
+        "tests/core/test_subscription.py": 916,
+        "tests/jetstream/test_consumer.py": 799,
+        "tests/jetstream/test_direct.py": 673,
+        "tests/jetstream/test_management.py": 836,
+        "tests/jetstream/test_publish.py": 612,
+        "tests/jetstream/test_publisher.py": 780,
+        "tests/jetstream/test_pull_state.py": 1214,
+        "tests/kit/hostile.py": 611,
+        "tests/protocol/test_parser.py": 981,
+        "tests/protocol/test_pool.py": 712,
+        "tests/server/test_auth.py": 761,
+        "tests/server/test_core.py": 602,
         "tests/server/test_services.py": 628,
-        "tests/server/test_testing.py": 703,
-        "tests/server/test_tls.py": 615,
-        "tests/server/test_websocket.py": 655,
-        "tests/test_options.py": 779,
+        "tests/server/test_testing.py": 694,
+        "tests/server/test_websocket.py": 644,
+        "tests/test_options.py": 769,
     },
     "function lines": {},
     "parameters": {
@@ -97,6 +96,7 @@ LAYER_INTERFACE = {
     "Client": {"_connect", "_start"},
     "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
     "Message": {"_head", "_note", "_origin", "_reply"},
+    "Headers": {"_description", "_status", "_wire_size"},
     "Options": {
         *[
             "_anonymous_to",
@@ -168,7 +168,8 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 def file_lengths() -> Iterator[Figure]:
     for name, path in sources("natsproto", "tests", "benchmarks"):
-        yield Figure("file lines", name, len(path.read_text().splitlines()), MAX_FILE_LINES)
+        texts = sum(last - first + 1 for _, first, last in docstring_nodes(nodes_of(path)))
+        yield Figure("file lines", name, len(path.read_text().splitlines()) - texts, MAX_FILE_LINES)
 
 
 def small_modules() -> list[str]:
@@ -447,9 +448,14 @@ UNNATURAL = re.compile(
 
 def docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """All docstrings, those under attributes and constants too."""
+    return (text for text, _, _ in docstring_nodes(nodes))
+
+
+def docstring_nodes(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int, int]]:
+    """The docstrings with their first and last lines."""
     for node in nodes:
         if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
-            yield node.value.value
+            yield node.value.value, node.lineno, node.end_lineno or node.lineno
 
 
 def prose(page: str) -> str:

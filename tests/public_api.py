@@ -4,7 +4,8 @@
 A change of that file is a change for users: it belongs into CHANGELOG.md.
 
 A module is public when no part of its name begins with an underscore; its names are those of its ``__all__``, or what
-it defines itself. A name that several modules offer is described where it comes first and named in the others.
+it defines itself. A name that several modules offer is described where it comes first and named in the others. A class
+lists what its bases lack; private bases of several classes come last. The wire protocol is experimental: names only.
 """
 
 from __future__ import annotations
@@ -34,8 +35,11 @@ _SPECIAL = (
 )
 """Methods with underscores that are part of what a class offers."""
 
-_HINTS = "natsproto._async_hints"
+_HINTS = ("natsproto._async_hints", "natsproto._nats_py_names")
 """Where methods are that only tell what is missing."""
+
+_EXPERIMENTAL = "natsproto.protocol"
+"""Its names are listed, and nothing about them is promised."""
 
 _CONSTANT = str | bytes | int | float
 
@@ -54,17 +58,25 @@ def describe() -> str:
     arguments: dict[str, type[object]] = {}
     lines: list[str] = []
     for module in public_modules():
+        if module.__name__.startswith(f"{_EXPERIMENTAL}."):
+            continue
         lines += ["", f"# {module.__name__}", ""]
         for name in names(module):
             value = getattr(module, name)
             position = f"{module.__name__}.{name}"
             if _is_described(value) and id(value) in seen:
                 lines.append(f"{name} = {seen[id(value)]}")
+            elif module.__name__ == _EXPERIMENTAL:
+                lines.append(name)
             else:
                 seen[id(value)] = position
                 lines += _described(name, value, arguments)
+    lines += ["", "# private bases of several classes", ""]
+    for kind in sorted(shared(), key=lambda kind: kind.__name__):
+        lines += _class(kind.__name__, kind, arguments)
     for name, kind in sorted(arguments.items()):
-        lines += ["", f"# keyword arguments: {name}", "", *_fields(kind, "")]
+        if kind not in nameable():
+            lines += ["", f"# keyword arguments: {name}", "", *_fields(kind, "")]
     return "\n".join(lines).strip() + "\n"
 
 
@@ -97,7 +109,7 @@ def _described(name: str, value: object, arguments: dict[str, type[object]]) -> 
 
 
 def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) -> Iterator[str]:
-    hidden = (object, *(base for base in kind.__bases__ if base.__name__ == "Value" or base.__module__ == _HINTS))
+    hidden = (object, *(base for base in kind.__bases__ if base.__module__ in _HINTS))
     bases = ", ".join(base.__name__ for base in kind.__bases__ if base not in hidden)
     yield f"class {name}({bases})" if bases else f"class {name}"
     if issubclass(kind, enum.Enum):
@@ -108,23 +120,44 @@ def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) ->
     for base in _own(kind):
         members.update(vars(base))
     made = dataclasses.is_dataclass(kind) or any(base.__name__ in ("Value", "Protocol") for base in kind.__mro__)
+    foreign = {member for base in kind.__mro__ if _is_foreign(base) for member in vars(base)}
     for member, value in sorted(members.items()):
         if member == "__init__" and (made or _is_created(kind)):
             continue  # its fields say it, or only natsproto calls it
+        if member in foreign and member not in ("__init__", "__await__"):
+            continue
         if not member.startswith("_") or member in _SPECIAL:
             yield from (f"    {line}" for line in _member(member, value, arguments))
 
 
 def _is_created(kind: type[object]) -> bool:
     """True if only natsproto creates objects of the class, whose constructor is no promise then."""
-    return kind.__module__.startswith("natsproto.sync.") or "reated by " in (kind.__doc__ or "")
+    if kind.__module__.startswith("natsproto.sync.") or "reated by " in (kind.__doc__ or ""):
+        return True
+    return issubclass(kind, natsproto.NatsError) and kind is not natsproto.errors.ServiceError
+
+
+def _is_foreign(kind: type[object]) -> bool:
+    return not kind.__module__.startswith("natsproto") and kind is not object
 
 
 def _own(kind: type[object]) -> list[type[object]]:
-    """A class and those of its bases that users cannot name, so that what they have belongs to it; bases first."""
-    elsewhere = {above for base in kind.__mro__[1:] if base in nameable() for above in base.__mro__}
-    ours = [base for base in kind.__mro__ if base.__module__.startswith("natsproto") and base.__module__ != _HINTS]
+    """A class and those of its bases that belong to it alone; bases first."""
+    elsewhere = {above for base in kind.__mro__[1:] if base in nameable() | shared() for above in base.__mro__}
+    ours = [base for base in kind.__mro__ if not _is_foreign(base) and base.__module__ not in _HINTS]
     return [base for base in reversed(ours) if base not in elsewhere]
+
+
+@functools.cache
+def shared() -> frozenset[type[object]]:
+    """The bases with public members that users cannot name and that several of their classes have."""
+    bases = [
+        base
+        for kind in typing.cast("frozenset[type[object]]", nameable())
+        for base in kind.__mro__[1:]
+        if base not in nameable() and base.__module__.startswith("natsproto") and base.__module__ not in _HINTS
+    ]
+    return frozenset(base for base in bases if bases.count(base) > 1)
 
 
 @functools.cache
@@ -213,7 +246,7 @@ def _fields(kind: type[object], indent: str) -> Iterator[str]:
 
 
 def _annotation(value: object) -> str:
-    text = value if isinstance(value, str) else _plain(value)
+    text = value if isinstance(value, str) else getattr(value, "__forward_arg__", None) or _plain(value)
     return re.sub(r"\b(?:natsproto|typing|collections)(?:\.\w+)*\.(?=\w)", "", text)
 
 

@@ -80,8 +80,6 @@ BATCHED = "iterating comes in batches by itself"
 READ = "headers and reply say it; there it spares an object for each message"
 
 PARTS = {
-    "AckFuture.outcome": INSIDE,
-    "AckFuture.unseen_error": INSIDE,
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
     "Client.subscribe(executor)": ON_THE_LOOP,
@@ -99,19 +97,15 @@ PARTS = {
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,
     **{f"PullConsumer.consume({name})": "among its options" for name in ReadArgs.__annotations__},
     "Client.typed": BYTES,
-    "Endpoint.cancel": INSIDE,
-    "Endpoint.drain": INSIDE,
     "JetStream.connection": INSIDE,
     "JetStream.typed": BYTES,
     "JetStream.key_value(codec)": BYTES,
     "JetStream.key_value(kind)": BYTES,
     "JsMessage.ack_wait": INSIDE,
-    "JsMessage.respond": "whoever published it got the answer of the stream; ack is what answers here",
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
     "KeyWatcher.batches": BATCHED,
     "KeyWatcher.initial": "iterate until caught_up",
-    "ObjectReader.resume": INSIDE,
     "OrderedConsumer.consume": ON_THE_LOOP,
     "PushConsumer.consume": ON_THE_LOOP,
     "Subscription.batches": BATCHED,
@@ -134,8 +128,15 @@ KEPT = ("__len__", "__getitem__", "__contains__")
 def surface(kind: type[object]) -> set[str]:
     """The names that users of a class have, as a blocking class would call them."""
     special = {*BLOCKING, *BLOCKING.values(), *KEPT}
-    names = {BLOCKING.get(name, name) for name in dir(kind) if not name.startswith("_") or name in special}
+    listed = (name for name in dir(kind) if not name.startswith("_") or name in special)
+    names = {BLOCKING.get(name, name) for name in listed if not only_explains(kind, name)}
     return {name for name in names if not name.endswith("_nowait")}  # threads wait
+
+
+def only_explains(kind: type[object], name: str) -> bool:
+    """True for what raises an error that says what to use instead."""
+    member = inspect.getattr_static(kind, name)
+    return not hasattr(kind, name) or getattr(member, "__annotations__", {}).get("return") == "NoReturn"
 
 
 def arguments(kind: type[object], name: str) -> set[str]:

@@ -12,23 +12,6 @@ import pytest
 from natsproto import sync
 from tests import public_api
 
-LAZY = {
-    *(
-        "Advisories",
-        "Client",
-        "Codec",
-        "Health",
-        "JetStream",
-        "KeyCodec",
-        "KeyValueStatus",
-        "MessageTrace",
-        "ResponseStream",
-    ),
-    *("ObjectStore", "ObjectStoreStatus", "ServiceInfo", "ServicePing", "ServiceStats", "StatsHandler", "System"),
-    *("TraceCallback", "Hash", "Message", "Options", "Column", "Row", "SparkSession", "pa"),
-}
-"""Types of modules that are imported when they are needed first."""
-
 
 def functions() -> Iterator[tuple[str, Callable[..., object]]]:
     for module in public_api.public_modules():
@@ -50,8 +33,7 @@ def test_annotations_can_be_evaluated() -> None:
         try:
             typing.get_type_hints(function)
         except NameError as error:
-            if error.name not in LAZY:
-                failed.append(f"{name}: {error}")
+            failed.append(f"{name}: {error}")
         else:
             evaluated += 1
     assert not failed, "\n".join(failed)

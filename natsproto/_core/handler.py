@@ -30,6 +30,7 @@ CALLBACK_TIME_SLICE_S = 0.005
 """Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
 
 Handler: TypeAlias = Callable[[Message], HandlerResult]
+"""The handler of a subscription: ``def`` or ``async def``, called with one message after the other."""
 
 
 class HandlerCallbacks(Protocol):

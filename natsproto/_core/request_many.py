@@ -72,7 +72,7 @@ class RequestMany:
                     break
                 except SubscriptionClosed:
                     break
-                if not message.data and message.has_headers and message.headers.status >= 200:
+                if not message.data and message.has_headers and message.headers._status >= 200:
                     if not count and message.is_no_responders:
                         raise NoResponders(self._subject)
                     yield message  # a status ends the replies (a 1xx does not)

@@ -62,6 +62,7 @@ class SlowPolicy(StrEnum):
 
 
 SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]
+"""A SlowPolicy, or its string."""
 
 
 class SubscriptionCallbacks(HandlerCallbacks, Protocol):
@@ -97,7 +98,7 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
 
 
 class Subscription(AsyncForHint, Generic[M]):
-    """Messages of one subject or wildcard.
+    """Messages of one subject or wildcard. Created by ``subscribe``.
 
     Await it, or use ``async with``, which unsubscribes at the end. Read it with ``async for``, ``next`` or ``batches``,
     unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the

@@ -4,7 +4,6 @@ It needs the extra ``natsproto[nkeys]``: the package PyNaCl does all cryptograph
 """
 
 from natsproto.auth._callout import (
-    AUTH_SUBJECT,
     AuthCallout,
     AuthRequest,
     ClientInfo,
@@ -17,7 +16,6 @@ from natsproto.auth._claims import Claims, Permission, ResponsePermission, UserC
 from natsproto.auth._keys import KeyKind, KeyPair, XKey, verify
 
 __all__ = [
-    "AUTH_SUBJECT",
     "AuthCallout",
     "AuthRequest",
     "Claims",

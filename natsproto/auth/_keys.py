@@ -73,7 +73,7 @@ class KeyPair:
 class XKey:
     """A Curve25519 key pair, which encrypts data for one recipient and decrypts it, compatible with nkeys of Go.
 
-    Its repr shows only the public key.
+    Created by ``generate`` and ``from_seed``. Its repr shows only the public key.
     """
 
     def __init__(self, key: bytes) -> None:

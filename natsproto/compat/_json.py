@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from natsproto.jetstream import Timestamp
+from natsproto.jetstream._timestamp import to_timestamp
 
 _NS = 1_000_000_000
 
@@ -80,7 +81,7 @@ def _written(kind: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_written(kind, item) for item in value]
     if isinstance(value, datetime):
-        return Timestamp.of(value if value.tzinfo is not None else value.replace(tzinfo=UTC)).rfc3339()
+        return to_timestamp(value if value.tzinfo is not None else value.replace(tzinfo=UTC)).rfc3339()
     return int(value * _NS) if kind == "s" else value
 
 

@@ -6,28 +6,18 @@ names of the key/value and object stores, of groups and of advisories are in ``n
 in this package.
 """
 
-from natsproto import _value
+from natsproto import _introspection
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import StoredMessages
+from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
 from natsproto.jetstream._codec import Unlisted
 from natsproto.jetstream._config import (
-    AckPolicy,
-    Compression,
     ConsumerConfig,
-    DeliverPolicy,
-    DiscardPolicy,
     ExternalStream,
-    KeyValueConfig,
-    ObjectStoreConfig,
-    PersistMode,
     Placement,
-    PriorityPolicy,
-    ReplayPolicy,
     Republish,
-    RetentionPolicy,
-    StorageType,
     StreamConfig,
     StreamConsumerLimits,
     StreamSource,
@@ -70,6 +60,17 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._listing import Listing
 from natsproto.jetstream._message import JsMessage, Metadata
+from natsproto.jetstream._policies import (
+    AckPolicy,
+    Compression,
+    DeliverPolicy,
+    DiscardPolicy,
+    PersistMode,
+    PriorityPolicy,
+    ReplayPolicy,
+    RetentionPolicy,
+    StorageType,
+)
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch import FastPublisher
@@ -163,4 +164,4 @@ _ARGUMENTS = dict.fromkeys(
     ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._arguments"
 )
 for _kind in (JetStream, Stream):
-    _value.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})
+    _introspection.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})

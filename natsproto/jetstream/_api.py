@@ -249,7 +249,7 @@ class Api:
             reply = await self.connection._request_encoded(
                 subject, encoded_subject, payload, timeout=timeout, headers=headers
             )
-            response, status = redacted(subject, reply.data), reply.headers.status
+            response, status = redacted(subject, reply.data), reply.headers._status
             return reply
         except BaseException as exc:
             error = exc

@@ -11,21 +11,17 @@ from datetime import datetime
 from typing import TypedDict
 
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import (
+from natsproto.jetstream._config import Placement, Republish, StreamConsumerLimits, StreamSource, SubjectTransform
+from natsproto.jetstream._policies import (
     AckPolicyLike,
     CompressionLike,
     DeliverPolicyLike,
     DiscardPolicyLike,
     PersistModeLike,
-    Placement,
     PriorityPolicyLike,
     ReplayPolicyLike,
-    Republish,
     RetentionPolicyLike,
     StorageTypeLike,
-    StreamConsumerLimits,
-    StreamSource,
-    SubjectTransform,
 )
 
 

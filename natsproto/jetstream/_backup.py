@@ -151,8 +151,8 @@ async def _receive(
                 progress(Progress(bytes=size, chunks=chunks, total=total))
         if end is not None:
             headers = received[end].headers
-            if headers.status not in (0, 204):
-                raise ApiError(headers.status, 0, headers.description, transfer.operation)
+            if headers._status not in (0, 204):
+                raise ApiError(headers._status, 0, headers._description, transfer.operation)
             return Progress(bytes=size, chunks=chunks, total=total)
 
 
@@ -225,9 +225,9 @@ def _read_answer(answer: Message, operation: str) -> dict[str, object]:
     payload = parse(answer.data, operation) if answer.data else {}
     if "error" in payload:
         raise api_error(payload, operation)
-    if answer.headers.status >= 400:
+    if answer.headers._status >= 400:
         raise ApiError(
-            answer.headers.status, 0, answer.headers.description or "the server accepts no chunks", operation
+            answer.headers._status, 0, answer.headers._description or "the server accepts no chunks", operation
         )
     return payload
 

@@ -115,7 +115,8 @@ class PageCursor:
 class StoredMessages(AsyncForHint):
     """Many stored messages, in the order of the stream: ``async for`` yields one at a time, ``batches()`` lists.
 
-    Sends nothing before it is read, and can be read once; leaving the loop early ends it.
+    Created by ``Stream.get_batch`` and ``get_last_messages``. Sends nothing before it is read, and can be read once;
+    leaving the loop early ends it.
     """
 
     def __init__(self, source: AsyncGenerator[list[RawMessage]], operation: str) -> None:
@@ -297,26 +298,26 @@ class BatchGet:
         """Decide what follows a page; return a message if the leader had to be asked for one."""
         headers, cursor = status.headers, self._cursor
         self._reply = ""
-        if headers.status == 204:
+        if headers._status == 204:
             pending, last, up_to = (
                 int(headers.last(f"Nats-{name}", "0")) for name in ("Num-Pending", "Last-Sequence", "UpTo-Sequence")
             )
             self._needs_page = cursor.end_of_page(pending, last, up_to)
             return None
-        if headers.status == 503:
+        if headers._status == 503:
             raise _NoDirectGet
-        if headers.status == 404 and self._can_get_single:
+        if headers._status == 404 and self._can_get_single:
             if not cursor.pending:
                 return None
             # The reply is from another server than the last page, and that server lags.
             message = await self._get_from_leader()
             self._needs_page = message is not None
             return message
-        if headers.status == 404 and "Results" in headers.description:
+        if headers._status == 404 and "Results" in headers._description:
             return None
-        if headers.status == 408 and "Empty" in headers.description:
+        if headers._status == 408 and "Empty" in headers._description:
             raise _NoDirectGet  # a server that does not know the fields of this request
-        raise status_error(headers.status, headers.description, self._operation)
+        raise status_error(headers._status, headers._description, self._operation)
 
 
 class _NoDirectGet(Exception):

@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
-from typing import TYPE_CHECKING, TypeVar, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from natsproto._async_hints import items
+from natsproto._introspection import import_late_types
 from natsproto.codecs import Codec
 from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import (
+from natsproto.jetstream._asset_names import check_bucket_name
+from natsproto.jetstream._bucket_config import (
     KV_STREAM,
     KV_SUBJECTS,
     OBJECT_STREAM,
@@ -23,8 +24,8 @@ from natsproto.jetstream._config import (
     KeyValueConfig,
     ObjectStoreConfig,
     check_bucket,
-    check_bucket_name,
 )
+from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._record import amended, named_changes
@@ -331,7 +332,7 @@ class BucketManager(StreamManager):
     async def _change_bucket(
         self,
         partial: KeyValueConfig | ObjectStoreConfig,
-        changes: Mapping[str, object],
+        changes: Mapping[str, Any],
         prefix: str,
         subjects: str,
         timeout: Duration | None,
@@ -362,3 +363,6 @@ class BucketManager(StreamManager):
             await self._api.call_expecting_success(
                 endpoint, operation=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout
             )
+
+
+import_late_types(__name__)

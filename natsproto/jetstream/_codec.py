@@ -52,7 +52,7 @@ from natsproto.jetstream._record import (
     each,
     wrong_type,
 )
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import Timestamp, to_timestamp
 
 if TYPE_CHECKING:
     pass
@@ -335,7 +335,7 @@ def accept_moment(what: str, value: object) -> object:
     if not isinstance(value, datetime):
         wrong_type(what, value, "a datetime")
     try:
-        return Timestamp.of(value)
+        return to_timestamp(value)
     except ValueError as exc:
         raise ConfigError(what, value, str(exc)) from None
 

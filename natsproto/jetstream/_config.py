@@ -1,9 +1,9 @@
-"""The configurations of streams, consumers, buckets and object stores.
+"""The configurations of streams and consumers.
 
-Owns their fields (all fields of nats-server 2.15, with the server's names), their enumerations and the rules for names.
-Types and ranges are checked in the constructor, so an invalid value fails where it is written. ``check()`` is called
-before a request and finds combinations to which a server replies with a misleading error or, as for a dot in a stream
-name, not at all. All other rules are left to the server, whose errors are clear and whose rules change.
+Owns their fields: all fields of nats-server 2.15, with the server's names. Types and ranges are checked in the
+constructor, so an invalid value fails where it is written. ``check()`` is called before a request and finds
+combinations to which a server replies with a misleading error or, as for a dot in a stream name, not at all. All other
+rules are left to the server, whose errors are clear and whose rules change.
 
 A default of 0, "" or -1 means that the server decides; its reply has the values.
 """
@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from enum import StrEnum
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, Unpack
 
-from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject
+from natsproto.errors import ConfigError
+from natsproto.jetstream._asset_names import check_consumer_name, check_priority_group, check_stream_name
 from natsproto.jetstream._codec import (
     INT32,
     UINT64,
@@ -26,7 +26,6 @@ from natsproto.jetstream._codec import (
     Record,
     Seconds,
     Strings,
-    Unlisted,
     choice,
     delays,
     flag,
@@ -40,186 +39,37 @@ from natsproto.jetstream._codec import (
     strings,
     text,
 )
-from natsproto.protocol.subject import matches, publish_subject, subscribe_subject
+from natsproto.jetstream._policies import (
+    AckPolicy,
+    AckPolicyLike,
+    Compression,
+    CompressionLike,
+    DeliverPolicy,
+    DeliverPolicyLike,
+    DiscardPolicy,
+    DiscardPolicyLike,
+    PersistMode,
+    PersistModeLike,
+    PriorityPolicy,
+    PriorityPolicyLike,
+    ReplayPolicy,
+    ReplayPolicyLike,
+    RetentionPolicy,
+    RetentionPolicyLike,
+    StorageType,
+    StorageTypeLike,
+)
+from natsproto.protocol.subject import publish_subject, subscribe_subject
 
-MAX_NAME = 255
+if TYPE_CHECKING:
+    from typing import Self
+
+    from natsproto.jetstream._arguments import ConsumerArgs, StreamArgs
+
 MAX_DESCRIPTION = 4 * 1024
 MAX_METADATA = 128 * 1024
-MAX_HISTORY = 64
-KV_STREAM, KV_SUBJECTS = "KV_", "$KV."
-OBJECT_STREAM, OBJECT_SUBJECTS = "OBJ_", "$O."
 
-_NOT_IN_NAMES = re.compile(r"[\x00-\x20\x7f.*>/\\]")
-_BUCKET = re.compile(r"[A-Za-z0-9_-]+")
-_GROUP = re.compile(r"[A-Za-z0-9/_=-]{1,16}")
 _SAMPLING = re.compile(r"[0-9]+%?")
-
-
-# ---------------------------------------------------------------- names (ADR-6)
-
-
-def check_stream_name(name: str) -> str:
-    """Return a valid name, or raise InvalidSubject: a server does not reply to some invalid names."""
-    return _asset_name("stream name", name)
-
-
-def check_consumer_name(name: str) -> str:
-    """Return a valid name, or raise InvalidSubject with the rule it breaks."""
-    return _asset_name("consumer name", name)
-
-
-def check_bucket_name(name: str) -> str:
-    """Return a valid name of a key/value bucket or object store, or raise InvalidSubject."""
-    if not isinstance(name, str):
-        raise TypeError(f"bucket name must be a str, not {type(name).__name__}")
-    if not _BUCKET.fullmatch(name):
-        raise InvalidSubject("bucket name", name, "only A-Z, a-z, 0-9, '-' and '_', at least one of them")
-    return _asset_name("bucket name", name)
-
-
-def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) -> None:
-    """Raise BucketNotFound unless the stream has the subjects of this bucket, or is the mirror of a bucket.
-
-    A stream of another kind may have the name of a bucket; its messages are not entries.
-    """
-    if config.mirror is not None:
-        if not config.mirror.name.startswith(prefix):
-            raise BucketNotFound(
-                bucket, f"stream {config.name!r} is a mirror of {config.mirror.name!r}, which is not a bucket"
-            )
-        return
-    held = [*config.subjects, *(rule.dest for source in config.sources for rule in source.subject_transforms)]
-    wanted = f"{subjects}{bucket}."
-    if not any(pattern.startswith(wanted) or matches(pattern, f"{wanted}>") for pattern in held):
-        raise BucketNotFound(bucket, f"stream {config.name!r} holds {', '.join(held) or 'no subjects'}, not {wanted}>")
-
-
-def check_priority_group(name: str) -> str:
-    """Return a valid name of a priority group (ADR-42), or raise InvalidSubject."""
-    if not isinstance(name, str):
-        raise TypeError(f"priority group must be a str, not {type(name).__name__}")
-    if not _GROUP.fullmatch(name):
-        raise InvalidSubject("priority group", name, "1 to 16 characters from A-Z, a-z, 0-9, '-', '_', '/' and '='")
-    return name
-
-
-def _asset_name(what: str, name: str) -> str:
-    if not isinstance(name, str):
-        raise TypeError(f"{what} must be a str, not {type(name).__name__}")
-    if not name:
-        raise InvalidSubject(what, name, "must not be empty")
-    if _NOT_IN_NAMES.search(name):
-        raise InvalidSubject(what, name, "must not contain '.', '*', '>', '/', '\\', spaces or control characters")
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
-        raise InvalidSubject(what, name, f"is longer than {MAX_NAME} bytes")
-    return name
-
-
-# ---------------------------------------------------------------- enumerations
-
-
-class RetentionPolicy(StrEnum):
-    """When a stream removes messages: at its limits, when no consumer needs them, or when acknowledged."""
-
-    LIMITS = "limits"
-    INTEREST = "interest"
-    WORK_QUEUE = "workqueue"
-
-
-RetentionPolicyLike: TypeAlias = RetentionPolicy | Unlisted | Literal["limits", "interest", "workqueue"]
-
-
-class StorageType(StrEnum):
-    """Where a stream keeps messages."""
-
-    FILE = "file"
-    MEMORY = "memory"
-
-
-StorageTypeLike: TypeAlias = StorageType | Unlisted | Literal["file", "memory"]
-
-
-class DiscardPolicy(StrEnum):
-    """The messages that a limit removes: the oldest, or the new one (which is refused)."""
-
-    OLD = "old"
-    NEW = "new"
-
-
-DiscardPolicyLike: TypeAlias = DiscardPolicy | Unlisted | Literal["old", "new"]
-
-
-class Compression(StrEnum):
-    """How a file stream is compressed."""
-
-    NONE = "none"
-    S2 = "s2"
-
-
-CompressionLike: TypeAlias = Compression | Unlisted | Literal["none", "s2"]
-
-
-class PersistMode(StrEnum):
-    """The persistence of a message before it is acknowledged (ADR-56)."""
-
-    DEFAULT = "default"
-    ASYNC = "async"
-
-
-PersistModeLike: TypeAlias = PersistMode | Unlisted | Literal["default", "async"]
-
-
-class DeliverPolicy(StrEnum):
-    """Where in the stream a consumer starts."""
-
-    ALL = "all"
-    LAST = "last"
-    NEW = "new"
-    BY_START_SEQUENCE = "by_start_sequence"
-    BY_START_TIME = "by_start_time"
-    LAST_PER_SUBJECT = "last_per_subject"
-
-
-DeliverPolicyLike: TypeAlias = (
-    DeliverPolicy | Unlisted | Literal["all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"]
-)
-
-
-class AckPolicy(StrEnum):
-    """Which acknowledgements a consumer waits for."""
-
-    NONE = "none"
-    ALL = "all"
-    EXPLICIT = "explicit"
-    FLOW_CONTROL = "flow_control"
-
-
-AckPolicyLike: TypeAlias = AckPolicy | Unlisted | Literal["none", "all", "explicit", "flow_control"]
-
-
-class ReplayPolicy(StrEnum):
-    """The rate at which stored messages are delivered: as fast as possible, or at the rate they were received."""
-
-    INSTANT = "instant"
-    ORIGINAL = "original"
-
-
-ReplayPolicyLike: TypeAlias = ReplayPolicy | Unlisted | Literal["instant", "original"]
-
-
-class PriorityPolicy(StrEnum):
-    """How pulls of a priority group are chosen (ADR-42)."""
-
-    NONE = "none"
-    OVERFLOW = "overflow"
-    PINNED_CLIENT = "pinned_client"
-    PRIORITIZED = "prioritized"
-
-
-PriorityPolicyLike: TypeAlias = PriorityPolicy | Unlisted | Literal["none", "overflow", "pinned_client", "prioritized"]
-
-
-# ---------------------------------------------------------------- streams
 
 
 class Placement(Record):
@@ -329,6 +179,12 @@ class StreamConfig(Record):
     allow_batched: bool = flag(default=False)
     metadata: Mapping[str, str] = labels(default=None)
 
+    if TYPE_CHECKING:
+
+        def replace(self, *, extra: Mapping[str, object] = ..., **changes: Unpack[StreamArgs]) -> Self:  # type: ignore[override]
+            """Return a copy with some fields changed; they are checked as in the constructor."""
+            ...
+
     def check(self) -> None:
         """ConfigError (InvalidSubject for names) for values that a server would reject unclearly, or not reply to."""
         check_stream_name(self.name)
@@ -342,9 +198,6 @@ class StreamConfig(Record):
                 if source.external is not None:
                     publish_subject(source.external.api, "external.api")
         _check_words(self.description, self.metadata)
-
-
-# ---------------------------------------------------------------- consumers
 
 
 class ConsumerConfig(Record):
@@ -391,6 +244,12 @@ class ConsumerConfig(Record):
     priority_timeout: Seconds = seconds(default=0.0)
     metadata: Mapping[str, str] = labels(default=None)
 
+    if TYPE_CHECKING:
+
+        def replace(self, *, extra: Mapping[str, object] = ..., **changes: Unpack[ConsumerArgs]) -> Self:  # type: ignore[override]
+            """Return a copy with some fields changed; they are checked as in the constructor."""
+            ...
+
     @property
     def filters(self) -> tuple[str, ...]:
         """The filter subjects, from either field."""
@@ -422,173 +281,3 @@ def _check_words(description: str, metadata: Mapping[str, str]) -> None:
     size = sum(len(word.encode("utf-8", "surrogatepass")) for pair in metadata.items() for word in pair)
     if size > MAX_METADATA:
         raise ConfigError("metadata", f"of {size} bytes", f"keys and values may have {MAX_METADATA} in sum")
-
-
-# ---------------------------------------------------------------- buckets and object stores
-
-
-class KeyValueConfig(Record):
-    """The configuration of a key/value bucket (ADR-8). Only ``bucket`` is required.
-
-    ``history`` is the number of values kept per key (1 to 64). Values expire ``ttl`` seconds after they were written.
-    ``limit_marker_ttl`` in seconds (at least 1) allows a TTL for each key and keeps a marker of an expired key for that
-    long; it needs server 2.11. ``mirror`` and ``sources`` name buckets, or streams with your own transforms (ADR-57).
-    ``allow_atomic`` allows atomic writes to several keys (server 2.12).
-    """
-
-    bucket: str = text()
-    description: str = text(default="")
-    history: int = integer(default=1, low=1, high=MAX_HISTORY)
-    ttl: Seconds = seconds(default=0.0)
-    max_value_size: int = integer(default=-1, low=-1, high=INT32)
-    max_bytes: int = integer(default=-1, low=-1)
-    storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
-    num_replicas: int = integer(default=1, high=5)
-    placement: Placement | None = optional(Placement, default=None)
-    republish: Republish | None = optional(Republish, default=None)
-    mirror: StreamSource | None = optional(StreamSource, default=None)
-    sources: Many[StreamSource] = many(StreamSource, default=())
-    compression: bool = flag(default=False)
-    limit_marker_ttl: Seconds = seconds(default=0.0)
-    allow_atomic: bool = flag(default=False)
-    metadata: Mapping[str, str] = labels(default=None)
-
-    def to_stream(self) -> StreamConfig:
-        """Return the configuration of the bucket's stream. ConfigError when a value is invalid."""
-        check_bucket_name(self.bucket)
-        if 0 < self.limit_marker_ttl < 1:
-            raise ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
-        if self.mirror and self.sources:
-            raise ConfigError("mirror", self.mirror.name, "a bucket has a mirror or sources, not both")
-        mirror = self.mirror
-        if mirror is not None and not mirror.name.startswith(KV_STREAM):
-            mirror = mirror.replace(name=KV_STREAM + mirror.name)
-        config = StreamConfig(
-            name=KV_STREAM + self.bucket,
-            description=self.description,
-            subjects=() if mirror else (f"{KV_SUBJECTS}{self.bucket}.>",),
-            max_msgs_per_subject=self.history,
-            max_bytes=self.max_bytes,
-            max_age=self.ttl,
-            max_msg_size=self.max_value_size,
-            storage=self.storage,
-            num_replicas=self.num_replicas,
-            placement=self.placement,
-            republish=self.republish,
-            mirror=mirror,
-            sources=tuple(self._source(source) for source in self.sources),
-            discard=DiscardPolicy.NEW,
-            allow_rollup_hdrs=True,
-            deny_delete=True,
-            allow_direct=True,
-            mirror_direct=mirror is not None,
-            compression=Compression.S2 if self.compression else Compression.NONE,
-            allow_msg_ttl=self.limit_marker_ttl > 0,
-            subject_delete_marker_ttl=self.limit_marker_ttl,
-            allow_atomic=self.allow_atomic,
-            metadata=self.metadata,
-            extra=self.extra,
-        )
-        config.check()
-        return config
-
-    def _source(self, source: StreamSource) -> StreamSource:
-        """Return a bucket as a source: its keys become this bucket's. A source with transforms is not changed."""
-        if source.subject_transforms:
-            return source
-        origin = source.name.removeprefix(KV_STREAM)
-        keys = source.filter_subject.removeprefix(f"{KV_SUBJECTS}{origin}.") or ">"
-        return source.replace(
-            name=KV_STREAM + origin,
-            filter_subject="",
-            subject_transforms=(
-                SubjectTransform(src=f"{KV_SUBJECTS}{origin}.{keys}", dest=f"{KV_SUBJECTS}{self.bucket}.{keys}"),
-            ),
-        )
-
-    @classmethod
-    def from_stream(cls, config: StreamConfig) -> KeyValueConfig:
-        """Return the configuration of the bucket in a stream. ConfigError when the name is not a bucket's."""
-        return cls(
-            bucket=_bucket_of(config.name, KV_STREAM, "key/value bucket"),
-            description=config.description,
-            history=min(max(config.max_msgs_per_subject, 1), MAX_HISTORY),
-            ttl=config.max_age,
-            max_value_size=config.max_msg_size,
-            max_bytes=config.max_bytes,
-            storage=config.storage,
-            num_replicas=config.num_replicas,
-            placement=config.placement,
-            republish=config.republish,
-            mirror=config.mirror,
-            sources=config.sources,
-            compression=config.compression == Compression.S2,
-            limit_marker_ttl=config.subject_delete_marker_ttl,
-            allow_atomic=config.allow_atomic,
-            metadata=config.metadata,
-            extra=config.extra,
-        )
-
-
-class ObjectStoreConfig(Record):
-    """The configuration of an object store (ADR-20). Only ``bucket`` is required.
-
-    Objects expire ``ttl`` seconds after they were put. ``allow_batched`` allows fast ingest (ADR-50, server 2.14).
-    """
-
-    bucket: str = text()
-    description: str = text(default="")
-    ttl: Seconds = seconds(default=0.0)
-    max_bytes: int = integer(default=-1, low=-1)
-    storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
-    num_replicas: int = integer(default=1, high=5)
-    placement: Placement | None = optional(Placement, default=None)
-    compression: bool = flag(default=False)
-    allow_batched: bool = flag(default=False)
-    metadata: Mapping[str, str] = labels(default=None)
-
-    def to_stream(self) -> StreamConfig:
-        """Return the configuration of the store's stream. ConfigError when a value is invalid."""
-        bucket = check_bucket_name(self.bucket)
-        config = StreamConfig(
-            name=OBJECT_STREAM + bucket,
-            description=self.description,
-            subjects=(f"{OBJECT_SUBJECTS}{bucket}.C.>", f"{OBJECT_SUBJECTS}{bucket}.M.>"),
-            max_age=self.ttl,
-            max_bytes=self.max_bytes,
-            storage=self.storage,
-            num_replicas=self.num_replicas,
-            placement=self.placement,
-            discard=DiscardPolicy.NEW,
-            allow_rollup_hdrs=True,
-            allow_direct=True,
-            compression=Compression.S2 if self.compression else Compression.NONE,
-            allow_batched=self.allow_batched,
-            metadata=self.metadata,
-            extra=self.extra,
-        )
-        config.check()
-        return config
-
-    @classmethod
-    def from_stream(cls, config: StreamConfig) -> ObjectStoreConfig:
-        """Return the configuration of the store in a stream. ConfigError when the name is not a store's."""
-        return cls(
-            bucket=_bucket_of(config.name, OBJECT_STREAM, "object store"),
-            description=config.description,
-            ttl=config.max_age,
-            max_bytes=config.max_bytes,
-            storage=config.storage,
-            num_replicas=config.num_replicas,
-            placement=config.placement,
-            compression=config.compression == Compression.S2,
-            allow_batched=config.allow_batched,
-            metadata=config.metadata,
-            extra=config.extra,
-        )
-
-
-def _bucket_of(stream: str, prefix: str, what: str) -> str:
-    if not stream.startswith(prefix):
-        raise ConfigError("stream", stream, f"is not a {what}: its name does not begin with {prefix}")
-    return stream[len(prefix) :]

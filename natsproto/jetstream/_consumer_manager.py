@@ -13,8 +13,9 @@ from natsproto._durations import seconds
 from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._arguments import ConsumerArgs
+from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._codec import NEVER, Duration
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, check_stream_name
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._config_compare import consumer_differences
 from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
@@ -35,6 +36,7 @@ from natsproto.jetstream._info import (
     StreamInfo,
 )
 from natsproto.jetstream._listing import Listing, Page
+from natsproto.jetstream._policies import AckPolicy, DeliverPolicy
 from natsproto.jetstream._record import amended, named_changes
 from natsproto.protocol.subject import overlap, queue_group
 
@@ -81,12 +83,12 @@ class ConsumerManager:
         pedantic: bool = False,
         timeout: Duration | None = None,
         **changes: Unpack[ConsumerArgs],
-    ) -> PullConsumer:
+    ) -> PullConsumer | PushConsumer:
         """Change the given fields of the consumer with this name, and no others; a whole ConsumerConfig replaces all.
 
         The consumer is read, and written with the changes; see ``JetStream.update_stream``. ``filter_subject`` and
-        ``filter_subjects`` replace each other. ConsumerNotFound; InvalidConsumerConfig for fields that cannot be
-        changed; otherwise as ``create_consumer``.
+        ``filter_subjects`` replace each other. Returns a PushConsumer if the consumer has a ``deliver_subject``.
+        ConsumerNotFound; InvalidConsumerConfig for fields that cannot be changed; otherwise as ``create_consumer``.
         """
         if target is None or isinstance(target, str):
             partial, fields = named_changes(ConsumerConfig, target, changes, "durable_name", "name")
@@ -94,8 +96,13 @@ class ConsumerManager:
             config = (await self.consumer_info(partial.durable_name, timeout=timeout)).config
             if not _FILTERS.isdisjoint(fields):
                 config = config.replace(filter_subject="", filter_subjects=())
-            return await self._write_consumer("update", config.replace(**fields), {}, pedantic, timeout)
-        return await self._write_consumer("update", target, changes, pedantic, timeout)
+            target = config.replace(**fields)
+        else:
+            target = amended(ConsumerConfig, target, changes, "durable_name")
+        info = await self._put_consumer("update", target, pedantic, timeout)
+        if info.config.deliver_subject:
+            return PushConsumer(self._api, self.name, info.name, info)
+        return self._consumer(info.name, info)
 
     async def create_or_update_consumer(
         self,
@@ -297,7 +304,7 @@ class ConsumerManager:
         timeout: Duration | None,
     ) -> PullConsumer:
         config = amended(ConsumerConfig, config, fields, "durable_name")
-        if config.deliver_subject and action != "update":
+        if config.deliver_subject:
             raise ConfigError("deliver_subject", config.deliver_subject, "is for create_push_consumer")
         info = await self._put_consumer(action, config, pedantic, timeout)
         return self._consumer(info.name, info)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
+from natsproto._introspection import import_late_types
 from natsproto._nats_py_names import JETSTREAM, explain_missing, misused
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, NatsError, WrongLastSequence
@@ -388,3 +389,6 @@ def _check_positive(**numbers: int) -> None:
     for name, value in numbers.items():
         if type(value) is not int or not 1 <= value <= INT64:
             raise ConfigError(name, value, "must be a positive number, and less than 2**63")
+
+
+import_late_types(__name__)

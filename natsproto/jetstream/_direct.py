@@ -26,7 +26,7 @@ from natsproto.jetstream._codec import Duration, decode, dumps
 from natsproto.jetstream._info import StoredMessage
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import NO_HEADERS, Headers
+from natsproto.protocol.headers import NO_HEADERS, Headers, parse_headers
 from natsproto.protocol.subject import subscribe_subject
 
 _VERSION = b"NATS/1.0\r\n"
@@ -47,7 +47,7 @@ _GO_TIME = re.compile(r"([0-9-]{10}) ([0-9:.]+) ([+-][0-9]{2})([0-9]{2}) \w+")  
 
 
 class RawMessage:
-    """A stored message.
+    """A stored message, created by the methods of its stream that read one.
 
     ``seq`` is its sequence in the stream and ``time`` the time when it was stored, to the nanosecond. ``headers`` are
     those of the publisher. ``num_pending`` is the number of later messages that match the request; it is 0 unless many
@@ -94,14 +94,14 @@ class RawMessage:
         if head is None:
             return NO_HEADERS
         if type(head) is bytes:
-            self._head = head = Headers.parse(head)
+            self._head = head = parse_headers(head)
         return head  # type: ignore[return-value]  # bytes were handled above
 
     @property
     def size(self) -> int:
         """Bytes of subject, headers and payload together, as limits count them."""
         head = self._head
-        head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
+        head_size = 0 if head is None else head._wire_size if isinstance(head, Headers) else len(head)
         subject = self.subject
         return (len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))) + (
             head_size + len(self.data)
@@ -199,7 +199,7 @@ class DirectReply(Message):
             values = headers.get_all(name)
             own += [(name, value) for value in (values[:-1] if name in _SERVER_HEADER_NAMES else values)]
         published = Headers(own)
-        published.status, published.description = headers.status, headers.description
+        published._status, published._description = headers._status, headers._description
         message = RawMessage(
             said["Nats-Stream"],
             said["Nats-Subject"],
@@ -243,7 +243,7 @@ def _stored(message: Message, operation: str) -> RawMessage:
     reply = DirectReply.of(message)
     if found := reply.parts():
         return found[0]
-    raise status_error(reply.headers.status, reply.headers.description, operation)
+    raise status_error(reply.headers._status, reply.headers._description, operation)
 
 
 class LastGet:

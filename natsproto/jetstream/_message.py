@@ -209,7 +209,7 @@ class JsMessage(Message):
         start = reply[:8].encode() if isinstance(reply, str) else reply
         if start is not None and start.startswith(_ACK_PREFIX):
             return False
-        return self.headers.status > 0
+        return self.headers._status > 0
 
     @property
     def is_acked(self) -> bool:

@@ -6,7 +6,7 @@ Owns the record class, the declaration of a field, and the checks of values that
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, ClassVar, NoReturn, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
@@ -189,12 +189,12 @@ def amended(kind: type[R], given: R | str | None, fields: Mapping[str, object], 
 
 def named_changes(
     kind: type[R], given: str | None, fields: Mapping[str, object], *keys: str
-) -> tuple[R, dict[str, object]]:
+) -> tuple[R, dict[str, Any]]:
     """Return a record of the name and the changes alone, and the changes. The name may be one of the fields, too.
 
     TypeError without a name; ConfigError for two names.
     """
-    changes = dict(fields)
+    changes: dict[str, Any] = dict(fields)
     names = [] if given is None else [given]
     names += [cast("str", changes.pop(key)) for key in keys if key in changes]
     if not names:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from os import PathLike
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from natsproto._async_hints import items
 from natsproto._nats_py_names import STREAM, explain_missing
@@ -43,7 +43,7 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._multi_last import MultiLastGet
 from natsproto.jetstream._record import named_changes
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import Timestamp, to_timestamp
 from natsproto.protocol.subject import subscribe_subject
 
 
@@ -396,13 +396,13 @@ class Stream(ConsumerManager):
                 raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_seq")
             # A nanosecond is added because the server (2.15) excludes a message stored at this time.
             _time_text("up_to_time", up_to_time)
-            up_to["up_to_time"] = Timestamp.from_ns(Timestamp.of(up_to_time).ns + 1).rfc3339()
+            up_to["up_to_time"] = Timestamp.from_ns(to_timestamp(up_to_time).ns + 1).rfc3339()
         limit = _positive("batch", batch)
         run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._description}")
 
 
-def with_changes(config: StreamConfig, changes: Mapping[str, object]) -> StreamConfig:
+def with_changes(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:
     """Return a configuration with other values of some fields. The ``duplicate_window``, which the server has chosen if
     nobody else, follows a ``max_age`` that is shorter: a server rejects it otherwise.
     """
@@ -491,7 +491,7 @@ def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, obje
 
 def _time_text(what: str, time: datetime) -> str:
     try:
-        return Timestamp.of(time).rfc3339()
+        return to_timestamp(time).rfc3339()
     except ValueError as exc:
         raise ConfigError(what, time, str(exc)) from None
 

@@ -44,17 +44,6 @@ class Timestamp(datetime):
         return self
 
     @classmethod
-    def of(cls, moment: datetime, nanosecond: int = 0) -> Timestamp:
-        """Return a datetime as a Timestamp; ValueError for a naive one."""
-        if not isinstance(moment, datetime):
-            raise TypeError(f"a moment must be a datetime, not {type(moment).__name__}")
-        if moment.utcoffset() is None:
-            raise ValueError("a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
-        if isinstance(moment, Timestamp) and not nanosecond:
-            return moment
-        return cls(*moment.timetuple()[:6], moment.microsecond, moment.tzinfo, fold=moment.fold, nanosecond=nanosecond)
-
-    @classmethod
     def from_ns(cls, ns: int) -> Timestamp:
         """Return the time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
         micros, below = divmod(ns, 1000)
@@ -99,7 +88,7 @@ class Timestamp(datetime):
 
     def astimezone(self, tz: tzinfo | None = None) -> Timestamp:
         """Return the same time in another zone, to the nanosecond."""
-        return Timestamp.of(self._plain().astimezone(tz), self._extra_ns)
+        return to_timestamp(self._plain().astimezone(tz), self._extra_ns)
 
     def _plain(self) -> datetime:
         return datetime(*self.timetuple()[:6], self.microsecond, self.tzinfo, fold=self.fold)
@@ -147,7 +136,7 @@ class Timestamp(datetime):
         return datetime.__sub__(self, other)
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...]:
-        return Timestamp.of, (self._plain(), self._extra_ns)
+        return to_timestamp, (self._plain(), self._extra_ns)
 
     def __repr__(self) -> str:
         return f"Timestamp({self.rfc3339()})" if self.tzinfo else datetime.__repr__(self)
@@ -158,3 +147,15 @@ _FIRST = Timestamp(1970, 1, 1)
 
 def _extra_ns_of(other: object) -> int:
     return other._extra_ns if isinstance(other, Timestamp) else 0
+
+
+def to_timestamp(moment: datetime, nanosecond: int = 0) -> Timestamp:
+    """Return a datetime as a Timestamp; ValueError for a naive one."""
+    if not isinstance(moment, datetime):
+        raise TypeError(f"a moment must be a datetime, not {type(moment).__name__}")
+    if moment.utcoffset() is None:
+        raise ValueError("a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
+    if isinstance(moment, Timestamp) and not nanosecond:
+        return moment
+    fields = (*moment.timetuple()[:6], moment.microsecond, moment.tzinfo)
+    return Timestamp(*fields, fold=moment.fold, nanosecond=nanosecond)

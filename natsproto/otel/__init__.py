@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar, Unpack
 
 from natsproto._handlers import HandlerResult
+from natsproto._introspection import import_late_types
 from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -72,3 +73,6 @@ def headers(given: HeadersLike | None = None) -> Headers:
 @functools.lru_cache(maxsize=1)
 def _default() -> Telemetry:
     return Telemetry()
+
+
+import_late_types(__name__)

@@ -42,6 +42,7 @@ class Operation(NamedTuple):
 
 
 Enrich: TypeAlias = Callable[[Span, Operation], object]
+"""Called with every span and its operation before it ends; sets attributes of a program's own."""
 
 
 class Instruments:

@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
-from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike
+from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, parse_headers
 
 Payload: TypeAlias = bytes | bytearray | memoryview
 """Types of payloads. All but bytes are copied."""
@@ -34,7 +34,7 @@ class Responder(Protocol):
 
 
 class Message:
-    """A message as it was delivered.
+    """A message as it was delivered; created by the client.
 
     ``subject`` is the subject it was published to, ``data`` the payload. ``reply``, ``headers`` and ``size`` are
     computed on demand. A message can be pickled without its connection: the copy can be read, but not responded to.
@@ -74,7 +74,7 @@ class Message:
         if head is None:
             return NO_HEADERS
         if type(head) is bytes:
-            self._head = head = Headers.parse(head)
+            self._head = head = parse_headers(head)
         return head  # type: ignore[return-value]  # bytes were handled above
 
     @property
@@ -91,7 +91,7 @@ class Message:
     def size(self) -> int:
         """Bytes of subject, reply subject, headers and payload together, as limits and JetStream count them."""
         head, reply = self._head, self._reply
-        head_size = 0 if head is None else head.wire_size if isinstance(head, Headers) else len(head)
+        head_size = 0 if head is None else head._wire_size if isinstance(head, Headers) else len(head)
         return _wire_length(self.subject) + (_wire_length(reply) if reply else 0) + head_size + len(self.data)
 
     @property
@@ -118,7 +118,7 @@ class Message:
         if self.data or head is None or (type(head) is bytes and b"503" not in head):
             return False  # the most common case
         # Do not cache the parsed headers: a broken block must be parsed the same way later.
-        return (Headers.parse(head) if type(head) is bytes else self.headers).status == 503
+        return (parse_headers(head) if type(head) is bytes else self.headers)._status == 503
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
         """Publish a response to the reply subject. LocalProtocolError when the message has none.
@@ -231,7 +231,7 @@ class Err:
 
 
 class ServerInfo:
-    """INFO: the server, this connection and the cluster.
+    """INFO: the server, this connection and the cluster. Created by the client.
 
     Fields that the server left out are empty, 0 or False. ``raw`` holds the whole object, with fields of newer servers.
     ``max_payload`` counts headers and payload in bytes; 0 if unknown.
@@ -287,23 +287,23 @@ class ServerInfo:
             found[name] = value
         found["raw"] = fields
 
-    @classmethod
-    def parse(cls, text: bytes, position: int = 0) -> ServerInfo:
-        """Parse the JSON of an INFO line; RemoteProtocolError unless it is an object with the right types."""
-        try:
-            line = text.decode().strip(" \t\r\n")
-            fields, end = _read_json(line)  # a third faster than json.loads, which skips white space
-            if end < len(line):
-                raise ValueError("Extra data")
-            if not isinstance(fields, dict):
-                raise ValueError("not an object")
-            return cls(fields)
-        except (ValueError, RecursionError) as exc:
-            reason = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)[:120]
-            raise RemoteProtocolError(f"INFO cannot be read ({reason})", position, text[:64]) from None
-
     def __repr__(self) -> str:
         return f"ServerInfo(server_name={self.server_name!r}, version={self.version!r}, client_id={self.client_id})"
+
+
+def parse_info(text: bytes, position: int = 0) -> ServerInfo:
+    """Parse the JSON of an INFO line; RemoteProtocolError unless it is an object with the right types."""
+    try:
+        line = text.decode().strip(" \t\r\n")
+        fields, end = _read_json(line)  # a third faster than json.loads, which skips white space
+        if end < len(line):
+            raise ValueError("Extra data")
+        if not isinstance(fields, dict):
+            raise ValueError("not an object")
+        return ServerInfo(fields)
+    except (ValueError, RecursionError) as exc:
+        reason = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)[:120]
+        raise RemoteProtocolError(f"INFO cannot be read ({reason})", position, text[:64]) from None
 
 
 _read_json = json.JSONDecoder().raw_decode

@@ -23,39 +23,23 @@ class Headers(Mapping[str, str]):
     """An immutable multi-map of header names to values.
 
     ``headers["Tag"]`` is the first value, ``headers.get_all("Tag")`` all of them in order. Names are
-    compared as they are, as the server does; ``get_folded`` ignores case. ``status`` and ``description``
-    hold the inline status of the server's own messages (``NATS/1.0 503``), 0 and "" for ordinary ones.
-    ``invalid_lines`` are the lines of a received block that could not be read and are left out; () when all is well.
+    compared as they are, as the server does; ``get_folded`` ignores case. ``invalid_lines`` are the lines of a
+    received block that could not be read and are left out; () when all is well.
 
     Build one from a mapping (values are strings or sequences of strings) or from pairs.
     """
 
-    __slots__ = ("_invalid", "_known", "_unread", "description", "status", "wire_size")
+    __slots__ = ("_description", "_invalid", "_known", "_status", "_unread", "_wire_size")
 
     def __init__(self, source: HeadersLike = (), /) -> None:
-        self.status: int = 0
-        self.description: str = ""
-        self.wire_size: int = 0
+        self._status: int = 0  # the inline status of the server's own messages (NATS/1.0 503)
+        self._description: str = ""
+        self._wire_size: int = 0
         self._unread: str = ""  # a received block without status, until more is needed of it than single values
         self._invalid: tuple[str, ...] = ()
         self._known: dict[str, list[str]] = {}
         for name, value in _pairs(source):
             self._known.setdefault(name, []).append(value)
-
-    @classmethod
-    def parse(cls, block: bytes) -> Headers:
-        """Read a header block as received. Never fails: lines without a colon and an invalid status go to
-        ``invalid_lines``, bytes that are not UTF-8 come back as surrogate escapes, a block without the version line has
-        no status.
-        """
-        self = cls.__new__(cls)
-        self.wire_size = len(block)
-        self.status = 0
-        self.description = ""
-        self._unread = text = block.decode("utf-8", "surrogateescape")
-        if not text.startswith(_PLAIN_START):
-            self._read_lines()
-        return self
 
     def _read_lines(self) -> None:
         """Read the whole block. Several threads may do so at a time, so ``_unread`` goes last."""
@@ -99,8 +83,8 @@ class Headers(Mapping[str, str]):
         """Set the status; return the line if it has none that can be read."""
         code, _, description = line[len(_VERSION) :].strip().partition(" ")
         if code.isascii() and code.isdigit() and len(code) == 3:
-            self.status = int(code)
-            self.description = description.strip()
+            self._status = int(code)
+            self._description = description.strip()
         elif code:
             return (line,)
         return ()
@@ -149,16 +133,31 @@ class Headers(Mapping[str, str]):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, Headers):
-            return (self._values, self.status) == (other._values, other.status)
+            return (self._values, self._status) == (other._values, other._status)
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash((frozenset((name, tuple(values)) for name, values in self._values.items()), self.status))
+        return hash((frozenset((name, tuple(values)) for name, values in self._values.items()), self._status))
 
     def __repr__(self) -> str:
-        status = f", status={self.status}" if self.status else ""
+        status = f", status={self._status}" if self._status else ""
         invalid = f", invalid_lines={self.invalid_lines!r}" if self.invalid_lines else ""
         return f"Headers({list(self.pairs())!r}{status}{invalid})"
+
+
+def parse_headers(block: bytes) -> Headers:
+    """Read a header block as received. Never fails: lines without a colon and an invalid status go to
+    ``invalid_lines``, bytes that are not UTF-8 come back as surrogate escapes, a block without the version line has
+    no status.
+    """
+    headers = Headers.__new__(Headers)
+    headers._wire_size = len(block)
+    headers._status = 0
+    headers._description = ""
+    headers._unread = text = block.decode("utf-8", "surrogateescape")
+    if not text.startswith(_PLAIN_START):
+        headers._read_lines()
+    return headers
 
 
 HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]] | Iterable[tuple[str, str]]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from natsproto.errors import RemoteProtocolError
-from natsproto.protocol.frames import Err, Frame, Ok, Ping, Pong, ServerInfo
+from natsproto.protocol.frames import Err, Frame, Ok, Ping, Pong, parse_info
 
 MessageLine = tuple[bytes, bytes, bytes | None, int, int]
 """Subject, sid, reply subject, bytes of headers, bytes in all."""
@@ -33,7 +33,7 @@ def read_line(line: bytes, position: int, limits: Limits) -> MessageLine | Frame
     if verb == b"INFO":
         if len(line) > limits.info:
             raise _fault(f"INFO line longer than {limits.info} bytes", position, line[: limits.info])
-        return ServerInfo.parse(line[5:], position)
+        return parse_info(line[5:], position)
     if len(line) > limits.line:
         raise _fault(f"control line longer than {limits.line} bytes", position, line[: limits.line])
     if verb not in (b"MSG", b"HMSG"):

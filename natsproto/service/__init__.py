@@ -1,6 +1,6 @@
 """Services (ADR-32): ``Client.add_service`` starts one, ``Client.discover_services`` finds them."""
 
-from natsproto.service._endpoint import CONCURRENCY, Endpoint, Request
+from natsproto.service._endpoint import Endpoint, Request
 from natsproto.service._responses import (
     EndpointInfo,
     EndpointStats,
@@ -8,14 +8,12 @@ from natsproto.service._responses import (
     ServiceInfo,
     ServicePing,
     ServiceStats,
-    error_headers,
     error_of,
 )
 from natsproto.service._service import INHERITED, Group, Service
 from natsproto.service._stream_request import ResponseStream
 
 __all__ = [
-    "CONCURRENCY",
     "INHERITED",
     "Endpoint",
     "EndpointInfo",
@@ -28,6 +26,5 @@ __all__ = [
     "ServiceInfo",
     "ServicePing",
     "ServiceStats",
-    "error_headers",
     "error_of",
 ]

@@ -63,7 +63,7 @@ def error_from(error: BaseException) -> ServiceError:
 
 
 Handler: TypeAlias = Callable[[Request], HandlerResult]
-StatsHandler: TypeAlias = Callable[["Endpoint"], object]
+"""The handler of an endpoint: ``def`` or ``async def``, called with each request."""
 
 
 class Endpoint:
@@ -140,7 +140,7 @@ class Endpoint:
 
     # ---------------------------------------------------------------- ending
 
-    async def drain(self, timeout: float, caller: asyncio.Task[object] | None) -> None:
+    async def _drain(self, timeout: float, caller: asyncio.Task[object] | None) -> None:
         """Stop accepting requests and wait for those already received, except the one whose task is ``caller``.
 
         DrainTimeout after ``timeout`` seconds, with the rest cancelled; RequestTimeout when the server does not confirm
@@ -157,10 +157,10 @@ class Endpoint:
                     raise DrainTimeout(f"drain of endpoint {self.name!r}", timeout, [unanswered])
                 await asyncio.wait(working, timeout=left)
         except BaseException:
-            self.cancel(caller)
+            self._cancel(caller)
             raise
 
-    def cancel(self, caller: asyncio.Task[object] | None) -> None:
+    def _cancel(self, caller: asyncio.Task[object] | None) -> None:
         """Unsubscribe and cancel all requests at once, except the one whose task is ``caller``."""
         self._cancelled = True
         self._connection._unsubscribe_nowait(self._subscription)
@@ -236,3 +236,7 @@ class Endpoint:
             log.error("the stats handler failed for endpoint %r", self.name, exc_info=exc)
             return None
         return data
+
+
+StatsHandler: TypeAlias = Callable[[Endpoint], object]
+"""Returns what ``data`` of an endpoint's statistics is to hold: any value that JSON has."""

@@ -299,7 +299,7 @@ class Service(WarnIfUnused, Group):
         failed: list[RequestTimeout] = []
         try:
             results = await asyncio.gather(
-                *(endpoint.drain(wait, caller) for endpoint in self._endpoints), return_exceptions=True
+                *(endpoint._drain(wait, caller) for endpoint in self._endpoints), return_exceptions=True
             )
             for result in results:
                 if isinstance(result, RequestTimeout):
@@ -308,7 +308,7 @@ class Service(WarnIfUnused, Group):
                     raise result
         except BaseException:
             for endpoint in self._endpoints:
-                endpoint.cancel(caller)
+                endpoint._cancel(caller)
             raise
         finally:
             self._finish(error)
@@ -339,7 +339,7 @@ class Service(WarnIfUnused, Group):
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Closed):
             for endpoint in self._endpoints:
-                endpoint.cancel(asyncio.current_task())
+                endpoint._cancel(asyncio.current_task())
             self._finish(event.reason)
 
     def _on_endpoint_error(self, error: NatsError) -> None:

@@ -27,7 +27,7 @@ from natsproto.jetstream._direct import RawMessage, stored_header_blocks, stored
 from natsproto.jetstream._message import ack_subjects, header_blocks, read_ack_subject
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import Headers, parse_headers
 from natsproto.spark._schema import HeaderFilter, HeaderPairs, MessageColumns, utf8
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -86,7 +86,7 @@ def _batch(
     headers: bool,
 ) -> pa.RecordBatch:
     subject, data = _strings(subjects), _binaries(payloads)
-    weights = [0 if head is None else head.wire_size if isinstance(head, Headers) else len(head) for head in blocks]
+    weights = [0 if head is None else head._wire_size if isinstance(head, Headers) else len(head) for head in blocks]
     size = pc.add(pc.add(pc.binary_length(subject), pc.binary_length(data)), _ints("i", weights))
     columns = [pa.repeat(_strings([stream])[0], len(subjects)), subject, seq, time, data]
     if headers:
@@ -238,7 +238,7 @@ def _parse_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
     values: list[list[str]] = []
     lengths: list[int] = []
     for block in blocks:
-        read: Headers | tuple[()] = () if block is None else Headers.parse(block) if isinstance(block, bytes) else block
+        read: Headers | tuple[()] = () if block is None else parse_headers(block) if isinstance(block, bytes) else block
         lengths.append(len(read))
         for name in read:
             names.append(utf8(name))

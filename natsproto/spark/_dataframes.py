@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from natsproto._durations import positive_seconds
+from natsproto._introspection import import_late_types
 from natsproto.errors import ConfigError
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._options import Bound, Method, SparkNats
@@ -226,3 +227,6 @@ def _share_archive(spark: SparkSession) -> None:
         paths = context.environment.get("PYTHONPATH", "").split(os.pathsep)
         if archive not in paths:
             context.environment["PYTHONPATH"] = os.pathsep.join(filter(None, [archive, *paths]))
+
+
+import_late_types(__name__)

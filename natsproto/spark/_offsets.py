@@ -17,8 +17,8 @@ from math import ceil, sqrt
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError, DataLost
+from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._info import StreamInfo
 
 log = logging.getLogger("natsproto.spark")

@@ -18,7 +18,7 @@ from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
-from natsproto.jetstream._config import check_stream_name
+from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
 
 from natsproto._client import Client
 from natsproto._durations import positive_seconds
+from natsproto._introspection import import_late_types
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -26,7 +27,7 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._config import check_bucket_name
+from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Payload
@@ -54,6 +55,7 @@ class PairFunction(Protocol[P]):
 
 
 OnError: TypeAlias = Literal["raise", "null"] | Callable[[T, Exception], R]
+"""For an input whose call fails: fail the task, return None, or return the result of this function."""
 
 
 def run_partition(
@@ -477,3 +479,6 @@ async def _get_each(kv: KeyValue[bytes], keys: Sequence[str]) -> dict[str, bytes
 
     await asyncio.gather(*map(find, keys))
     return found
+
+
+import_late_types(__name__)

@@ -16,6 +16,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Literal, TypeAlias, TypeVar, overload
 
 from natsproto._client import Client
+from natsproto._introspection import import_late_types
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -35,11 +36,12 @@ from natsproto.errors import (
     StreamNotFound,
     TooManyRequests,
 )
+from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._config import RetentionPolicy, check_stream_name
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._retry_request import growing_pauses
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches, subscribe_subject
@@ -495,3 +497,6 @@ def _check_bound(name: str, bound: Bound) -> None:
             raise ConfigError(name, bound, "a naive datetime names no moment: give it a tzinfo")
     elif bound not in ("earliest", "latest") and (type(bound) is not int or not 1 <= bound <= UINT64):
         raise ConfigError(name, bound, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime')
+
+
+import_late_types(__name__)

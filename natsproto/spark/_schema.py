@@ -13,7 +13,7 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import Headers, parse_headers
 
 log = logging.getLogger("natsproto.spark")
 
@@ -47,9 +47,9 @@ def stored_rows(name: str, messages: list[RawMessage]) -> Iterator[Row]:
 def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: bytes | Headers | None) -> Row:
     headers, size = None, len(data)
     if block is not None:
-        read = Headers.parse(block) if isinstance(block, bytes) else block
+        read = parse_headers(block) if isinstance(block, bytes) else block
         headers = {utf8(key): list(map(utf8, read.get_all(key))) for key in read}
-        size += read.wire_size
+        size += read._wire_size
     subject = utf8(subject)
     size += len(subject) if subject.isascii() else len(subject.encode())
     return name, subject, seq, _EPOCH + timedelta(microseconds=nanos // 1000), data, headers, size

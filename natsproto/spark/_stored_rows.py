@@ -17,10 +17,10 @@ from typing import cast
 from natsproto._client import Client
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._config import RetentionPolicy
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._message import header_blocks
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.protocol.headers import Headers
 from natsproto.spark._offsets import SeqRange
 from natsproto.spark._reader import MessageList, RangeReader

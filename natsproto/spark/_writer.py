@@ -25,9 +25,10 @@ from natsproto.errors import (
     PublishUncertain,
     WrongExpectation,
 )
-from natsproto.jetstream._config import RetentionPolicy, StreamConfig
+from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._stream import Stream
 from natsproto.protocol.subject import matches
 from natsproto.spark._arrow import message_columns

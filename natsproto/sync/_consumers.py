@@ -488,3 +488,8 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     def cached_info(self) -> ConsumerInfo:
         """The server's info when the consumer was last created. LocalProtocolError before the first creation."""
         return self._inner.cached_info
+
+
+def consumer_of_kind(portal: Portal, inner: handle.PullConsumer | push.PushConsumer) -> PullConsumer | PushConsumer:
+    """Return the blocking consumer for one of the async client."""
+    return PushConsumer(portal, inner) if isinstance(inner, push.PushConsumer) else PullConsumer(portal, inner)

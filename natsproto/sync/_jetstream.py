@@ -13,7 +13,7 @@ from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.kv._keys import KeyCodec
 from natsproto.sync._admin import Admin, Advisories, Listing
-from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer, consumer_of_kind
 from natsproto.sync._keyvalue import KeyValue
 from natsproto.sync._objects import ObjectStore
 from natsproto.sync._publishers import AtomicBatch, FastPublisher, Publisher
@@ -43,7 +43,7 @@ class Stream(SyncWrapper[stream.Stream]):
     get_last_messages: Final = as_batched_iterator(stream.Stream.get_last_messages, RawMessage)
 
     create_consumer: Final = blocking_wrapped(stream.Stream.create_consumer, PullConsumer)
-    update_consumer: Final = blocking_wrapped(stream.Stream.update_consumer, PullConsumer)
+    update_consumer: Final = blocking_wrapped(stream.Stream.update_consumer, consumer_of_kind)
     create_or_update_consumer: Final = blocking_wrapped(stream.Stream.create_or_update_consumer, PullConsumer)
     consumer: Final = blocking_wrapped(stream.Stream.consumer, PullConsumer)
     create_push_consumer: Final = blocking_wrapped(stream.Stream.create_push_consumer, PushConsumer)

@@ -18,7 +18,8 @@ from natsproto import service
 from natsproto._handlers import check_handler, check_result
 from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
-from natsproto.service import CONCURRENCY, INHERITED
+from natsproto.service import INHERITED
+from natsproto.service._endpoint import CONCURRENCY
 from natsproto.service._service import QueueGroup
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received

@@ -17,7 +17,18 @@ from functools import wraps
 from itertools import chain
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, ClassVar, Concatenate, Generic, ParamSpec, Protocol, Self, TypeVar, overload
+from typing import (
+    TYPE_CHECKING,
+    ClassVar,
+    Concatenate,
+    Generic,
+    ParamSpec,
+    Protocol,
+    Self,
+    TypeVar,
+    get_type_hints,
+    overload,
+)
 
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, SubscriptionClosed
@@ -225,7 +236,7 @@ class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
         self._wrap = wrap
 
     def _returned(self, annotation: object) -> object:
-        return self._wrap
+        return get_type_hints(self._wrap)["return"] if inspect.isfunction(self._wrap) else self._wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
@@ -240,7 +251,7 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
         self._wrap = wrap
 
     def _returned(self, annotation: object) -> object:
-        return self._wrap
+        return get_type_hints(self._wrap)["return"] if inspect.isfunction(self._wrap) else self._wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()

@@ -83,7 +83,7 @@ class Cluster:
             self._ports = tuple(stack.enter_context(ReservedPort()) for _ in range(size))
             self._links = ClusterLinks([port.number for port in self._ports]) if link_faults else None
             if self._links is not None:
-                stack.callback(self._links.discard)
+                stack.callback(self._links._discard)
             servers = []
             for index, port in enumerate(self._ports):
                 node = f"{name}-{index + 1}"
@@ -96,7 +96,7 @@ class Cluster:
                         store_dir=os.path.join(store, node) if store is not None else None,
                     )
                 )
-                stack.callback(server.discard)
+                stack.callback(server._discard)
                 servers.append(server)
             self.servers: tuple[Server, ...] = tuple(servers)
             self._resources = stack.pop_all()
@@ -154,30 +154,30 @@ class Cluster:
         await drive(self._wait("meta leader", find))
         return found[0]
 
-    def start_steps(self) -> Steps:
+    def _start_steps(self) -> Steps:
         """Start for the first time, for a Scope. An error or an early end undoes everything."""
         try:
             if self._links is not None:
-                yield from self._links.start_steps()
+                yield from self._links._start_steps()
             for port in self._ports:
                 port.release()
             # One after the other, each with routes to the earlier ones and itself. When all start at once, every pair
             # dials both ways; the duplicate routes are closed together with the votes of the first election on them,
             # and one start in twenty waited for the next election: 7 s, on nats-server 2.10 more than 30 s.
             for server in self.servers:
-                yield from server.start_steps()
+                yield from server._start_steps()
             yield from self._complete()
         except BaseException:
             self._resources.close()
             raise
 
-    def close_steps(self) -> Steps:
+    def _close_steps(self) -> Steps:
         """End all processes, remove the files and release the ports, for a Scope."""
         try:
             for server in self.servers:
-                yield from server.close_steps()
+                yield from server._close_steps()
             if self._links is not None:
-                yield from self._links.close_steps()
+                yield from self._links._close_steps()
         finally:
             self._resources.close()
 

@@ -55,18 +55,18 @@ class ClusterLinks:
         routes = (self._ports[index], *(self._reserved[one, index].number for one in range(index)))
         return ClusterSettings(name=name, port=self._ports[index], routes=routes, advertise=self._nobody.number)
 
-    def start_steps(self) -> Steps:
+    def _start_steps(self) -> Steps:
         """Start the proxies. ConfigError when no event loop is running."""
         for pair, proxy in self._proxies.items():
             self._reserved[pair].release()
             yield from _finish(proxy.allow)
 
-    def close_steps(self) -> Steps:
+    def _close_steps(self) -> Steps:
         """Close the proxies and all connections through them."""
         for proxy in self._proxies.values():
             yield from _finish(proxy.aclose)
 
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Release the ports."""
         self._resources.close()
 

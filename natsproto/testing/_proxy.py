@@ -53,7 +53,7 @@ class _Fault:
 
 
 class ProxyLink:
-    """A connection through a FaultProxy.
+    """A connection through a FaultProxy, created by it.
 
     ``seen`` holds what each source sent, if the proxy has ``record=True``; ``passed`` is how many bytes were forwarded;
     ``over`` is set when both sockets are closed.
@@ -73,7 +73,7 @@ class ProxyLink:
         self._to = {Direction.TO_SERVER: server[1], Direction.TO_CLIENT: client[1]}
         self._finned = False
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Forward both directions until both have ended."""
         pumps = [asyncio.create_task(self._pump(direction)) for direction in Direction]
         try:
@@ -288,7 +288,7 @@ class FaultProxy:
         self.history.append(link)
         self._news.set()
         try:
-            await link.run()
+            await link._run()
         finally:
             self.links.remove(link)
             self._news.set()

@@ -95,8 +95,8 @@ class Server:
             self._websocket_port = stack.enter_context(ReservedPort()) if settings.websocket else None
             self._log = self._directory / "server.log"
             self._log.touch()
-            atexit.register(self.discard)
-            stack.callback(atexit.unregister, self.discard)
+            atexit.register(self._discard)
+            stack.callback(atexit.unregister, self._discard)
             self._resources = stack.pop_all()
 
     @property
@@ -205,24 +205,24 @@ class Server:
         """
         await self._signal_and_wait("lame duck mode", signal.SIGUSR2, lambda log: "Entering lame duck mode" in log)
 
-    def start_steps(self) -> Steps:
+    def _start_steps(self) -> Steps:
         """Start for the first time, for a Scope. An error or an early end undoes everything."""
         try:
             yield from self._start()
         except BaseException:
-            self.discard()
+            self._discard()
             raise
 
-    def close_steps(self) -> Steps:
+    def _close_steps(self) -> Steps:
         """End the process, remove the files and release the ports, for a Scope."""
         try:
             # a temporary store is removed, so only a kept one needs an orderly shutdown
             if self._settings.store_dir is not None and os.getpid() == self._owner:
                 yield from self._stop()
         finally:
-            self.discard()
+            self._discard()
 
-    def discard(self) -> None:
+    def _discard(self) -> None:
         """Kill the process and release everything. Harmless if already done.
 
         Does nothing in a forked child, which leaves the same blocks and inherits the atexit handlers.

@@ -24,11 +24,11 @@ _LONGEST_PAUSE_S = 0.02
 class Startable(Protocol):
     """The interface that a Scope needs: starting and closing in steps."""
 
-    def start_steps(self) -> Steps:
+    def _start_steps(self) -> Steps:
         """Start. An error or an early end undoes everything."""
         ...
 
-    def close_steps(self) -> Steps:
+    def _close_steps(self) -> Steps:
         """Stop. An early end stops it by force."""
         ...
 
@@ -49,25 +49,25 @@ class Scope(Generic[T]):
 
     def __enter__(self) -> T:
         held = self._make()
-        drive_blocking(held.start_steps())
+        drive_blocking(held._start_steps())
         self._held.append(held)
         return held
 
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        drive_blocking(self._held.pop().close_steps())
+        drive_blocking(self._held.pop()._close_steps())
 
     async def __aenter__(self) -> T:
         held = self._make()
-        await drive(held.start_steps())
+        await drive(held._start_steps())
         self._held.append(held)
         return held
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await drive(self._held.pop().close_steps())
+        await drive(self._held.pop()._close_steps())
 
 
 async def drive(steps: Generator[float, None, object]) -> None:

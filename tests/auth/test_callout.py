@@ -11,8 +11,8 @@ import pytest
 
 import natsproto
 from natsproto import Event, HandlerFailed
-from natsproto.auth import AUTH_SUBJECT, AuthCallout, AuthRequest, KeyPair, Permission, Refused, UserClaims, XKey
-from natsproto.auth._callout import Decide
+from natsproto.auth import AuthCallout, AuthRequest, KeyPair, Permission, Refused, UserClaims, XKey
+from natsproto.auth._callout import AUTH_SUBJECT, Decide
 from natsproto.auth._claims import _HEADER, _decode_base64, _encode_base64, _json, decode_jwt, encode_jwt
 from natsproto.errors import ConnectFailed, InvalidCredentials, LoginRefused
 from natsproto.testing import Server, run_server

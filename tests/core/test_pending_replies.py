@@ -122,7 +122,7 @@ async def test_503_with_payload_is_a_reply() -> None:
     with pytest.raises(NoResponders) as info:
         first.future.result()
     assert info.value.subject == "a.b"
-    assert second.future.result().headers.status == 503
+    assert second.future.result().headers._status == 503
     assert third.future.result().headers["Status"] == "503"
 
 

@@ -113,7 +113,7 @@ async def test_status_is_last_reply() -> None:
         connection.deliver(2, inbox, headers=b"NATS/1.0 404 No Messages\r\n\r\n")
         connection.deliver(2, inbox, b"never seen")
         got = [await first, *[message async for message in stream]]
-        assert [message.headers.status for message in got] == [100, 503, 404]
+        assert [message.headers._status for message in got] == [100, 503, 404]
 
 
 @virtual_clock

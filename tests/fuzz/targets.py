@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 
 from natsproto.errors import ConfigError, RemoteProtocolError
 from natsproto.protocol.addresses import parse_servers
-from natsproto.protocol.frames import Message, Route, ServerInfo
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.frames import Message, Route, ServerInfo, parse_info
+from natsproto.protocol.headers import parse_headers
 from natsproto.protocol.link import (
     MAX_PENDING_PONGS,
     InfoChanged,
@@ -80,7 +80,7 @@ def link(data: bytes) -> None:
             tokens += 1
         for message in got:
             assert message.size >= len(message.data)
-            assert message.headers.status is None or message.headers.status >= 0
+            assert message.headers._status is None or message.headers._status >= 0
         got.clear()
     assert answered == list(range(len(answered))), "pongs are matched in order"
     assert [*answered, *one.take_pending_pings()] == list(range(tokens))
@@ -89,8 +89,8 @@ def link(data: bytes) -> None:
 
 def headers(data: bytes) -> None:
     """Any block of headers: something to read, and what it says can be read again."""
-    block = Headers.parse(data)
-    assert block.status is None or 0 <= block.status <= 999
+    block = parse_headers(data)
+    assert block._status is None or 0 <= block._status <= 999
     for name in block:
         assert block[name] == block.get(name)
     repr(block)
@@ -98,7 +98,7 @@ def headers(data: bytes) -> None:
 
 def info(data: bytes) -> None:
     """Any text behind INFO: fields of the right types, or a RemoteProtocolError."""
-    found = _outcome(lambda: ServerInfo.parse(data))
+    found = _outcome(lambda: parse_info(data))
     if isinstance(found, ServerInfo):
         assert type(found.max_payload) is int
         assert 0 <= found.max_payload < 2**63

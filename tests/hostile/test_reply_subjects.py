@@ -198,7 +198,7 @@ async def test_push_consumer_is_read_by_subscribe() -> None:
             )
             while received < 300:
                 message = await inbox.next(5)
-                if message.headers.status == 100:
+                if message.headers._status == 100:
                     flow_control += message.has_reply
                     if message.has_reply:
                         await message.respond()

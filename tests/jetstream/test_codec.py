@@ -32,7 +32,7 @@ from natsproto.jetstream._codec import (
     loads,
     nanoseconds,
 )
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import Timestamp, to_timestamp
 
 
 class Colour(StrEnum):
@@ -188,7 +188,7 @@ def test_what_is_no_moment_is_refused(text: str) -> None:
 
 def test_timestamps_compare_by_nanosecond() -> None:
     plain = datetime(2024, 1, 1, tzinfo=UTC)
-    same, later = Timestamp.of(plain), Timestamp.of(plain, 1)
+    same, later = to_timestamp(plain), to_timestamp(plain, 1)
     assert same == plain == same
     assert hash(same) == hash(plain)
     assert later != plain

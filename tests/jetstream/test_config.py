@@ -4,41 +4,44 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from enum import StrEnum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidSubject
-from natsproto.jetstream._codec import Record, decode, dumps, encode
-from natsproto.jetstream._config import (
-    AckPolicy,
-    Compression,
-    ConsumerConfig,
-    DeliverPolicy,
-    DiscardPolicy,
-    ExternalStream,
-    KeyValueConfig,
-    ObjectStoreConfig,
-    PersistMode,
-    Placement,
-    PriorityPolicy,
-    ReplayPolicy,
-    Republish,
-    RetentionPolicy,
-    StorageType,
-    StreamConfig,
-    StreamConsumerLimits,
-    StreamSource,
-    StreamSourceConsumer,
-    SubjectTransform,
+from natsproto.jetstream._asset_names import (
     check_bucket_name,
     check_consumer_name,
     check_priority_group,
     check_stream_name,
 )
+from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
+from natsproto.jetstream._codec import Record, decode, dumps, encode
+from natsproto.jetstream._config import (
+    ConsumerConfig,
+    ExternalStream,
+    Placement,
+    Republish,
+    StreamConfig,
+    StreamConsumerLimits,
+    StreamSource,
+    StreamSourceConsumer,
+    SubjectTransform,
+)
 from natsproto.jetstream._info import ConsumerInfo, StreamInfo
+from natsproto.jetstream._policies import (
+    AckPolicy,
+    Compression,
+    DeliverPolicy,
+    DiscardPolicy,
+    PersistMode,
+    PriorityPolicy,
+    ReplayPolicy,
+    RetentionPolicy,
+    StorageType,
+)
 from natsproto.jetstream._timestamp import Timestamp
 
 if TYPE_CHECKING:
@@ -234,7 +237,7 @@ def test_stream_updated_with_its_own_info(raw: RawClient, config: StreamConfig) 
 
 def test_stream_defaults_are_those_of_the_server(raw: RawClient) -> None:
     answered = create_stream(raw, StreamConfig(name="S")).config
-    decided = {"subjects": ["S"], "duplicate_window": 120, "metadata": answered.metadata}
+    decided: dict[str, Any] = {"subjects": ["S"], "duplicate_window": 120, "metadata": answered.metadata}
     assert answered == StreamConfig(name="S").replace(**decided)
 
 
@@ -250,10 +253,12 @@ def test_stream_defaults_are_those_of_the_server(raw: RawClient) -> None:
 )
 def test_every_choice_of_a_stream_is_one_of_the_server(raw: RawClient, field: str, kind: type[StrEnum]) -> None:
     for number, value in enumerate(kind):
-        config = StreamConfig(name=f"S{number}").replace(**{field: value})
+        chosen: dict[str, Any] = {field: value}
+        as_text: dict[str, Any] = {field: str(value)}
+        config = StreamConfig(name=f"S{number}").replace(**chosen)
         info = create_stream(raw, config)
         assert getattr(info.config, field) is value
-        assert create_stream(raw, config.replace(**{field: str(value)})).config == info.config
+        assert create_stream(raw, config.replace(**as_text)).config == info.config
 
 
 def test_a_stream_can_be_sealed_and_stays_so(raw: RawClient) -> None:
@@ -347,7 +352,13 @@ def test_consumer_fields_come_back(raw: RawClient, config: ConsumerConfig) -> No
 def test_consumer_defaults_are_those_of_the_server(raw: RawClient) -> None:
     create_stream(raw, StreamConfig(name="S"))
     answered = create_consumer(raw, "S", ConsumerConfig(durable_name="C")).config
-    decided = {"name": "C", "ack_wait": 30, "max_waiting": 512, "max_ack_pending": 1000, "metadata": answered.metadata}
+    decided: dict[str, Any] = {
+        "name": "C",
+        "ack_wait": 30,
+        "max_waiting": 512,
+        "max_ack_pending": 1000,
+        "metadata": answered.metadata,
+    }
     assert answered == ConsumerConfig(durable_name="C").replace(**decided)
 
 
@@ -371,14 +382,14 @@ def test_consumer_choices_are_those_of_the_server(
 ) -> None:
     create_stream(raw, StreamConfig(name="S", subjects=["s.>"]))
     for number, value in enumerate(kind):
-        more: dict[str, object] = dict(needs.get(str(value), {}))
+        more: dict[str, Any] = {field: value, **needs.get(str(value), {})}
         if value is DeliverPolicy.BY_START_TIME:
             more["opt_start_time"] = datetime(2024, 1, 1, tzinfo=UTC)
         elif value is DeliverPolicy.LAST_PER_SUBJECT:
             more["filter_subject"] = "s.a"
         elif kind is PriorityPolicy and value is not PriorityPolicy.NONE:
             more["priority_groups"] = ["g"]
-        info = create_consumer(raw, "S", ConsumerConfig(name=f"C{number}").replace(**{field: value}, **more))
+        info = create_consumer(raw, "S", ConsumerConfig(name=f"C{number}").replace(**more))
         assert getattr(info.config, field) is value
 
 

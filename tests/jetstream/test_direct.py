@@ -8,7 +8,7 @@ import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import assume, given
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from natsproto.testing._server import Server
 
 
-async def make(js: JetStream, **fields: object) -> Stream:
+async def make(js: JetStream, **fields: Any) -> Stream:
     config = StreamConfig(name="S", subjects=["s.>"], storage="memory", allow_direct=True, max_msgs_per_subject=0)
     return await js.create_stream(config.replace(**fields))
 

@@ -82,8 +82,8 @@ def test_a_member_reads_its_partitions_of_every_filter() -> None:
     ],
 )
 def test_filter_becomes_the_partition_transform(one: PartitioningFilter, transformed: str) -> None:
-    one.check()
-    assert one.transform(4).dest == transformed
+    one._check()
+    assert one._transform(4).dest == transformed
 
 
 def test_group_config_as_other_clients_write_it() -> None:
@@ -131,7 +131,7 @@ def test_group_config_as_other_clients_write_it() -> None:
 )
 def test_a_configuration_that_cannot_work_is_refused(config: GroupConfig) -> None:
     with pytest.raises(ConfigError):
-        config.check()
+        config._check()
 
 
 # ---------------------------------------------------------------- at work

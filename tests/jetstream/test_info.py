@@ -6,7 +6,7 @@ import base64
 import json
 import pickle
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 from hypothesis import given
@@ -16,13 +16,7 @@ from natsproto import errors
 from natsproto.errors import ApiError, InvalidReply, WrongLastSequence
 from natsproto.jetstream._api_errors import ERROR_CLASSES, ErrCode, api_error, name_of
 from natsproto.jetstream._codec import Record, decode, dumps
-from natsproto.jetstream._config import (
-    AckPolicy,
-    ConsumerConfig,
-    ExternalStream,
-    StreamConfig,
-    StreamSource,
-)
+from natsproto.jetstream._config import ConsumerConfig, ExternalStream, StreamConfig, StreamSource
 from natsproto.jetstream._info import (
     AccountInfo,
     ClusterInfo,
@@ -46,6 +40,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
     pub_ack,
 )
+from natsproto.jetstream._policies import AckPolicy
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient
@@ -53,12 +48,12 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 
-def create(raw: RawClient, **fields: object) -> StreamInfo:
+def create(raw: RawClient, **fields: Any) -> StreamInfo:
     config = StreamConfig(name="S", subjects=["s.>"], storage="memory").replace(**fields)
     return whole(StreamInfo, raw.ask(f"STREAM.CREATE.{config.name}", dumps(config)))
 
 
-def consume(raw: RawClient, **fields: object) -> ConsumerInfo:
+def consume(raw: RawClient, **fields: Any) -> ConsumerInfo:
     config = ConsumerConfig(name="C").replace(**fields)
     request = dumps({"stream_name": "S", "config": config, "action": "create"})
     return whole(ConsumerInfo, raw.ask("CONSUMER.CREATE.S.C", request))

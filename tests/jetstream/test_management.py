@@ -8,7 +8,7 @@ import os
 from collections.abc import AsyncIterator, Awaitable, Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -16,11 +16,10 @@ import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, InvalidSubject, UnsupportedByServer
 from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
+from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
 from natsproto.jetstream._codec import Record, decode, encode
 from natsproto.jetstream._config import (
     ConsumerConfig,
-    KeyValueConfig,
-    ObjectStoreConfig,
     Republish,
     StreamConfig,
     StreamConsumerLimits,
@@ -40,7 +39,7 @@ LONG = 50.0
 """Seconds after which it would time out."""
 
 
-async def memory_stream(js: JetStream, name: str = "S", **fields: object) -> natsproto.jetstream._stream.Stream:
+async def memory_stream(js: JetStream, name: str = "S", **fields: Any) -> natsproto.jetstream._stream.Stream:
     config = StreamConfig(name=name, subjects=[f"{name.lower()}.>"], storage="memory")
     return await js.create_stream(config.replace(**fields))
 
@@ -103,7 +102,7 @@ async def test_stream_fields_come_back(jetstream: JetStream) -> None:
 
 
 @pytest.mark.parametrize("fields", NEWER_FIELDS, ids=lambda fields: next(iter(fields)))
-async def test_newer_stream_fields_come_back(jetstream: JetStream, fields: dict[str, object]) -> None:
+async def test_newer_stream_fields_come_back(jetstream: JetStream, fields: dict[str, Any]) -> None:
     wanted = StreamConfig(name="NEW", subjects=["new.>"]).replace(**fields)
     info = (await jetstream.create_stream(wanted)).cached_info
     assert {name: getattr(info.config, name) for name in fields} == {name: getattr(wanted, name) for name in fields}

@@ -26,8 +26,8 @@ async def refusals(client: natsproto.Client) -> AsyncIterator[set[str]]:
     said: set[str] = set()
 
     def note(message: natsproto.Message) -> None:
-        if message.headers.status == 423:
-            said.add(message.headers.description)
+        if message.headers._status == 423:
+            said.add(message.headers._description)
 
     async with client.subscribe("_INBOX.>", cb=note):
         await client.flush()

@@ -21,7 +21,7 @@ from natsproto.jetstream._publish.headers import (
     msg_id_block,
 )
 from natsproto.jetstream._publish.schedule import Schedule, to_go_duration, ttl_text
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import Timestamp, to_timestamp
 from natsproto.protocol.frames import as_bytes
 from natsproto.protocol.headers import Headers
 
@@ -209,7 +209,7 @@ def test_go_durations_are_exact() -> None:
     [
         (Schedule.at(NOON), "@at 2030-06-01T12:00:00Z"),
         (Schedule.at(NOON.astimezone(timezone(timedelta(hours=2)))), "@at 2030-06-01T14:00:00+02:00"),
-        (Schedule.at(Timestamp.of(NOON, 7)), "@at 2030-06-01T12:00:00.000000007Z"),
+        (Schedule.at(to_timestamp(NOON, 7)), "@at 2030-06-01T12:00:00.000000007Z"),
         (Schedule.every(90), "@every 90s"),
         (Schedule.every(1.5), "@every 1500ms"),
         (Schedule.every(timedelta(minutes=5)), "@every 300s"),
@@ -227,7 +227,7 @@ def test_schedule_headers_as_the_server_reads_them(schedule: Schedule, pattern: 
 
 def test_a_schedule_says_what_becomes_of_its_messages() -> None:
     schedule = Schedule.cron("0 0 9 * * *", time_zone="Europe/Berlin", target="b", source="c", ttl=60, rollup=True)
-    assert dict(schedule.headers("a")) == {
+    assert dict(schedule._headers("a")) == {
         "Nats-Schedule": "0 0 9 * * *",
         "Nats-Schedule-Target": "b",
         "Nats-Schedule-Time-Zone": "Europe/Berlin",

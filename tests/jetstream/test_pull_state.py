@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -13,7 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from natsproto.errors import ConfigError, ConsumerDeleted, ConsumerGone, HeartbeatMissed, PullRefused
 from natsproto.jetstream._codec import decode, dumps
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy, StreamConfig
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, MAX_PULL_BYTES, AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, default_heartbeat
@@ -28,6 +28,7 @@ from natsproto.jetstream._consumer.pull_state import (
     PullRequest,
 )
 from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._policies import AckPolicy, DeliverPolicy
 from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples, lists_up_to
 
@@ -1103,7 +1104,7 @@ def test_ordered_push_config_has_flow_control() -> None:
         {"backoff": [1]},
     ],
 )
-def test_ordered_config_refuses_its_own_options(fields: dict[str, object]) -> None:
+def test_ordered_config_refuses_its_own_options(fields: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="chooses this itself"):
         OrderedCursor("pre", ConsumerConfig().replace(**fields))
 

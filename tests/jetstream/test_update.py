@@ -12,6 +12,8 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream import (
     ConsumerConfig,
     KeyValueConfig,
+    PullConsumer,
+    PushConsumer,
     Republish,
     StreamConfig,
     StreamConsumerLimits,
@@ -92,6 +94,18 @@ async def test_new_filters_of_a_consumer_replace_the_old(jetstream: JetStream) -
     assert (both.cached_info.config.filters, both.cached_info.config.max_deliver) == (("s.a", "s.b"), 3)
     one = await stream.update_consumer("c", filter_subject="s.c")
     assert (one.cached_info.config.filters, one.cached_info.config.max_deliver) == (("s.c",), 3)
+
+
+async def test_update_returns_the_consumers_kind_of_handle(jetstream: JetStream) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"], storage="memory")
+    await stream.create_consumer("pulled")
+    await stream.create_push_consumer("pushed")
+    assert isinstance(await stream.update_consumer("pulled", max_deliver=3), PullConsumer)
+    pushed = await stream.update_consumer("pushed", max_deliver=3)
+    assert isinstance(pushed, PushConsumer)
+    await jetstream.publish("s", b"1")
+    async with pushed.messages() as messages:
+        assert (await messages.next(timeout=5)).data == b"1"
 
 
 async def test_bucket_update_changes_only_the_given_fields(jetstream: JetStream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -166,7 +167,7 @@ async def test_wildcard_filter_in_the_request_subject(nc: Client) -> None:
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
 )
 async def test_newer_stream_fields_arrive_or_are_refused(
-    nc: Client, since: tuple[int, int], fields: dict[str, object]
+    nc: Client, since: tuple[int, int], fields: dict[str, Any]
 ) -> None:
     js = nc.jetstream()
     there = await works_since(nc, since, js.create_stream(StreamConfig(name="S").replace(**fields)))

@@ -193,7 +193,7 @@ class Workloads:
             await asyncio.sleep(0.05)
 
     def _end_of_ack(self, call: Call, ack: AckFuture) -> None:
-        call.end(self.history.clock(), ack.outcome if isinstance(ack.outcome, NatsError) else None)
+        call.end(self.history.clock(), ack._outcome if isinstance(ack._outcome, NatsError) else None)
 
     async def _fast(self, js: JetStream, size: int) -> None:
         """Fast ingest, with ids and without."""

@@ -9,7 +9,8 @@ import pytest
 
 import natsproto
 from natsproto.errors import BucketNotFound, InvalidSubject, KeyExists, NoResponders, WrongRevision
-from natsproto.jetstream._config import ExternalStream, KeyValueConfig, Placement, StreamSource, SubjectTransform
+from natsproto.jetstream._bucket_config import KeyValueConfig
+from natsproto.jetstream._config import ExternalStream, Placement, StreamSource, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._watch import KeyWatcher

@@ -22,8 +22,10 @@ from natsproto.errors import (
     ObjectNotFound,
     PublishUncertain,
 )
-from natsproto.jetstream._config import ObjectStoreConfig, Placement, StorageType
+from natsproto.jetstream._bucket_config import ObjectStoreConfig
+from natsproto.jetstream._config import Placement
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._policies import StorageType
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import meta_subject

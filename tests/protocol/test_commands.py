@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from natsproto.errors import InvalidSubject, PayloadTooLarge
 from natsproto.protocol import commands
 from natsproto.protocol.commands import ControlLines
-from natsproto.protocol.headers import Headers, encode_headers
+from natsproto.protocol.headers import Headers, encode_headers, parse_headers
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
 
 
@@ -96,7 +96,7 @@ def test_any_message_is_read_as_it_was_meant(
     names = (subject,) if reply is None else (subject, reply)
     assert command == Command("PUB" if block is None else "HPUB", names, block or b"", payload)
     if headers is not None:
-        assert Headers.parse(command.block) == Headers({name: value.strip(" ") for name, value in headers.items()})
+        assert parse_headers(command.block) == Headers({name: value.strip(" ") for name, value in headers.items()})
 
 
 @given(subjects, st.none() | subjects, st.integers(1, 2**63), st.none() | st.integers(1, 2**63))

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import InvalidHeader
-from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, block_of, encode_headers
+from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, block_of, encode_headers, parse_headers
 
 names = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters=":"), min_size=1, max_size=12)
 values = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n\0"), max_size=20).map(
@@ -45,10 +45,10 @@ def read_block(block: bytes) -> list[tuple[str, str]]:
 def test_what_is_written_is_read_back_in_order(source: list[tuple[str, str]]) -> None:
     block = encode_headers(source)
     assert read_block(block) == source
-    headers = Headers.parse(block)
+    headers = parse_headers(block)
     assert {name: headers.get_all(name) for name in headers} == grouped(source)
     assert list(headers) == list(grouped(source))
-    assert (headers.status, headers.description, headers.wire_size) == (0, "", len(block))
+    assert (headers._status, headers._description, headers._wire_size) == (0, "", len(block))
 
 
 @given(pairs)
@@ -56,7 +56,7 @@ def test_every_form_of_headers_encodes_alike(source: list[tuple[str, str]]) -> N
     by_name = grouped(source)
     forms: list[HeadersLike] = [
         Headers(source),
-        Headers.parse(encode_headers(source)),
+        parse_headers(encode_headers(source)),
         by_name,
         {name: tuple(several) for name, several in by_name.items()},
         iter([(name, value) for name, several in by_name.items() for value in several]),
@@ -66,15 +66,15 @@ def test_every_form_of_headers_encodes_alike(source: list[tuple[str, str]]) -> N
 
 @given(pairs)
 def test_what_was_read_can_be_written_again(source: list[tuple[str, str]]) -> None:
-    headers = Headers.parse(encode_headers(source))
-    assert Headers.parse(encode_headers(headers)) == headers == Headers(source)
+    headers = parse_headers(encode_headers(source))
+    assert parse_headers(encode_headers(headers)) == headers == Headers(source)
 
 
 @given(st.binary(max_size=80))
 def test_any_bytes_at_all_can_be_read(block: bytes) -> None:
-    headers = Headers.parse(block)
-    assert headers.wire_size == len(block)
-    assert 0 <= headers.status <= 999
+    headers = parse_headers(block)
+    assert headers._wire_size == len(block)
+    assert 0 <= headers._status <= 999
     for name in headers:
         assert ":" not in name
         assert headers[name] == headers.get_all(name)[0]
@@ -82,9 +82,9 @@ def test_any_bytes_at_all_can_be_read(block: bytes) -> None:
 
 @given(st.binary(max_size=60).filter(lambda block: not block.startswith(b"NATS/1.0")))
 def test_headers_without_version_keep_first_line(block: bytes) -> None:
-    headers = Headers.parse(block)
-    assert headers.status == 0
-    assert Headers.parse(b"NATS/1.0\r\n" + block) == headers
+    headers = parse_headers(block)
+    assert headers._status == 0
+    assert parse_headers(b"NATS/1.0\r\n" + block) == headers
 
 
 # ---------------------------------------------------------------- reading
@@ -108,13 +108,13 @@ def test_headers_without_version_keep_first_line(block: bytes) -> None:
     ],
 )
 def test_header_status_has_three_digits(line: bytes, status: int, description: str) -> None:
-    headers = Headers.parse(line + b"\r\n\r\n")
-    assert (headers.status, headers.description, list(headers)) == (status, description, [])
+    headers = parse_headers(line + b"\r\n\r\n")
+    assert (headers._status, headers._description, list(headers)) == (status, description, [])
 
 
 def test_no_responders_has_status_and_header() -> None:
-    headers = Headers.parse(b"NATS/1.0 503\r\nNats-Subject: orders.eu\r\n\r\n")
-    assert (headers.status, headers["Nats-Subject"]) == (503, "orders.eu")
+    headers = parse_headers(b"NATS/1.0 503\r\nNats-Subject: orders.eu\r\n\r\n")
+    assert (headers._status, headers["Nats-Subject"]) == (503, "orders.eu")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_no_responders_has_status_and_header() -> None:
     ],
 )
 def test_invalid_header_lines(block: bytes, pairs: list[tuple[str, str]], invalid: tuple[str, ...]) -> None:
-    headers = Headers.parse(block)
+    headers = parse_headers(block)
     assert list(headers.pairs()) == pairs
     assert headers.invalid_lines == invalid
     assert ("invalid_lines" in repr(headers)) is bool(invalid)
@@ -140,23 +140,23 @@ def test_invalid_header_lines(block: bytes, pairs: list[tuple[str, str]], invali
 
 @given(st.binary(max_size=80))
 def test_no_header_line_is_lost_unseen(block: bytes) -> None:
-    headers = Headers.parse(block)
+    headers = parse_headers(block)
     lines = [line for line in block.decode("utf-8", "surrogateescape").split("\r\n") if line]
     status = bool(lines) and block.startswith(b"NATS/1.0") and lines[0] not in headers.invalid_lines
     assert len(list(headers.pairs())) + len(headers.invalid_lines) + status == len(lines)
 
 
 def test_header_values_are_trimmed_names_are_not() -> None:
-    headers = Headers.parse(b"NATS/1.0\r\nkey:val\r\n Key : \t two words\t \r\nempty:\r\nkey:again: x\r\n\r\n")
+    headers = parse_headers(b"NATS/1.0\r\nkey:val\r\n Key : \t two words\t \r\nempty:\r\nkey:again: x\r\n\r\n")
     assert list(headers.pairs()) == [("key", "val"), ("key", "again: x"), (" Key ", "two words"), ("empty", "")]
 
 
 def test_lines_without_a_colon_are_left_out() -> None:
-    assert list(Headers.parse(b"NATS/1.0\r\nbroken\r\na: 1\r\n\r\n").pairs()) == [("a", "1")]
+    assert list(parse_headers(b"NATS/1.0\r\nbroken\r\na: 1\r\n\r\n").pairs()) == [("a", "1")]
 
 
 def test_header_bytes_survive_surrogate_escapes() -> None:
-    assert Headers.parse(b"NATS/1.0\r\na: \xff\r\n\r\n")["a"].encode("utf-8", "surrogateescape") == b"\xff"
+    assert parse_headers(b"NATS/1.0\r\na: \xff\r\n\r\n")["a"].encode("utf-8", "surrogateescape") == b"\xff"
 
 
 # ---------------------------------------------------------------- the mapping
@@ -167,11 +167,11 @@ def test_header_bytes_survive_surrogate_escapes() -> None:
 )
 def test_single_header_is_found_as_in_all(lines: list[str], first: str) -> None:
     block = "\r\n".join([first, *lines, "", ""]).encode()
-    read = Headers.parse(block)
+    read = parse_headers(block)
     names = ["a", "b", ":", "", "a:", "\r", "\r\n", "aA", *list(read), *(line.partition(":")[0] for line in lines)]
     for name in names:
-        assert Headers.parse(block).get(name) == next(iter(read.get_all(name)), None)
-        untouched = Headers.parse(block)
+        assert parse_headers(block).get(name) == next(iter(read.get_all(name)), None)
+        untouched = parse_headers(block)
         untouched.get(name)
         assert (untouched, untouched.invalid_lines) == (read, read.invalid_lines)
 
@@ -217,13 +217,13 @@ def test_equal_headers_have_equal_hashes() -> None:
     assert hash(one) == hash(two)
     assert one != Headers([("a", "1")])
     assert Headers([("a", "1"), ("a", "2")]) != Headers([("a", "2"), ("a", "1")])
-    assert Headers.parse(b"NATS/1.0 503\r\n\r\n") != Headers()
+    assert parse_headers(b"NATS/1.0 503\r\n\r\n") != Headers()
     assert one != {"a": "1", "b": "2"}
 
 
 def test_repr_shows_pairs_and_status() -> None:
     assert repr(Headers({"a": ["1", "2"]})) == "Headers([('a', '1'), ('a', '2')])"
-    assert repr(Headers.parse(b"NATS/1.0 503\r\n\r\n")) == "Headers([], status=503)"
+    assert repr(parse_headers(b"NATS/1.0 503\r\n\r\n")) == "Headers([], status=503)"
     assert repr(NO_HEADERS) == "Headers([])"
 
 
@@ -322,7 +322,7 @@ def test_headers_read_by_several_threads() -> None:
     try:
         with ThreadPoolExecutor(4) as threads:
             for _ in range(500):
-                headers = Headers.parse(block)
+                headers = parse_headers(block)
                 reads = [threads.submit(headers.get_all, "H29") for _ in range(4)]
                 assert [read.result() for read in reads] == [["v"]] * 4
     finally:

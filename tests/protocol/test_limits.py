@@ -9,7 +9,7 @@ import pytest
 from natsproto.errors import InvalidSubject, PayloadTooLarge
 from natsproto.protocol import commands
 from natsproto.protocol.commands import ControlLines
-from natsproto.protocol.frames import Message, ServerInfo
+from natsproto.protocol.frames import Message, parse_info
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import MAX_CONTROL_LINE, matches, publish_subject
 
@@ -48,7 +48,7 @@ def test_last_of_three_header_values() -> None:
 
 
 def test_info_behind_unknown_and_empty_fields() -> None:
-    info = ServerInfo.parse(b'{"new": [1], "nonce": null, "server_name": "s", "max_payload": 7}')
+    info = parse_info(b'{"new": [1], "nonce": null, "server_name": "s", "max_payload": 7}')
     assert (info.server_name, info.max_payload, info.nonce) == ("s", 7, "")
 
 

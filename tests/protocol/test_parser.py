@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from natsproto.errors import RemoteProtocolError
 from natsproto.protocol import parser as parser_module
-from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, Route, ServerInfo
+from natsproto.protocol.frames import Err, Frame, Message, Ok, Payload, Ping, Pong, Route, ServerInfo, parse_info
 from natsproto.protocol.parser import MAX_INFO, MAX_LINE, MAX_MESSAGE, Parser
 from tests.kit.examples import examples, lists_up_to
 
@@ -154,7 +154,7 @@ def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> 
         return 0
     if is_info:
         try:
-            outcome.events.append(("INFO", ServerInfo.parse(line[5:], position).raw))
+            outcome.events.append(("INFO", parse_info(line[5:], position).raw))
         except RemoteProtocolError as exc:
             raise Wrong(exc.reason, position, line[5:]) from None
         return len(line) + 2

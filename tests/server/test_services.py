@@ -25,7 +25,8 @@ from natsproto.errors import (
     ServiceError,
 )
 from natsproto.protocol.frames import Message
-from natsproto.service import INHERITED, Endpoint, Request, error_headers, error_of
+from natsproto.service import INHERITED, Endpoint, Request, error_of
+from natsproto.service._responses import error_headers
 from natsproto.testing import Server, run_server
 from tests.kit.watch import Watch
 from tests.server.helpers import answered, both_loops, client, until

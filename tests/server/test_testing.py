@@ -673,7 +673,7 @@ async def test_meta_leader_returns_the_leader_seen(
         monkeypatch.setattr(cluster, "_leader", lambda: looks.pop(0))
         assert await cluster.meta_leader() is cluster.servers[0]
     finally:
-        await drive(cluster.close_steps())
+        await drive(cluster._close_steps())
 
 
 def test_cluster_without_jetstream_in_plain_with() -> None:

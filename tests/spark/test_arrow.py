@@ -13,7 +13,7 @@ from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
-from natsproto.protocol.headers import Headers, encode_headers
+from natsproto.protocol.headers import encode_headers, parse_headers
 from natsproto.spark._arrow import arrow_schema, delivered_batch, stored_batch
 
 NANOS = 1_795_000_000_123_456_789
@@ -35,7 +35,7 @@ def headers_of(blocks: Sequence[bytes | None]) -> list[dict[str, list[str]] | No
 def as_read(block: bytes | None) -> dict[str, list[str]] | None:
     if block is None:
         return None
-    headers = Headers.parse(block)
+    headers = parse_headers(block)
     return {name: headers.get_all(name) for name in headers}
 
 

@@ -13,7 +13,8 @@ from pyspark.sql import Row
 from natsproto import sync
 from natsproto._client import Client
 from natsproto.errors import ConfigError
-from natsproto.jetstream._config import RetentionPolicy, StreamConfig
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.spark import SparkNats, publish_partition
 from natsproto.spark import _publish as publish
 from natsproto.spark._client import close_workers, run_on_loop
@@ -104,7 +105,9 @@ def test_retry_keeps_the_last_value_of_a_subject(nats: SparkNats, stream: Stream
 
 
 @pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
-def test_retry_to_a_consumed_stream(nats: SparkNats, stream: StreamConfig, retry: None, retention: str) -> None:
+def test_retry_to_a_consumed_stream(
+    nats: SparkNats, stream: StreamConfig, retry: None, retention: RetentionPolicy
+) -> None:
     """The last message tells nothing about the age of the first one, so the window itself must be wide."""
     create(nats, stream.replace(retention=retention, duplicate_window=899))
     write = publish_partition(nats, write_id="w", stable_order=True)

@@ -28,8 +28,9 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.jetstream._config import RetentionPolicy, StreamConsumerLimits
+from natsproto.jetstream._config import StreamConsumerLimits
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
 from natsproto.spark import _reader as reader
 from natsproto.spark._client import close_workers, run_on_loop, shared_client

@@ -10,11 +10,12 @@ from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import StoredMessages
 from natsproto.jetstream._codec import Unlisted
-from natsproto.jetstream._config import RetentionPolicy, StreamConfig
+from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
 from natsproto.jetstream._listing import Listing
+from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp

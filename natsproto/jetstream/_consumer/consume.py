@@ -48,9 +48,16 @@ MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
 
 Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
+"""The handler of a consumer: ``def`` or ``async def``. ``consume`` settles its message by how it ends."""
 OnSuccess: TypeAlias = Literal["ack", "ack_sync", "nothing"]
+"""After a handler returns: acknowledge, acknowledge and wait for the server's confirmation, or leave it to the handler.
+"""
 OnError: TypeAlias = Literal["nak", "term", "nothing"]
+"""After a handler raises: redeliver, never deliver again, or wait for the redelivery after ``ack_wait``."""
 NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
+"""Seconds before the redelivery of a failed message, or a function of the message; None: by the consumer's ``backoff``,
+or at once.
+"""
 
 
 class HandlerOptions(Value):

@@ -24,8 +24,9 @@ from natsproto._nats_py_names import (
 )
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
+from natsproto.jetstream._asset_names import check_consumer_name, check_priority_group
 from natsproto.jetstream._codec import UINT64, Duration
-from natsproto.jetstream._config import ConsumerConfig, check_consumer_name, check_priority_group
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.batch_window import check_window
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
@@ -50,11 +51,11 @@ from natsproto.jetstream._consumer.pull_options import (
 from natsproto.jetstream._consumer.redeliveries import terms_of
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import to_timestamp
 
 
 class Consumer:
-    """A handle of a consumer, with the methods that manage it. Creating one sends nothing.
+    """A handle of a consumer, with the methods that manage it. Created by the methods of its stream.
 
     Every call of the API takes ``timeout`` in seconds (default: that of the JetStream context) and raises
     ConsumerNotFound, StreamNotFound, and the errors of every call of the JetStream API: ApiError, JetStreamNotEnabled,
@@ -99,7 +100,7 @@ class Consumer:
         Needs nats-server 2.11, else UnsupportedByServer.
         """
         try:
-            moment = Timestamp.of(until)
+            moment = to_timestamp(until)
         except ValueError as exc:
             raise ConfigError("until", until, str(exc)) from None
         operation = f"pause {self._description}"

@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, DeliverPolicy
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.pull_limits import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._policies import AckPolicy, DeliverPolicy
 from natsproto.jetstream._record import changed
 
 PUSH_HEARTBEAT_S = 1.0

@@ -25,7 +25,8 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._config import ConsumerConfig, check_consumer_name
+from natsproto.jetstream._asset_names import check_consumer_name
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor

@@ -282,7 +282,7 @@ class PullSource:
     def _on_status(self, message: JsMessage, number: str, now: float) -> None:
         """Handle a status of the server about a pull."""
         headers = message.headers
-        status = headers.status
+        status = headers._status
         if (
             self._cursor is not None
             and status == 100
@@ -294,7 +294,7 @@ class PullSource:
         if status == 423:
             self._inbox.pins.pop(self._options.priority.group, None)
         pull = int(number) if number.isdecimal() else -1
-        self._apply(self.state.on_status(pull, status, headers.description, headers, now), now)
+        self._apply(self.state.on_status(pull, status, headers._description, headers, now), now)
 
     def on_disconnect(self) -> None:
         """The connection was lost."""

@@ -16,10 +16,11 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto._core.subscription import Subscription
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.delivery_state import MAX_MARGIN_PART
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, nak_all
+from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Message
 

@@ -30,7 +30,6 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
@@ -48,6 +47,7 @@ from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all, none_has_headers
+from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
@@ -235,7 +235,7 @@ class PushSource:
         statuses.
         """
         headers = message.headers
-        if headers.status != 100:
+        if headers._status != 100:
             return
         if message.reply is not None:
             self._queue_request(message.reply)

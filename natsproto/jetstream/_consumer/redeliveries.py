@@ -12,12 +12,12 @@ from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from natsproto.errors import LocalProtocolError, NatsError
-from natsproto.jetstream._config import AckPolicy
 from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowledged
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import ACKED, JsMessage
+from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._timestamp import Timestamp
 
 LOOKUP_INTERVAL_S: Final = 1.0

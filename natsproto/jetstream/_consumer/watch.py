@@ -36,7 +36,7 @@ POLL_INTERVAL_S = 1.0
 
 
 class WatchBase(AsyncForHint, Generic[H]):
-    """A watch with a buffer of H. ``what`` describes it in errors."""
+    """A watch with a buffer of H, created by ``watch``. ``what`` describes it in errors."""
 
     _await_hint = "enter it with async with, then use async for"
 

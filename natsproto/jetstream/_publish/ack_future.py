@@ -21,11 +21,11 @@ class AckFuture:
     fifth of an asyncio.Future, because it schedules no callbacks and parses the server's reply at its first use.
     """
 
-    # No __init__, which would double the cost of creation: the window sets ``subject`` and ``outcome``.
-    __slots__ = ("_deadline", "_head", "_payload", "_seen", "outcome", "subject")
+    # No __init__, which would double the cost of creation: the window sets ``subject`` and ``_outcome``.
+    __slots__ = ("_deadline", "_head", "_outcome", "_payload", "_seen", "subject")
 
     subject: str
-    outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
+    _outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
     """The waiters, or None, before the outcome is known; then the server's reply, unparsed or parsed, or the error."""
     _head: bytes
     _payload: bytes
@@ -35,13 +35,13 @@ class AckFuture:
 
     def done(self) -> bool:
         """True once the outcome of the message is known."""
-        return self.outcome is not None and type(self.outcome) is not list
+        return self._outcome is not None and type(self._outcome) is not list
 
     def result(self) -> PubAck:
         """Return the acknowledgement. Raises the error if there is one, and asyncio.InvalidStateError before done()."""
-        outcome = self.outcome
+        outcome = self._outcome
         if type(outcome) is bytes:
-            self.outcome = outcome = pub_ack(outcome, f"publish to {self.subject!r}")
+            self._outcome = outcome = pub_ack(outcome, f"publish to {self.subject!r}")
         if type(outcome) is PubAck:
             return outcome
         if isinstance(outcome, NatsError):
@@ -60,7 +60,7 @@ class AckFuture:
     @property
     def duplicate(self) -> bool:
         """True if the stream already had a message with this id. Faster than ``result``; False before done()."""
-        outcome = self.outcome
+        outcome = self._outcome
         if type(outcome) is bytes and b'"duplicate"' not in outcome:
             return False  # nearly always
         return self.done() and not isinstance(outcome, NatsError) and self.result().duplicate
@@ -87,7 +87,7 @@ class AckFuture:
     def add_done_callback(self, callback: Callable[[AckFuture], object]) -> None:
         """Call ``callback`` after it is done, in a later step of the event loop, which logs its exceptions.
 
-        A callback may read the error from ``future.outcome``: ``result`` and ``exception`` mark the error as seen.
+        Reading the error with ``result`` or ``exception`` marks it as seen, so leaving the publisher does not raise it.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(lambda _: callback(self))
@@ -98,24 +98,24 @@ class AckFuture:
 
     def _wait_with(self, waiter: asyncio.Future[None]) -> list[asyncio.Future[None]]:
         """Add a waiter, which is released with the outcome; return the list that holds it."""
-        waiters = self.outcome
+        waiters = self._outcome
         if type(waiters) is not list:
-            self.outcome = waiters = []
+            self._outcome = waiters = []
         waiters.append(waiter)
         return waiters
 
     def _settle(self, outcome: bytes | NatsError) -> None:
         """Set the outcome and wake the waiters. For the window."""
-        waiters, self.outcome = self.outcome, outcome
+        waiters, self._outcome = self._outcome, outcome
         if type(waiters) is list:  # most have no waiters
             for waiter in waiters:
                 release(waiter)
 
-    def unseen_error(self) -> NatsError | None:
+    def _unseen_error(self) -> NatsError | None:
         """Return the error if there is one that was never read. For the window."""
-        outcome = self.outcome
+        outcome = self._outcome
         return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
 
     def __repr__(self) -> str:
-        failed = isinstance(self.outcome, NatsError)
+        failed = isinstance(self._outcome, NatsError)
         return f"AckFuture({self.subject!r}, {'failed' if failed else 'acknowledged' if self.done() else 'waiting'})"

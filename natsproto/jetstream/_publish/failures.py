@@ -39,5 +39,5 @@ class Failures:
         return [
             FailedMessage(number, future.subject, size, error)
             for number, (future, size) in sorted(unreported.items())
-            if (error := future.unseen_error()) is not None
+            if (error := future._unseen_error()) is not None
         ]

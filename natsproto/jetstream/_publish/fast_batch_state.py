@@ -39,7 +39,7 @@ from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMe
 from natsproto.jetstream._publish.headers import has_msg_id
 from natsproto.jetstream._publish.refusals import doubt_of, doubtful_error, expectation_of
 from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter, uncertain_error
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import parse_headers
 
 _FATAL_CODES = frozenset(
     {ErrCode.BATCH_PUBLISH_DISABLED, ErrCode.BATCH_PUBLISH_INVALID_PATTERN, ErrCode.BATCH_PUBLISH_INVALID_BATCH_ID}
@@ -499,7 +499,7 @@ class FastBatchState:
         """
         if isinstance(error, WrongLastSequence) and 0 <= place < len(self.messages.pending):
             subject, _, block = self.messages.pending[place]
-            expected = expectation_of(subject, Headers.parse(block or b"").pairs())
+            expected = expectation_of(subject, parse_headers(block or b"").pairs())
             known = 0 if self.messages.ack is None else self.messages.ack.seq
             doubt = doubt_of(error, min(expected.seq, known), sent_before=False)
             if doubt is not None:

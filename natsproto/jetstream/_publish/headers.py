@@ -13,8 +13,8 @@ from typing import Literal, TypedDict
 from natsproto._nats_py_names import PUBLISH, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
+from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import check_stream_name
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
 from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
@@ -169,7 +169,7 @@ def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tupl
     if pattern is not None and args.get("expected_last_subject_seq") is None:
         raise ConfigError("expected_last_subject_seq_subject", pattern, "needs expected_last_subject_seq as well")
     if schedule is not None:
-        yield from _schedule(schedule, target).headers(subject)
+        yield from _schedule(schedule, target)._headers(subject)
     elif target is not None:
         raise ConfigError("schedule_target", target, "has no effect without a schedule")
 

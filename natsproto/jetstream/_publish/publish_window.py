@@ -58,7 +58,7 @@ from natsproto.jetstream._publish.retry_policy import (
 from natsproto.jetstream._sequence_log import AckedSequence
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import parse_headers
 
 _MAX_REPLY = b"9" * 46
 """The longest text after the inbox: a token of 24 digits, and two lengths of ten with their spaces."""
@@ -218,7 +218,7 @@ class PublishWindow:
         else:
             self._waiting[token] = None
         self._pending[token] = future = AckFuture()
-        future.subject, future.outcome, future._head, future._payload = subject, None, head, payload
+        future.subject, future._outcome, future._head, future._payload = subject, None, head, payload
         future._deadline = deadline = self._time() + self._limits.timeout
         if deadline < replies.next_deadline:
             replies.set_next_deadline(self._check_time(future))
@@ -378,7 +378,7 @@ class PublishWindow:
         retry = self._retry_states.get(token)
         is_unknown_copy = retry is not None and retry.maybe_stored and not has_msg_id(future._head)
         block = future._head.partition(b"\r\n")[2]
-        expected = expectation_of(future.subject, Headers.parse(block).pairs())
+        expected = expectation_of(future.subject, parse_headers(block).pairs())
         doubt = doubt_of(error, expected.seq, sent_before=is_unknown_copy)
         if doubt is None:
             self._fail(token, future, error)

@@ -118,7 +118,7 @@ class Publisher:
 
 def _end_sending(sending: Sending, future: AckFuture) -> None:
     """End the sending of an acknowledged message; errors stay unseen."""
-    outcome = future.outcome
+    outcome = future._outcome
     if not isinstance(outcome, NatsError):
         try:
             outcome = future.result()

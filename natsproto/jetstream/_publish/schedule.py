@@ -13,7 +13,7 @@ from typing import TypedDict, Unpack, cast
 from natsproto._value import Value
 from natsproto.errors import ConfigError
 from natsproto.jetstream._codec import Duration, accept_seconds, nanoseconds
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._timestamp import to_timestamp
 from natsproto.protocol.subject import publish_subject
 
 PREDEFINED_SCHEDULES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
@@ -55,7 +55,7 @@ class Schedule(Value):
             raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
         if moment.utcoffset() is None:
             raise ConfigError("at", moment, "a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
-        return cls(pattern=f"@at {Timestamp.of(moment).rfc3339()}", **more)
+        return cls(pattern=f"@at {to_timestamp(moment).rfc3339()}", **more)
 
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
@@ -63,7 +63,7 @@ class Schedule(Value):
         ns = _nanoseconds("after", delay)
         if not ns:
             raise ConfigError("after", delay, "must be a positive number of seconds")
-        return cls.at(Timestamp.of(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
+        return cls.at(to_timestamp(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
@@ -124,7 +124,7 @@ class Schedule(Value):
         if self.ttl:
             ttl_text(self.ttl)
 
-    def headers(self, subject: str) -> Iterator[tuple[str, str]]:
+    def _headers(self, subject: str) -> Iterator[tuple[str, str]]:
         """Return the headers of a message to ``subject`` with this schedule. ConfigError without a target."""
         if not self.target:
             raise ConfigError("schedule_target", self.target, "a schedule needs a subject to publish to")

@@ -22,11 +22,13 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._arguments import ConsumerArgs
+from natsproto.jetstream._asset_names import check_consumer_name
 from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
-from natsproto.jetstream._config import ConsumerConfig, DiscardPolicy, RetentionPolicy, StorageType, check_consumer_name
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy, StorageType
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.groups._member import Member, MemberHandler
 from natsproto.jetstream.groups._partitions import (
@@ -46,7 +48,10 @@ C = TypeVar("C", bound=GroupConfig)
 
 
 class Group(Generic[C]):
-    """The methods of both kinds of groups. They raise the errors of the JetStream API and of key/value buckets."""
+    """The methods of both kinds of groups, created by ``create`` and ``open``.
+
+    They raise the errors of the JetStream API and of key/value buckets.
+    """
 
     _bucket_name: ClassVar[str]
 
@@ -179,7 +184,7 @@ class StaticGroup(Group[StaticGroupConfig]):
             member_mappings=make_mappings(mappings or {}),
             filters=filters,
         )
-        config.check()
+        config._check()
         if not config.names:
             raise ConfigError("members", (), "a static group needs them from the beginning")
         stream_handle = await js.stream(stream)
@@ -247,7 +252,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             max_buffered_msgs=max_buffered_msgs,
             max_buffered_bytes=max_buffered_bytes,
         )
-        config.check()
+        config._check()
         stream_handle = await js.stream(stream)
         bucket = await _create_config(js, stream, name, config, stream_handle)
         work_queue = await js.create_stream(
@@ -258,7 +263,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             max_msgs=max_buffered_msgs or -1,
             max_bytes=max_buffered_bytes or -1,
             discard=DiscardPolicy.NEW,
-            sources=[config.source(stream)],
+            sources=[config._source(stream)],
             allow_direct=True,
         )
         return cls(js, stream, name, config, bucket, work_queue)
@@ -320,7 +325,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             entry = await self._read()
             written = parse(entry.data) | change(loads(ElasticGroupConfig, entry.data))
             config = decode(ElasticGroupConfig, written)
-            config.check()
+            config._check()
             with suppress(WrongRevision):  # another client was faster
                 await self._bucket.update(self._key, dumps(written), entry.revision)
                 self.config = config
@@ -340,6 +345,6 @@ async def _create_config(js: JetStream, stream: str, name: str, config: GroupCon
         await bucket.create(key, dumps(config))
     except KeyExists:
         found = loads(type(config), (await bucket.get(key, direct=False)).data)
-        if (isinstance(config, StaticGroupConfig) and found != config) or not config.equals_except_members(found):
+        if (isinstance(config, StaticGroupConfig) and found != config) or not config._equals_except_members(found):
             raise GroupChanged(stream, name, "exists and is configured otherwise: delete it first") from None
     return bucket

@@ -30,10 +30,11 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import loads
-from natsproto.jetstream._config import AckPolicy, ConsumerConfig, PriorityPolicy
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import PullConsumer
 from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._policies import AckPolicy, PriorityPolicy
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.groups._partitions import (
     DEFAULT_ACK_WAIT_S,
@@ -266,14 +267,14 @@ class Member(RunHint):
             return False
         try:
             new = loads(type(config), entry.data)
-            new.check()
+            new._check()
         except (ConfigError, InvalidReply) as exc:
             raise await self._end_group(f"its configuration is wrong: {exc}") from exc
         if new == config:
             return True
         if self._static:
             raise await self._end_group("its configuration was changed, which ends a static group")
-        if not config.equals_except_members(new):
+        if not config._equals_except_members(new):
             raise await self._end_group("more than its members was changed")
         await self._change_partitions(new)
         return True

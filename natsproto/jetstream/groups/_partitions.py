@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 from natsproto.errors import ConfigError
+from natsproto.jetstream._asset_names import check_consumer_name
 from natsproto.jetstream._codec import Many, Record, Strings, integer, integers, many, strings, text
-from natsproto.jetstream._config import StreamSource, SubjectTransform, check_consumer_name
+from natsproto.jetstream._config import StreamSource, SubjectTransform
 from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"
@@ -36,7 +37,7 @@ class PartitioningFilter(Record):
     filter: str = text()
     partitioning_wildcards: tuple[int, ...] = integers(default=())
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise ConfigError when the partition of a subject would be undefined."""
         subscribe_subject(self.filter, "filter")
         tokens = self.filter.split(".")
@@ -47,7 +48,7 @@ class PartitioningFilter(Record):
         if len(set(chosen)) != len(chosen) or not all(1 <= number <= wildcards for number in chosen):
             raise ConfigError("partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}")
 
-    def transform(self, partitions: int) -> SubjectTransform:
+    def _transform(self, partitions: int) -> SubjectTransform:
         """Return the subject transform that adds the partition as the first token."""
         tokens = self.filter.split(".")
         number = 0
@@ -71,7 +72,7 @@ class GroupConfig(Record):
     bucket: ClassVar[str]
     """The key/value bucket that holds configurations of this kind."""
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Raise ConfigError unless each partition has exactly one valid member."""
         if self.max_members < 1:
             raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
@@ -109,15 +110,15 @@ class GroupConfig(Record):
 
     def subjects(self, member: str) -> tuple[str, ...]:
         """The subjects of a member's consumer."""
-        patterns = (">",) if self.member_mappings else self.patterns
+        patterns = (">",) if self.member_mappings else self._patterns
         return tuple(f"{number}.{pattern}" for pattern in patterns for number in self.partitions(member))
 
     @property
-    def patterns(self) -> tuple[str, ...]:
+    def _patterns(self) -> tuple[str, ...]:
         """The subjects of the group, without the partition."""
         raise NotImplementedError
 
-    def equals_except_members(self, other: GroupConfig) -> bool:
+    def _equals_except_members(self, other: GroupConfig) -> bool:
         """True if the other configuration differs only in its members."""
         return self == other.replace(members=self.members, member_mappings=self.member_mappings, extra=self.extra)
 
@@ -129,14 +130,14 @@ class StaticGroupConfig(GroupConfig):
 
     bucket = "static-consumer-groups"
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Check the fields of every group, and the subjects of the filters."""
-        super().check()
+        super()._check()
         for pattern in self.filters:
             subscribe_subject(pattern, "filters")
 
     @property
-    def patterns(self) -> tuple[str, ...]:
+    def _patterns(self) -> tuple[str, ...]:
         """The filters, or everything."""
         return self.filters or (">",)
 
@@ -150,21 +151,21 @@ class ElasticGroupConfig(GroupConfig):
 
     bucket = "elastic-consumer-groups"
 
-    def check(self) -> None:
+    def _check(self) -> None:
         """Check the fields of every group, and that the filters determine the partition of a subject."""
-        super().check()
+        super()._check()
         for one in self.partitioning_filters:
-            one.check()
+            one._check()
 
     @property
-    def patterns(self) -> tuple[str, ...]:
+    def _patterns(self) -> tuple[str, ...]:
         """The filters, or everything."""
         return tuple(one.filter for one in self.partitioning_filters) or (">",)
 
-    def source(self, stream: str) -> StreamSource:
+    def _source(self, stream: str) -> StreamSource:
         """The source of the work queue stream."""
         filters = self.partitioning_filters or (PartitioningFilter(filter=">"),)
-        return StreamSource(name=stream, subject_transforms=[one.transform(self.max_members) for one in filters])
+        return StreamSource(name=stream, subject_transforms=[one._transform(self.max_members) for one in filters])
 
 
 def config_key(stream: str, group: str) -> str:

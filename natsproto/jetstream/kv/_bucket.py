@@ -28,8 +28,9 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import DEFAULT_PREFIX, Api
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._asset_names import check_bucket_name
+from natsproto.jetstream._bucket_config import KV_STREAM
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import KV_STREAM, check_bucket_name
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs

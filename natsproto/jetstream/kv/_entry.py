@@ -44,6 +44,7 @@ from natsproto.protocol.headers import Headers
 
 M = TypeVar("M", "RawMessage", "JsMessage")
 Ttl = Duration | Literal["never"]
+"""Seconds until a key or a marker expires (at least 1), or "never", whatever the TTL of the bucket."""
 
 OPERATION_HEADER = "KV-Operation"
 WRITE_ID_HEADER = "Natsproto-Write"
@@ -82,7 +83,7 @@ def operation_in(message: RawMessage | JsMessage) -> Operation:
 
 
 class KeyValueEntry(Generic[V]):
-    """A key at a revision. Treat it as frozen.
+    """A key at a revision, created by what reads a bucket. Treat it as frozen.
 
     ``data`` is the payload, empty for deletions and in a ``meta_only`` watch. ``value`` is the value: the payload, or
     the codec's decoding of it. Reading ``value`` raises InvalidPayload when the payload cannot be decoded, and with a

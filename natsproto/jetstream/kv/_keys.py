@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, cast
 
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
-from natsproto.jetstream._config import KV_STREAM, KV_SUBJECTS, StreamConfig
+from natsproto.jetstream._bucket_config import KV_STREAM, KV_SUBJECTS
+from natsproto.jetstream._config import StreamConfig
 from natsproto.protocol.frames import as_bytes
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from natsproto._value import Value
-from natsproto.jetstream._config import KeyValueConfig
+from natsproto.jetstream._bucket_config import KeyValueConfig
 from natsproto.jetstream._info import StreamInfo
 
 

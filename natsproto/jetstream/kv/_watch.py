@@ -15,11 +15,11 @@ from natsproto._async_hints import items
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import DeliverPolicy
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._message import JsMessage, none_has_headers
+from natsproto.jetstream._policies import DeliverPolicy
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.jetstream.kv._entry import BucketStream, KeyValueEntry, Operation, operation_in
 from natsproto.jetstream.kv._keys import V, without_covered

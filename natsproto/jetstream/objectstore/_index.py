@@ -36,8 +36,8 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._bucket_config import OBJECT_STREAM
 from natsproto.jetstream._codec import NEVER, Duration, dumps
-from natsproto.jetstream._config import OBJECT_STREAM
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase

@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
+from natsproto.jetstream._bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
-from natsproto.jetstream._config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._record import Field
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike

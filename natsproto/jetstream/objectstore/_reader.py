@@ -34,9 +34,9 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import check_bucket_name
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore._index import TRANSIENT_ERRORS, ObjectIndex
@@ -160,7 +160,7 @@ class ObjectReader(AsyncForHint):
         self._single_chunk: bytes | None = None  # the whole content, received and checked
         self._entered = False
 
-    def resume(self, offset: int, digest: Hash) -> None:
+    def _resume(self, offset: int, digest: Hash) -> None:
         """Continue an earlier read, before it is entered: ``digest`` covers the first ``offset`` bytes."""
         self._offset, self._digest = offset, digest
         self._resumed_bytes = offset
@@ -433,7 +433,7 @@ async def _write(reader: ObjectReader, total: int, file: BufferedRandom, progres
     if size:
         size = min(size, total)
         await asyncio.to_thread(file.truncate, size)
-        reader.resume(size, await asyncio.to_thread(file_digest, file, "sha256"))
+        reader._resume(size, await asyncio.to_thread(file_digest, file, "sha256"))
         file.seek(0, os.SEEK_END)
     pieces: list[bytes] = []
     waiting = chunks = 0

@@ -29,10 +29,12 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._bucket_config import ObjectStoreConfig
 from natsproto.jetstream._codec import NEVER, Duration, dumps
-from natsproto.jetstream._config import DeliverPolicy, ObjectStoreConfig, check_bucket_name
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._policies import DeliverPolicy
 from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import (

@@ -188,10 +188,10 @@ def headers_of(message: Message) -> dict[str, str] | None:
         return None
     headers = Message.headers.__get__(message)
     found = {name: headers.last(name) for name in headers}
-    if headers.status:
-        found["Status"] = f"{headers.status:03}"
-        if headers.description:
-            found["Description"] = headers.description
+    if headers._status:
+        found["Status"] = f"{headers._status:03}"
+        if headers._description:
+            found["Description"] = headers._description
     return found or None
 
 

@@ -11,12 +11,13 @@ import math
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from natsproto import Headers, NatsError
+from natsproto import NatsError
 from natsproto import errors as ours
 from natsproto.compat._json import parse_time
 from natsproto.compat._translate import translate_error
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, ConsumerInvalidResetError, NotFoundError, ServiceUnavailableError
+from natsproto.protocol.headers import parse_headers
 from natsproto.protocol.subject import subscribe_subject
 
 if TYPE_CHECKING:
@@ -197,7 +198,7 @@ class JetStreamManager:
         message = api.RawStreamMsg.from_response(found)
         message.data = base64.b64decode(found["data"]) if found.get("data") else None
         if found.get("hdrs"):
-            headers = Headers.parse(base64.b64decode(found["hdrs"]))
+            headers = parse_headers(base64.b64decode(found["hdrs"]))
             message.headers = {name: headers.last(name) for name in headers} or None
         return message
 

@@ -10,7 +10,7 @@ from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import headers_of
 from natsproto.service import Request as Received
-from natsproto.service import error_headers
+from natsproto.service._responses import error_headers
 
 ERROR_HEADER = "Nats-Service-Error"
 ERROR_CODE_HEADER = "Nats-Service-Error-Code"

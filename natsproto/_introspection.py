@@ -1,0 +1,118 @@
+"""Signatures and annotations of public functions, as ``help()``, ``inspect`` and ``get_type_hints`` show them.
+
+Signatures list the keys of a TypedDict, and annotations can be evaluated although their modules are imported late.
+"""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator, KeysView, Mapping
+from contextlib import suppress
+from functools import cached_property
+from importlib import import_module
+from inspect import Parameter, Signature, get_annotations, getsource
+from types import FunctionType, MappingProxyType
+from typing import Any
+
+
+def import_late_types(module: str) -> None:
+    """Make the annotations of a module's functions evaluable: reading them runs its imports for type checkers."""
+    scope = vars(sys.modules[module])
+    for value in [one for one in scope.values() if getattr(one, "__module__", "") == module]:
+        for function in vars(value).values() if isinstance(value, type) else (value,):
+            function = getattr(function, "__func__", function)
+            if isinstance(function, FunctionType) and function.__annotations__:
+                function.__annotations__ = _LateTypes(scope, function.__annotations__)
+
+
+class _LateTypes(dict[str, Any]):
+    """The annotations of a function, for which names are missing in the scope of its module until they are read."""
+
+    def __init__(self, scope: dict[str, Any], annotations: dict[str, Any]) -> None:
+        super().__init__(annotations)
+        self._scope = scope
+
+    def __iter__(self) -> Iterator[str]:
+        """Called by ``dict(annotations)``, which is how frameworks and the standard library read them."""
+        if (name := self._scope["__name__"]) not in _EVALUABLE:
+            _EVALUABLE.add(name)
+            _import_for_type_checkers(self._scope)
+        return super().__iter__()
+
+    def keys(self) -> KeysView[str]:  # type: ignore[override]
+        """See ``__iter__``."""
+        return KeysView(self)
+
+
+_EVALUABLE: set[str] = set()
+"""The modules whose imports for type checkers have been run."""
+
+
+def _import_for_type_checkers(scope: dict[str, Any]) -> None:
+    """Run the imports in the module's ``if TYPE_CHECKING:``, except those of packages that are not installed."""
+    for block in ast.parse(getsource(sys.modules[scope["__name__"]])).body:
+        if isinstance(block, ast.If) and ast.unparse(block.test) == "TYPE_CHECKING":
+            for statement in block.body:
+                if isinstance(statement, ast.Import | ast.ImportFrom):
+                    with suppress(ImportError):
+                        scope.update(_imported(statement))
+
+
+def _imported(statement: ast.Import | ast.ImportFrom) -> dict[str, object]:
+    if isinstance(statement, ast.ImportFrom):
+        module = import_module(statement.module or "")
+        return {alias.asname or alias.name: getattr(module, alias.name) for alias in statement.names}
+    return {alias.asname or alias.name: import_module(alias.name) for alias in statement.names}
+
+
+def name_fields(kind: type, modules: Mapping[str, str]) -> None:
+    """Make help() and completion show the names behind ``**fields: Unpack[Args]`` of a class's methods.
+
+    ``modules`` has the module of each such TypedDict; it is imported when a signature is read.
+    """
+    for method in (one for base in kind.__mro__ for one in vars(base).values() if isinstance(one, FunctionType)):
+        for annotation in method.__annotations__.values():
+            if str(annotation)[:7] == "Unpack[" and (where := modules.get(annotation[7:-1])):
+                method.__dict__["__signature__"] = FullSignature(method, where, annotation[7:-1])
+
+
+class FullSignature(Signature):
+    """The signature of a method with the keys of a TypedDict in place of its last parameter."""
+
+    def __init__(self, method: FunctionType, where: str, arguments: str) -> None:
+        self._method, self._where, self._arguments = method, where, arguments
+
+    @cached_property
+    def plain(self) -> Signature:
+        """The signature as it is written."""
+        method = self._method
+        copied = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
+        copied.__kwdefaults__, copied.__annotations__ = method.__kwdefaults__, method.__annotations__
+        return Signature.from_callable(copied)
+
+    @cached_property
+    def full(self) -> Signature:
+        """The same with the keys; a default of ``...`` means that the configuration or the server decides."""
+        *own, _ = self.plain.parameters.values()
+        fields: dict[str, Any] = get_annotations(getattr(import_module(self._where), self._arguments))
+        keys = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=getattr(kind, "__forward_arg__", kind))
+            for name, kind in fields.items()
+            if name not in self.plain.parameters
+        ]
+        return self.plain.replace(parameters=[*own, *keys])
+
+    @property
+    def parameters(self) -> MappingProxyType[str, Parameter]:
+        """See Signature."""
+        return self.full.parameters
+
+    @property
+    def return_annotation(self) -> Any:
+        """See Signature."""
+        return self.full.return_annotation
+
+    def replace(self, **changes: Any) -> Signature:  # type: ignore[override]
+        """See Signature."""
+        return self.full.replace(**changes)
