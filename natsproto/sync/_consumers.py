@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from itertools import islice
-from threading import get_ident
+from threading import Thread, current_thread, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
 
@@ -100,8 +100,10 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         super().__init__(portal, inner)
         self._lent = inner.buffer.lend_queue()
         self._buffer = self._lent.messages
-        self._taken_at: dict[int, float] = {}  # by threads that handle a message
+        self._takers: dict[int, tuple[Thread, float]] = {}  # that handle a message, and since when
         self._times: deque[float] = deque()  # seconds of the calls that have ended
+        if (deliveries := inner.buffer.deliveries) is not None:
+            deliveries.redeliveries.forget_ended = self._forget_ended
 
     @property
     def pending(self) -> int:
@@ -149,7 +151,8 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         self, most: int | None, source: AsyncIterator[list[message.JsMessage]]
     ) -> Iterator[list[JsMessage]]:
         with self._entered_here():
-            self._portal.run(self._take_back, get_ident())
+            self._settle(get_ident())  # it goes on to read in another way
+            self._portal.run(self._take_back)
             if self._inner.buffer.deliveries is None:  # what next() has fetched is counted already
                 while fetched := list(islice(self._fetched(), most)):
                     yield self._wrap(fetched)
@@ -168,35 +171,42 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
     @contextmanager
     def _entered_here(self) -> Iterator[None]:
         """Enter it for a loop, unless it is entered."""
-        enter_here = not self._entered
+        enter_here, thread = not self._entered, get_ident()
         if enter_here:
             self.__enter__()
         try:
             yield
         finally:
+            self._settle(thread)
             if enter_here:
                 self._portal.run_detached(self._stop, wait=True)
 
-    def _take_back(self, thread: int) -> None:
-        """A thread goes on to read in another way than by ``next``; what waits in the queue of threads is for all."""
-        if self._taken_at.pop(thread, None) is not None:
-            self._inner.buffer.hand_of(thread).clear()
+    def _take_back(self) -> None:
+        """Move the messages that wait for threads to the front of those that wait for all readers."""
         if (deliveries := self._inner.buffer.deliveries) is not None:
             deliveries.state.take_back(self._lent)
 
     def _next(self, timeout: float | timedelta | None) -> message.JsMessage:
         thread = get_ident()
-        hand = self._inner.buffer.hand_of(thread)
-        if (since := self._taken_at.pop(thread, None)) is not None:
-            hand.clear()
-            self._times.append(monotonic() - since)
+        self._settle(thread)
         while True:
             item = super()._next(timeout)
             now = monotonic()
             if now < self._lent.check_at or self._portal.run(self._is_ours, item):
-                hand[:] = [item]
-                self._taken_at[thread] = now
+                self._inner.buffer.hand_of(thread)[:] = [item]
+                self._takers[thread] = current_thread(), now
                 return item
+
+    def _settle(self, thread: int) -> None:
+        """A thread is done with its message: it asks for another one, has left its loop or has ended."""
+        if (taker := self._takers.pop(thread, None)) is not None:
+            self._inner.buffer.forget_hand(thread)
+            self._times.append(monotonic() - taker[1])
+
+    def _forget_ended(self) -> None:
+        for number, (thread, _) in list(self._takers.items()):
+            if not thread.is_alive():
+                self._settle(number)
 
     def _is_ours(self, item: message.JsMessage) -> bool:
         deliveries = self._inner.buffer.deliveries
@@ -210,7 +220,8 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
             await super()._fetch(timeout)
         elif not self._buffer:
             self._waiting += 1
-            deliveries.state.on_workers(self._waiting + len(self._taken_at))
+            self._forget_ended()
+            deliveries.state.on_workers(self._waiting + len(self._takers))
             times = [self._times.popleft() for _ in range(len(self._times))]
             try:
                 self._inner._on_handled(times)
@@ -225,7 +236,8 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         return self._inner._take_all()
 
     async def _stop(self) -> None:
-        self._lent.is_lent = False
+        for thread in list(self._takers):
+            self._settle(thread)
         await self._inner.stop()
 
 

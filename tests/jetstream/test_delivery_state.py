@@ -94,6 +94,17 @@ def test_handle_time_is_up_at_once_and_down_slowly() -> None:
     assert state.handle_time == 2.0
 
 
+def test_calls_that_run_for_long_count_before_they_end() -> None:
+    state = state_of()
+    state.on_handled(0.001)
+    state.on_consumed(1000)
+    assert state.bound == 500
+    state.on_running(0.1)
+    assert state.bound == 10
+    state.on_running(0.05)
+    assert state.bound == 10
+
+
 def test_refill_is_sent_while_half_still_waits() -> None:
     state = state_of(workers=2)
     assert (state.bound, state.threshold, state.count_interval) == (2, 1, 1), "as soon as a worker is free"

@@ -47,6 +47,57 @@ def test_handlers_run_in_threads(client: sync.Client) -> None:
     assert js.stream("S").info().state.messages == 80
 
 
+@pytest.mark.parametrize("ends", ["thread", "loop"])
+def test_message_that_a_thread_has_left_comes_again(client: sync.Client, ends: str) -> None:
+    """A thread that ends or leaves its loop is done with its message; unacknowledged, it is delivered again."""
+    consumer = make_consumer(client, 1, ack_wait=0.5)
+    with consumer.messages() as messages:
+        if ends == "thread":
+            taking = threading.Thread(target=messages.next, args=(20,))
+            taking.start()
+            taking.join()
+        else:
+            for _ in messages:
+                break
+        got: list[sync.JsMessage] = []
+        other = threading.Thread(target=lambda: got.append(messages.next(20)))
+        other.start()
+        other.join()
+    assert [message.metadata.num_delivered for message in got] == [2]
+
+
+def test_a_thread_for_each_message(client: sync.Client) -> None:
+    """Threads that have ended are no workers, and hold no messages."""
+    consumer = make_consumer(client, 40)
+    with consumer.messages() as messages:
+        for _ in range(40):
+            thread = threading.Thread(target=lambda: messages.next(20).ack())
+            thread.start()
+            thread.join()
+        deliveries = messages._inner.buffer.deliveries
+        assert deliveries is not None
+        assert not messages._portal.run(deliveries.redeliveries._in_hand)
+        assert deliveries.state.workers <= 2
+    client.flush()
+    assert consumer.info().num_ack_pending == 0
+
+
+def test_hung_thread_gives_waiting_messages_back(client: sync.Client) -> None:
+    """What waits for a thread that hangs goes to others."""
+    consumer = make_consumer(client, 20, ack_wait=1.0)
+    other = client.jetstream().stream("S").consumer("c")
+    with consumer.messages() as messages:
+        for _ in range(4):
+            messages.next(20).ack()  # at once, so that some wait
+        hung = messages.next(20)
+        waiting = [message.seq for message in messages._lent.messages]
+        assert waiting
+        while (message := other.next(20)).seq not in waiting:
+            if message.seq != hung.seq:
+                message.ack()
+        assert message.metadata.num_delivered == 2
+
+
 def test_stop_waits_for_running_handlers(client: sync.Client) -> None:
     consumer = make_consumer(client, 20)
     begun, go_on = threading.Event(), threading.Event()

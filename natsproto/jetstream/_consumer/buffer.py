@@ -174,9 +174,7 @@ class Buffer:
         """Stop reading; return the list of unread messages, to which messages that arrive later are added."""
         if self.deliveries is not None:
             self.deliveries.drop_expired()
-        self.unread = unread = [message for queue in reversed(self._queues) for message in queue.messages]
-        for queue in self._queues:
-            queue.messages.clear()
+        self.unread = unread = [message for queue in reversed(self._queues) for message, _ in queue.take_all()]
         self.wake()
         return unread
 
@@ -188,7 +186,6 @@ class Buffer:
     def lend_queue(self) -> DeliveryQueue[JsMessage]:
         """Add a queue that other threads take from."""
         queue: DeliveryQueue[JsMessage] = DeliveryQueue()
-        queue.is_lent = True
         self._queues.append(queue)
         return queue
 
@@ -212,6 +209,10 @@ class Buffer:
     def hand_of(self, key: int) -> list[JsMessage | None]:
         """The messages that a reader handles now; it changes the list, whose first element may be None."""
         return self._in_hand.setdefault(key, [None])
+
+    def forget_hand(self, key: int) -> None:
+        """A reader that was never added handles no message any more."""
+        self._in_hand.pop(key, None)
 
     def remove_reader(self, key: int) -> None:
         """A loop has ended."""

@@ -250,6 +250,8 @@ class Deliveries:
         self._in_hand = [
             _InHand(message, before.get(id(message), now), message._extended_at) for message in self.redeliveries.held()
         ]
+        if self._in_hand and self.redeliveries.are_all_busy:
+            self.state.on_running(now - max(one.since for one in self._in_hand))
         late = [one for one in self._in_hand if self._check_in_hand(one.message, max(one.since, one.extended_at), now)]
         if self._in_hand and not late:
             self._keep_pin(now)
@@ -283,7 +285,7 @@ class Deliveries:
         if self._is_exceeded_reported or not self.state.terms.is_known:
             return
         self._is_exceeded_reported = True
-        inbox = self._inbox
+        inbox, seconds = self._inbox, max(seconds, ack_wait)  # it began before a tick saw it
         self._connection._emit(
             AckWaitExceeded(stream=inbox.stream, consumer=inbox.consumer, seconds=seconds, ack_wait=ack_wait)
         )

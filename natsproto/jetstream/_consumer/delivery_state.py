@@ -109,14 +109,13 @@ class Verdict(Enum):
 class DeliveryQueue(Generic[M]):
     """Messages that wait in one order, and the chunks they came in.
 
-    Readers take from the left of ``messages`` without a call; what they have taken follows from its length.
+    Readers, which may be other threads, take from the left of ``messages`` without a call; what they have taken follows
+    from its length.
     """
 
-    __slots__ = ("_entries", "_total", "check_at", "filled_at", "is_lent", "messages")
+    __slots__ = ("_entries", "_total", "check_at", "filled_at", "messages")
 
     def __init__(self) -> None:
-        self.is_lent: bool = False
-        """True while other threads take from it, so that nothing may be removed."""
         self.messages: deque[M] = deque()
         self.check_at: float = NEVER
         """Until this time the next message may be handed over as it is."""
@@ -159,24 +158,28 @@ class DeliveryQueue(Generic[M]):
 
     def remove(self, is_wanted: Callable[[M, Chunk], bool]) -> list[tuple[M, Chunk]]:
         """Remove the messages for which the function is true; return them with their chunks."""
-        if self.is_lent:
+        if not any(is_wanted(message, chunk) for message, chunk in self.pairs()):
             return []
         removed: list[tuple[M, Chunk]] = []
-        kept: list[tuple[M, Chunk]] = []
-        for message, chunk in self.pairs():
-            (removed if is_wanted(message, chunk) else kept).append((message, chunk))
-        if removed:
-            self.clear()
-            for message, chunk in kept:
+        for message, chunk in self.take_all():
+            if is_wanted(message, chunk):
+                removed.append((message, chunk))
+            else:
                 self.add(1, chunk, self.check_at)
                 self.messages.append(message)
         return removed
 
-    def clear(self) -> None:
-        """Remove all messages."""
-        self.messages.clear()
+    def take_all(self) -> list[tuple[M, Chunk]]:
+        """Take all messages, from the right, so that each goes either here or to another thread."""
+        taken: deque[M] = deque()
+        with suppress(IndexError):
+            while True:
+                taken.appendleft(self.messages.pop())
+        self._forget_taken(len(taken))
+        chunks = [chunk for count, chunk in self._entries for _ in range(count)]
         self._entries.clear()
         self._total = 0
+        return list(zip(taken, chain(chunks, repeat(_UNKNOWN_CHUNK)), strict=False))
 
     def _forget_taken(self, last: int) -> None:
         """Forget the chunks of the messages that were taken, except the ``last`` ones."""
@@ -271,6 +274,12 @@ class DeliveryState(Generic[M]):
         self.handle_time = max(seconds, self.handle_time + (seconds - self.handle_time) / 8)
         self._decide()
 
+    def on_running(self, seconds: float) -> None:
+        """All calls that run have taken so long already."""
+        if seconds > self.handle_time:
+            self.handle_time = seconds
+            self._decide()
+
     def on_consumed(self, count: int) -> None:
         """Record consumed messages."""
         is_starting = 4 * self.handled < self.prefetch
@@ -326,12 +335,10 @@ class DeliveryState(Generic[M]):
 
     def move(self, indexes: Iterable[int]) -> None:
         """Move all messages of the first queue to these others, counted from 0."""
-        source = self.queues[0]
-        for (message, chunk), index in zip(list(source.pairs()), indexes, strict=True):
+        for (message, chunk), index in zip(self.queues[0].take_all(), indexes, strict=True):
             queue = self.queues[index + 1]
             queue.add(1, chunk, self._check_time(chunk))
             queue.messages.append(message)
-        source.messages.clear()
 
     def lend(self, queue: DeliveryQueue[M], most: int) -> None:
         """Move up to ``most`` messages from the first queue to another one."""
@@ -343,14 +350,8 @@ class DeliveryState(Generic[M]):
 
     def take_back(self, queue: DeliveryQueue[M]) -> None:
         """Move the messages of a lent queue, which other threads may take meanwhile, to the front of the first one."""
-        source, chunks = self.queues[0], queue.chunks()
-        back: list[tuple[M, Chunk]] = []
-        with suppress(IndexError):
-            while True:
-                back.append((queue.messages.popleft(), chunks[0]))  # the oldest, as another thread may take some
-        pairs = [*back, *source.pairs()]
-        source.clear()
-        for message, chunk in pairs:
+        source = self.queues[0]
+        for message, chunk in [*queue.take_all(), *source.take_all()]:
             source.add(1, chunk, self._check_time(chunk))
             source.messages.append(message)
 
@@ -417,7 +418,7 @@ class DeliveryState(Generic[M]):
                     chunk.began = chunk.extended
                 if not self.is_connected or (self.terms.is_single and chunk.is_lost(now)):
                     continue
-                if may_give_back and not queue.is_lent and self._is_stalled(chunk, now):
+                if may_give_back and self._is_stalled(chunk, now):
                     back += [message for message, _ in queue.remove(lambda _, one, mine=chunk: one is mine)]  # type: ignore[misc]
                 elif chunk.age(now) >= EXTEND_AT_PART * chunk.wait:
                     extend += [message for message, one in queue.pairs() if one is chunk]

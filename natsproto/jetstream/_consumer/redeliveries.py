@@ -7,6 +7,7 @@ too early. The first copy's acknowledgement settles all of them.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
@@ -60,6 +61,8 @@ class Redeliveries:
         """Messages whose acknowledgements may be lost."""
         self.in_hand: dict[int, list[JsMessage | None]] = {}
         """The messages that each reader handles now."""
+        self.forget_ended: Callable[[], None] = lambda: None
+        """Removes the messages of readers that have ended without saying so, such as threads."""
         self._inbox, self._receiver = inbox, receiver
         self._created: Timestamp | None = None if info is None else info.created
         self._first: bytes | None = None  # how the ack subjects of first deliveries begin
@@ -114,7 +117,13 @@ class Redeliveries:
         """The messages that are handled now and not acknowledged yet."""
         return [message for message in self._in_hand() if not message.is_acked]
 
+    @property
+    def are_all_busy(self) -> bool:
+        """True if each reader handles a message."""
+        return all(any(hand) for hand in list(self.in_hand.values()))
+
     def _in_hand(self) -> list[JsMessage]:
+        self.forget_ended()
         hands = list(self.in_hand.values())
         return [message for hand in hands for message in hand if message is not None]
 
