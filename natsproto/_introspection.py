@@ -1,6 +1,7 @@
-"""Signatures and annotations of public functions, as ``help()``, ``inspect`` and ``get_type_hints`` show them.
+"""Texts, signatures and annotations as ``help()``, ``inspect`` and ``get_type_hints`` show them.
 
-Signatures list the keys of a TypedDict, and annotations can be evaluated although their modules are imported late.
+The text of a class includes those under its fields, signatures list the keys of a TypedDict, and annotations can be
+evaluated although their modules are imported late. Nothing is read or imported before somebody looks.
 """
 
 from __future__ import annotations
@@ -11,9 +12,46 @@ from collections.abc import Iterator, KeysView, Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
-from inspect import Parameter, Signature, get_annotations, getsource
+from inspect import Parameter, Signature, cleandoc, get_annotations, getsource
+from itertools import pairwise
 from types import FunctionType, MappingProxyType
 from typing import Any
+
+
+class DocWithFields:
+    """The docstring of a class with the texts under its fields, in the place of ``__doc__``."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str | None) -> None:
+        self._text = text
+
+    def __get__(self, instance: object, owner: type[object]) -> str | None:
+        texts = field_texts(owner)
+        if not texts:
+            return self._text
+        rows = (f"    {name}: {' '.join(text.split())}" for name, text in texts.items())
+        return "\n".join([cleandoc(self._text or ""), "", "Attributes:", *rows])
+
+
+def field_texts(kind: type[object]) -> dict[str, str]:
+    """Return the docstrings under the fields of a class and its bases, by field; empty where there is no source."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        if base.__module__.startswith("natsproto."):
+            with suppress(OSError):
+                found.update(_texts_in(getsource(base)))
+    return found
+
+
+def _texts_in(source: str) -> Iterator[tuple[str, str]]:
+    (kind,) = ast.parse(source).body
+    statements = kind.body if isinstance(kind, ast.ClassDef) else []
+    for field, text in pairwise(statements):
+        if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(field.target, ast.Name):
+            value = text.value.value if isinstance(text.value, ast.Constant) else None
+            if isinstance(value, str):
+                yield field.target.id, cleandoc(value)
 
 
 def import_late_types(module: str) -> None:

@@ -78,53 +78,141 @@ class OptionArgs(TypedDict, total=False):
     """The keyword arguments of ``Options`` and ``connect()``; ``Options`` documents them."""
 
     name: str | None
+    """How the server calls this client in its logs and monitoring, for example the name of your service; None: no name.
+    It is sent inside TLS if the server requires TLS.
+    """
     user: Secret | None
+    """The name to log in with, instead of one in the URL. Each credential is a text, a path (``pathlib.Path``) of a
+    file with it, or a callable (``def`` or ``async def``) that returns either.
+    """
     password: Secret | None
+    """The password of ``user``. Files are read and callables called at every attempt to connect, so that a new password
+    is picked up.
+    """
     token: Secret | None
+    """The token to log in with, instead of ``user`` and ``password``."""
     jwt: Secret | None
+    """The user JWT, together with ``nkey_seed``, which signs the server's challenge. ``creds`` has both in one file."""
     nkey_seed: Secret | None
+    """The seed (``SU…``) whose key logs in, alone or with ``jwt``. It never leaves the process."""
     creds: Secret | None
+    """A credentials file as ``nsc`` writes it: its path, or its text if that holds a ``BEGIN`` line. It is read again
+    at every attempt.
+    """
     auth: AuthSource | None
+    """A callable (``def`` or ``async def``) that gets an AuthChallenge and returns Credentials, instead of all the
+    options above.
+    """
     ignore_auth_error_abort: bool
+    """Keep trying a server that has rejected the credentials for two seconds; False (default) gives such a server up.
+    """
     tls: TlsSource | None
+    """An ``ssl.SSLContext``, True for the system's certificate authorities, or a callable that returns a context at
+    every attempt. None (default): TLS if the server asks for it, or if a URL is ``tls://`` or ``wss://``.
+    """
     tls_first: bool
+    """Begin with the TLS handshake, before the server has said anything; the server must have ``handshake_first``."""
     tls_hostname: str | None
+    """The name that the server's certificate must have, if it is not the host of the URL."""
     connect_timeout: Seconds
+    """Seconds for one attempt to connect, from TCP to the server's first PONG."""
     dialer: Dialer | None
+    """A callable (``def`` or ``async def``) that gets the ServerAddress and returns a connected socket: a Unix socket,
+    or one with a local address. TLS and WebSocket go on top.
+    """
     proxy: str | None
+    """The URL of a proxy, ``socks5://host:port`` or ``http://host:port`` (HTTP CONNECT). It resolves the names of the
+    servers.
+    """
     allow_reconnect: bool
+    """Connect again after the connection broke; False closes the client instead."""
     retry_on_failed_connect: bool
+    """If the first connection fails, return from ``connect`` and go on in the background; False (default) raises."""
     retry_connect_for: Seconds
+    """Seconds for which ``connect`` repeats its attempts before it raises ConnectFailed; 0 (default): one attempt at
+    each server. An attempt in progress is completed.
+    """
     max_reconnect_attempts: int
+    """Attempts at each server in one outage before it is given up; -1 (default): no limit. The client closes when no
+    server is left.
+    """
     reconnect_wait: Seconds
+    """Seconds to wait after every server was tried once; doubled with each round, up to ``reconnect_wait_max``."""
     reconnect_wait_max: Seconds
+    """The longest wait between two rounds of attempts, in seconds."""
     jitter: Seconds
+    """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
     jitter_tls: Seconds
+    """The same for servers with TLS, whose handshakes cost them more."""
     reconnect_delay: Callable[[int], Seconds] | None
+    """A function of the number of rounds so far that returns the seconds to wait, instead of the four options above."""
     reconnect_to_server: Chooser | None
+    """A function ``(servers, info)`` that returns the next server and the seconds to wait for it, or None for the
+    default choice (ADR-40).
+    """
     randomize: bool
+    """Try the servers in random order, so that clients spread over a cluster; False tries them as listed."""
     ignore_discovered_servers: bool
+    """Use the given servers only, not those that the cluster announces."""
     leave_cut_off_server: bool
+    """Move to another server when JetStream works there and not here, because this one has lost its cluster."""
     ping_interval: Seconds
+    """Seconds between two PINGs to the server: 120. 20 suits most cloud load balancers, which drop idle connections
+    sooner.
+    """
     max_outstanding_pings: int
+    """Unanswered PINGs after which the connection counts as broken."""
     drain_timeout: Seconds
+    """Seconds that ``nc.drain()`` and leaving ``async with`` give handlers and buffered messages before the connection
+    is closed. At most 10 of them wait for a connection.
+    """
     request_timeout: Seconds
+    """Seconds that ``nc.request``, ``nc.flush`` and ``nc.rtt`` wait for a reply unless they get a ``timeout`` of their
+    own.
+    """
     fail_requests_on_disconnect: bool
+    """End pending requests with ConnectionLost when the connection breaks, because their replies are lost; False lets
+    them wait for their timeout.
+    """
     outbox_limit: int
+    """Bytes that may wait for the socket or for the next connection: 8 MiB. Then ``publish`` waits and
+    ``publish_nowait`` raises OutboxFull. 0: nothing is kept while disconnected.
+    """
     pending_msgs_limit: int
+    """Messages that may wait in a subscription for its reader: 65,536; then ``slow_policy`` applies. 0: no limit."""
     pending_bytes_limit: int
+    """Bytes that may wait in a subscription for its reader: 64 MiB; then ``slow_policy`` applies. 0: no limit."""
     max_message_size: int
+    """Bytes of a message from the server, 64 MiB, above which the connection is dropped with RemoteProtocolError."""
     no_echo: bool
+    """Receive no messages that this client itself has published."""
     verbose: bool
+    """Let the server confirm every command with ``+OK``. For debugging; it costs a line for each message."""
     pedantic: bool
+    """Let the server check the subjects of published messages and report invalid ones."""
     allow_api_replies: bool
+    """Let ``respond`` publish to reply subjects of JetStream's API and of stores, such as ``$JS.API.>``. False
+    (default) refuses them: whoever sends a request chooses its reply subject, and could make this client delete a
+    stream.
+    """
     inbox_prefix: str
+    """The first tokens of the subjects for replies. Another one for each user lets permissions keep users from reading
+    each other's replies.
+    """
     jetstream_domain: str | None
+    """The default of ``nc.jetstream(domain=)``."""
     jetstream_api_prefix: str | None
+    """The default of ``nc.jetstream(prefix=)``."""
     websocket_headers: HeaderSource | None
+    """HTTP headers of the WebSocket handshake, or a callable (``def`` or ``async def``) that returns them at every
+    attempt.
+    """
     websocket_compression: bool
+    """Ask the server to compress WebSocket messages."""
     websocket_path: str | None
+    """The path of the WebSocket handshake for URLs that have none."""
     on_event: Callable[..., object] | None
+    """Called with every event of the client, ``def`` or ``async def``; see Event. It must not block."""
 
 
 class ReplaceOptionArgs(OptionArgs, total=False):
@@ -151,100 +239,152 @@ class Options(Value):
 
     Values are checked at creation: ConfigError (InvalidCredentials for secrets, InvalidSubject for subjects) names the
     option and the rule, TypeError the wrong type. Files and callables are read later, at every attempt to connect.
-    ``repr`` shows the options that differ from the defaults, without secrets.
+    ``repr`` shows the options that differ from the defaults.
 
-    Servers:
-
-    * ``servers``: one URL, a comma-separated list or a sequence; see ``parse_servers``. ``name`` is shown by the
-      server.
-    * ``randomize`` (True) tries them in random order; ``ignore_discovered_servers`` (False) uses no others.
-
-    Credentials: each of ``user``, ``password``, ``token``, ``jwt``, ``nkey_seed`` and ``creds`` is a text, a path or a
-    callable, sync or async, that returns one. ``creds`` as a str is the text if it holds a ``BEGIN`` line, and a path
-    otherwise; any other str is the secret itself. Alternatively ``auth``, a callable that gets an AuthChallenge and
-    returns Credentials. User info in a URL is used when ``user``, ``token`` and ``auth`` are not set.
-    ``ignore_auth_error_abort`` (False) keeps trying a server that still rejects the credentials after two seconds.
-
-    TLS: ``tls`` (an ssl.SSLContext, True, or a callable that returns a context at every attempt), ``tls_first``
-    (handshake before INFO) or one tls/wss URL require it of all servers. ``tls_hostname`` is verified instead of the
-    host name.
-
-    Connecting: ``connect_timeout`` (5) for one attempt, TCP to PONG. ``dialer(server)``, sync or async, opens the
-    connection at every attempt and returns its socket: a Unix socket, or one with a local address. TLS and WebSocket
-    are added on top; a sync dialer blocks the event loop. ``proxy`` is the URL of a proxy, ``socks5://host:port`` or
-    ``http://`` (HTTP CONNECT), which resolves the names. ``retry_connect_for`` (0) is the time in which ``connect``
-    repeats its attempts, with the waits below, before it fails. ``retry_on_failed_connect`` (False) continues in the
-    background instead of failing. ``allow_reconnect`` (True), ``max_reconnect_attempts`` for each server in an outage
-    (-1: no limit), ``reconnect_wait`` (0.05) after each round of the servers, doubled up to ``reconnect_wait_max`` (4),
-    plus a random part of ``jitter`` (0.1) or ``jitter_tls`` (1); or the result of ``reconnect_delay(rounds)``.
-    ``reconnect_to_server(servers, info)`` returns (server, seconds), or None for the default (ADR-40).
-    ``leave_cut_off_server`` (True) moves to another server when JetStream works there and not here.
-
-    Keep-alive and timeouts: ``ping_interval`` (120; 20 suits most cloud load balancers), ``max_outstanding_pings`` (2),
-    ``drain_timeout`` (25), ``request_timeout`` (5). ``fail_requests_on_disconnect`` (True) ends pending requests when
-    the connection breaks; False lets them wait for their timeout.
-
-    Limits: ``outbox_limit`` (8 MiB waiting for the socket; 0: nothing is kept while disconnected),
-    ``pending_msgs_limit`` (65536) and ``pending_bytes_limit`` (64 MiB) of each subscription (0: none),
-    ``max_message_size`` (64 MiB) of messages from the server.
-
-    Protocol: ``no_echo``, ``verbose``, ``pedantic`` (False); ``allow_api_replies`` (False; True lets ``respond``
-    publish to reply subjects of APIs and stores, such as ``$JS.API.>`` and ``$KV.>``, whoever sent the message);
-    ``inbox_prefix`` (``_INBOX``); ``jetstream_domain`` and ``jetstream_api_prefix``, the defaults of ``jetstream()``.
-
-    WebSocket: ``websocket_headers`` (a mapping, or a callable, sync or async), ``websocket_compression`` (False),
-    ``websocket_path`` for URLs without a path. ``on_event``, sync or async, is called with every event.
+    User information in a URL is used when ``user``, ``token`` and ``auth`` are not set. One ``tls://`` or ``wss://``
+    URL requires TLS of all servers. No error, event or ``repr`` has a secret.
     """
 
     servers: str | Sequence[str] = _option(DEFAULT_SERVER, rules.servers)
+    """One URL, a comma-separated list or a sequence: ``nats://``, ``tls://``, ``ws://``, ``wss://``, or ``host:port``.
+    A URL may have ``user:password@`` or ``token@``.
+    """
     name: str | None = _option(None, rules.label)
+    """How the server calls this client in its logs and monitoring, for example the name of your service; None: no name.
+    It is sent inside TLS if the server requires TLS.
+    """
     user: Secret | None = _option(None, rules.secret)
+    """The name to log in with, instead of one in the URL. Each credential is a text, a path (``pathlib.Path``) of a
+    file with it, or a callable (``def`` or ``async def``) that returns either.
+    """
     password: Secret | None = _option(None, rules.password)
+    """The password of ``user``. Files are read and callables called at every attempt to connect, so that a new password
+    is picked up.
+    """
     token: Secret | None = _option(None, rules.secret)
+    """The token to log in with, instead of ``user`` and ``password``."""
     jwt: Secret | None = _option(None, rules.jwt)
+    """The user JWT, together with ``nkey_seed``, which signs the server's challenge. ``creds`` has both in one file."""
     nkey_seed: Secret | None = _option(None, rules.seed)
+    """The seed (``SU…``) whose key logs in, alone or with ``jwt``. It never leaves the process."""
     creds: Secret | None = _option(None, rules.creds)
+    """A credentials file as ``nsc`` writes it: its path, or its text if that holds a ``BEGIN`` line. It is read again
+    at every attempt.
+    """
     auth: AuthSource | None = _option(None, rules.function)
+    """A callable (``def`` or ``async def``) that gets an AuthChallenge and returns Credentials, instead of all the
+    options above.
+    """
     ignore_auth_error_abort: bool = _option(False, rules.flag)
+    """Keep trying a server that has rejected the credentials for two seconds; False (default) gives such a server up.
+    """
     tls: TlsSource | None = _option(None, rules.tls)
+    """An ``ssl.SSLContext``, True for the system's certificate authorities, or a callable that returns a context at
+    every attempt. None (default): TLS if the server asks for it, or if a URL is ``tls://`` or ``wss://``.
+    """
     tls_first: bool = _option(False, rules.flag)
+    """Begin with the TLS handshake, before the server has said anything; the server must have ``handshake_first``."""
     tls_hostname: str | None = _option(None, rules.host)
+    """The name that the server's certificate must have, if it is not the host of the URL."""
     connect_timeout: float = _option(5.0, positive_seconds)
+    """Seconds for one attempt to connect, from TCP to the server's first PONG."""
     dialer: Dialer | None = _option(None, rules.function)
+    """A callable (``def`` or ``async def``) that gets the ServerAddress and returns a connected socket: a Unix socket,
+    or one with a local address. TLS and WebSocket go on top.
+    """
     proxy: str | None = _option(None, check_proxy)
+    """The URL of a proxy, ``socks5://host:port`` or ``http://host:port`` (HTTP CONNECT). It resolves the names of the
+    servers.
+    """
     allow_reconnect: bool = _option(True, rules.flag)
+    """Connect again after the connection broke; False closes the client instead."""
     retry_on_failed_connect: bool = _option(False, rules.flag)
+    """If the first connection fails, return from ``connect`` and go on in the background; False (default) raises."""
     retry_connect_for: float = _option(0.0, seconds)
+    """Seconds for which ``connect`` repeats its attempts before it raises ConnectFailed; 0 (default): one attempt at
+    each server. An attempt in progress is completed.
+    """
     max_reconnect_attempts: int = _option(-1, rules.whole(-1))
+    """Attempts at each server in one outage before it is given up; -1 (default): no limit. The client closes when no
+    server is left.
+    """
     reconnect_wait: float = _option(0.05, seconds)
+    """Seconds to wait after every server was tried once; doubled with each round, up to ``reconnect_wait_max``."""
     reconnect_wait_max: float = _option(4.0, seconds)
+    """The longest wait between two rounds of attempts, in seconds."""
     jitter: float = _option(0.1, seconds)
+    """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
     jitter_tls: float = _option(1.0, seconds)
+    """The same for servers with TLS, whose handshakes cost them more."""
     reconnect_delay: Callable[[int], Seconds] | None = _option(None, rules.function)
+    """A function of the number of rounds so far that returns the seconds to wait, instead of the four options above."""
     reconnect_to_server: Chooser | None = _option(None, rules.function)
+    """A function ``(servers, info)`` that returns the next server and the seconds to wait for it, or None for the
+    default choice (ADR-40).
+    """
     randomize: bool = _option(True, rules.flag)
+    """Try the servers in random order, so that clients spread over a cluster; False tries them as listed."""
     ignore_discovered_servers: bool = _option(False, rules.flag)
+    """Use the given servers only, not those that the cluster announces."""
     leave_cut_off_server: bool = _option(True, rules.flag)
+    """Move to another server when JetStream works there and not here, because this one has lost its cluster."""
     ping_interval: float = _option(120.0, positive_seconds)
+    """Seconds between two PINGs to the server: 120. 20 suits most cloud load balancers, which drop idle connections
+    sooner.
+    """
     max_outstanding_pings: int = _option(2, rules.whole(1))
+    """Unanswered PINGs after which the connection counts as broken."""
     drain_timeout: float = _option(25.0, positive_seconds)
+    """Seconds that ``nc.drain()`` and leaving ``async with`` give handlers and buffered messages before the connection
+    is closed. At most 10 of them wait for a connection.
+    """
     request_timeout: float = _option(5.0, positive_seconds)
+    """Seconds that ``nc.request``, ``nc.flush`` and ``nc.rtt`` wait for a reply unless they get a ``timeout`` of their
+    own.
+    """
     fail_requests_on_disconnect: bool = _option(True, rules.flag)
+    """End pending requests with ConnectionLost when the connection breaks, because their replies are lost; False lets
+    them wait for their timeout.
+    """
     outbox_limit: int = _option(8 << 20, rules.whole(0))
+    """Bytes that may wait for the socket or for the next connection: 8 MiB. Then ``publish`` waits and
+    ``publish_nowait`` raises OutboxFull. 0: nothing is kept while disconnected.
+    """
     pending_msgs_limit: int = _option(65536, rules.whole(0))
+    """Messages that may wait in a subscription for its reader: 65,536; then ``slow_policy`` applies. 0: no limit."""
     pending_bytes_limit: int = _option(64 << 20, rules.whole(0))
+    """Bytes that may wait in a subscription for its reader: 64 MiB; then ``slow_policy`` applies. 0: no limit."""
     max_message_size: int = _option(64 << 20, rules.whole(1))
+    """Bytes of a message from the server, 64 MiB, above which the connection is dropped with RemoteProtocolError."""
     no_echo: bool = _option(False, rules.flag)
+    """Receive no messages that this client itself has published."""
     verbose: bool = _option(False, rules.flag)
+    """Let the server confirm every command with ``+OK``. For debugging; it costs a line for each message."""
     pedantic: bool = _option(False, rules.flag)
+    """Let the server check the subjects of published messages and report invalid ones."""
     allow_api_replies: bool = _option(False, rules.flag)
+    """Let ``respond`` publish to reply subjects of JetStream's API and of stores, such as ``$JS.API.>``. False
+    (default) refuses them: whoever sends a request chooses its reply subject, and could make this client delete a
+    stream.
+    """
     inbox_prefix: str = _option("_INBOX", rules.inbox)
+    """The first tokens of the subjects for replies. Another one for each user lets permissions keep users from reading
+    each other's replies.
+    """
     jetstream_domain: str | None = _option(None, rules.domain)
+    """The default of ``nc.jetstream(domain=)``."""
     jetstream_api_prefix: str | None = _option(None, rules.subject)
+    """The default of ``nc.jetstream(prefix=)``."""
     websocket_headers: HeaderSource | None = _option(None, rules.headers)
+    """HTTP headers of the WebSocket handshake, or a callable (``def`` or ``async def``) that returns them at every
+    attempt.
+    """
     websocket_compression: bool = _option(False, rules.flag)
+    """Ask the server to compress WebSocket messages."""
     websocket_path: str | None = _option(None, rules.path)
+    """The path of the WebSocket handshake for URLs that have none."""
     on_event: Callable[..., object] | None = _option(None, rules.function)
+    """Called with every event of the client, ``def`` or ``async def``; see Event. It must not block."""
 
     _addresses: tuple[ServerAddress, ...] = ()  # until the options are checked: an error report may print them
     _anonymous: bool

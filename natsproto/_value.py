@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from inspect import get_annotations
 from typing import Any, ClassVar, Self, dataclass_transform
 
+from natsproto._introspection import DocWithFields
+
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """``; did you mean 'ping_interval'?``, for an error about a similar unknown name, else an empty string."""
@@ -42,6 +44,7 @@ class Value:
         cls._known = frozenset(cls._fields)
         cls._required = frozenset(name for name in cls._fields if not hasattr(cls, name))
         cls._checked = cls._check is not Value._check
+        cls.__doc__ = DocWithFields(cls.__doc__)  # type: ignore[assignment]
 
     def __init__(self, **given: object) -> None:
         names = given.keys()

@@ -71,7 +71,7 @@ def test_all_is_sorted_without_doubles(module: ModuleType) -> None:
 @pytest.mark.parametrize("name", [name for name in natsproto.__all__ if name != "__version__"])
 def test_everything_public_has_a_docstring(name: str) -> None:
     value = getattr(natsproto, name)
-    own = vars(value).get("__doc__") if inspect.isclass(value) else value.__doc__
+    own = value.__doc__
     assert own
     assert not own.startswith(f"{name}("), "a dataclass without a docstring gets its signature"
 

@@ -40,30 +40,46 @@ OBJECT_STREAM, OBJECT_SUBJECTS = "OBJ_", "$O."
 
 
 class KeyValueConfig(Record):
-    """The configuration of a key/value bucket (ADR-8). Only ``bucket`` is required.
-
-    ``history`` is the number of values kept per key (1 to 64). Values expire ``ttl`` seconds after they were written.
-    ``limit_marker_ttl`` in seconds (at least 1) allows a TTL for each key and keeps a marker of an expired key for that
-    long; it needs server 2.11. ``mirror`` and ``sources`` name buckets, or streams with your own transforms (ADR-57).
-    ``allow_atomic`` allows atomic writes to several keys (server 2.12).
-    """
+    """The configuration of a key/value bucket (ADR-8). Only ``bucket`` is required."""
 
     bucket: str = text()
+    """A-Z, a-z, 0-9, ``-`` and ``_``, at least one of them. The stream of the bucket is ``KV_<bucket>``."""
     description: str = text(default="")
+    """A text for people, at most 4 KiB."""
     history: int = integer(default=1, low=1, high=MAX_HISTORY)
+    """Revisions to keep of each key, 1 (default) to 64."""
     ttl: Seconds = seconds(default=0.0)
+    """Seconds after which a value disappears, at least 0.1; 0 (default): never. Every write starts it anew."""
     max_value_size: int = integer(default=-1, low=-1, high=INT32)
+    """Bytes of a value above which a write is refused; -1 (default): the server's ``max_payload``."""
     max_bytes: int = integer(default=-1, low=-1)
+    """Bytes of the whole bucket, with keys and history, above which writes are refused; -1 (default): no limit."""
     storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
+    """On disk ("file", the default) or in memory ("memory"), which is empty after all servers with a replica have
+    restarted. Cannot be changed.
+    """
     num_replicas: int = integer(default=1, high=5)
+    """Servers that each hold the whole bucket, 1 (default) to 5."""
     placement: Placement | None = optional(Placement, default=None)
+    """The cluster and tags of the servers that may hold replicas; None: any."""
     republish: Republish | None = optional(Republish, default=None)
+    """Publishes every change again, for subscribers of core NATS."""
     mirror: StreamSource | None = optional(StreamSource, default=None)
+    """Make this bucket a read-only copy of another one, whose name may be the bucket's or the stream's. Writes go to
+    the origin.
+    """
     sources: Many[StreamSource] = many(StreamSource, default=())
+    """Buckets whose keys are copied into this one. A source with ``subject_transforms`` is used as it is."""
     compression: bool = flag(default=False)
+    """Compress the files of the bucket on disk. Server 2.10."""
     limit_marker_ttl: Seconds = seconds(default=0.0)
+    """Allow a ``ttl`` for each key, and show watchers that a key has expired by a marker that is kept for this long:
+    seconds, at least 1. 0 (default): neither. Server 2.11.
+    """
     allow_atomic: bool = flag(default=False)
+    """Allow ``kv.atomic()``, which writes several keys or none. Server 2.12."""
     metadata: Mapping[str, str] = labels(default=None)
+    """Labels of your own, at most 128 KiB in sum. Server 2.10."""
 
     if TYPE_CHECKING:
 
@@ -149,21 +165,30 @@ class KeyValueConfig(Record):
 
 
 class ObjectStoreConfig(Record):
-    """The configuration of an object store (ADR-20). Only ``bucket`` is required.
-
-    Objects expire ``ttl`` seconds after they were put. ``allow_batched`` allows fast ingest (ADR-50, server 2.14).
-    """
+    """The configuration of an object store (ADR-20). Only ``bucket`` is required."""
 
     bucket: str = text()
+    """A-Z, a-z, 0-9, ``-`` and ``_``, at least one of them. The stream of the store is ``OBJ_<bucket>``."""
     description: str = text(default="")
+    """A text for people, at most 4 KiB."""
     ttl: Seconds = seconds(default=0.0)
+    """Seconds after which an object disappears, counted from its put; 0 (default): never."""
     max_bytes: int = integer(default=-1, low=-1)
+    """Bytes of the whole store above which a put is refused; -1 (default): no limit."""
     storage: Choice[StorageType, StorageTypeLike] = choice(StorageType, default=StorageType.FILE)
+    """On disk ("file", the default) or in memory ("memory"), which is empty after all servers with a replica have
+    restarted. Cannot be changed.
+    """
     num_replicas: int = integer(default=1, high=5)
+    """Servers that each hold the whole store, 1 (default) to 5."""
     placement: Placement | None = optional(Placement, default=None)
+    """The cluster and tags of the servers that may hold replicas; None: any."""
     compression: bool = flag(default=False)
+    """Compress the files of the store on disk. Server 2.10."""
     allow_batched: bool = flag(default=False)
+    """Let ``put`` send chunks by fast ingest (ADR-50). Server 2.14."""
     metadata: Mapping[str, str] = labels(default=None)
+    """Labels of your own, at most 128 KiB in sum. Server 2.10."""
 
     if TYPE_CHECKING:
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
+from natsproto._introspection import DocWithFields
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
 
@@ -65,6 +66,7 @@ class BaseRecordType(type):
         for attribute in own:
             del body[attribute]
         body["__slots__"] = tuple(own)
+        body["__doc__"] = DocWithFields(cast("str | None", body.get("__doc__")))
         cls = super().__new__(mcs, name, bases, body)
         fields: dict[str, Field] = dict(bases[0]._fields) if bases and isinstance(bases[0], BaseRecordType) else {}
         for attribute, field in own.items():

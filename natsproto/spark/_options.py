@@ -29,40 +29,59 @@ from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
 class SparkNats(Value):
     """Connection settings of the tasks of a job. Frozen, hashable and picklable; its ``repr`` shows no secret.
 
-    ``servers``: one URL, a comma list or a sequence, as they are reached from the executors. ``user`` is a name or a
-    SecretRef; ``password``, ``token``, ``jwt``, ``nkey_seed`` and ``creds`` are SecretRefs. A literal secret,
-    user information in a URL included, is refused with InvalidCredentials unless ``allow_literal_secrets``: it
-    would travel in every task and be stored with it.
-
-    ``tls`` demands TLS, and so do ``tls_ca``, ``tls_cert`` and ``tls_key``: absolute paths on the executors, or
-    SecretRefs that name files. ``tls_first`` and ``tls_hostname``, ``connect_timeout``, ``retry_connect_for``,
-    ``request_timeout`` and ``ping_interval`` (seconds), ``inbox_prefix``, ``jetstream_domain``,
-    ``jetstream_api_prefix`` and ``name`` are those of ``natsproto.Options``. ConfigError for invalid values, when it is
-    made: on the driver.
+    A literal secret, user information in a URL included, is refused with InvalidCredentials unless
+    ``allow_literal_secrets``: it would travel in every task and be stored with it. Secrets are looked up by the process
+    that connects, at every attempt. ConfigError for invalid values, when it is made: on the driver. The fields without
+    a word about Spark are those of ``natsproto.Options``.
     """
 
     servers: str | Sequence[str] = DEFAULT_SERVER
+    """One URL, a comma-separated list or a sequence, as the executors reach them, without user information."""
     name: str = "natsproto.spark"
+    """How the server calls the connections in its logs and monitoring."""
     user: str | SecretRef | None = None
+    """The name to log in with, or a SecretRef."""
     password: str | SecretRef | None = None
+    """A SecretRef of the password."""
     token: str | SecretRef | None = None
+    """A SecretRef of the token."""
     jwt: str | SecretRef | None = None
+    """A SecretRef of the user JWT."""
     nkey_seed: str | SecretRef | None = None
+    """A SecretRef of the seed whose key logs in."""
     creds: str | SecretRef | None = None
+    """A SecretRef of a credentials file, such as ``SecretRef.spark_file("app.creds")``."""
     tls: bool = False
+    """Require TLS, with the certificate authorities of the executor."""
     tls_first: bool = False
+    """Begin with the TLS handshake, before the server has said anything."""
     tls_hostname: str | None = None
+    """The name that the server's certificate must have, if it is not the host of the URL."""
     tls_ca: str | SecretRef | None = None
+    """An absolute path on the executors, or a SecretRef of a file: the certificate authorities to trust. Requires TLS.
+    """
     tls_cert: str | SecretRef | None = None
+    """The client's certificate, as ``tls_ca``; needs ``tls_key``."""
     tls_key: str | SecretRef | None = None
+    """The key of ``tls_cert``, as ``tls_ca``."""
     connect_timeout: float = 5.0
+    """Seconds for one attempt to connect."""
     retry_connect_for: float = 0.0
+    """Seconds for which a task repeats its attempts to connect before it fails; 0 (default): one attempt at each
+    server.
+    """
     request_timeout: float = 5.0
+    """Seconds to wait for a reply."""
     ping_interval: float = 120.0
+    """Seconds between two PINGs on an idle connection."""
     inbox_prefix: str = "_INBOX"
+    """The first tokens of the subjects for replies."""
     jetstream_domain: str | None = None
+    """The JetStream domain to use; None: that of the servers."""
     jetstream_api_prefix: str | None = None
+    """The prefix of JetStream's API, for one that another account exports; None: ``$JS.API``."""
     allow_literal_secrets: bool = False
+    """Accept secrets that are written out. They travel in every task and are stored with it; for experiments."""
 
     SECRETS: ClassVar[tuple[str, ...]] = ("password", "token", "jwt", "nkey_seed", "creds")
     """The fields that hold secrets."""
