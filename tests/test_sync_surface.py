@@ -59,6 +59,7 @@ PAIRS: dict[type[object], type[object]] = {
 }
 
 WHOLE = {
+    "CacheUpdates": "cache.updates gives an iterator",
     "Connecting": "sync.connect connects, and its client is entered",
     "Connection": "what Client is made of",
     "Consumer": "what the consumers are made of",

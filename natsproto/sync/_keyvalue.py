@@ -18,11 +18,12 @@ from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream.kv import _bucket as bucket
+from natsproto.jetstream.kv import _cache as cache
 from natsproto.jetstream.kv import _lock as lock
 from natsproto.jetstream.kv import _watch as watch
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.sync._portal import Portal
-from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_iterator, as_list, blocking, wrapped
 
 D = TypeVar("D")
 
@@ -64,14 +65,15 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
         return self._inner._take_all()
 
 
-class KeyValueCache(SyncContext[watch.KeyValueCache[bytes]], Mapping[str, bytes]):
+class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]):
     """The keys and values of a bucket as a mapping in memory, kept up to date by a watch. Use it with ``with``.
 
     A lookup needs neither the server nor the event loop. Iteration, ``items`` and ``values`` use a snapshot. Once the
     watch has ended, every method raises the error that ended it.
     """
 
-    wait_for: Final = blocking(watch.KeyValueCache[bytes].wait_for)
+    wait_for: Final = blocking(cache.KeyValueCache[bytes].wait_for)
+    updates: Final = as_iterator(cache.KeyValueCache[bytes].updates)
 
     @property
     def revision(self) -> int:

@@ -18,7 +18,7 @@ from natsproto.jetstream._consumer.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.kv._watch import KeyValueCache
+from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.testing._server import Server
 from tests.jetstream.reading import crash, make, numbers, store
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 from itertools import pairwise
 
@@ -11,7 +12,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import BucketNotFound, LockLost, NatsError, WrongRevision
-from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.jetstream.kv import KeyValue, KeyValueCache, KeyValueEntry
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import FaultProxy, Server, run_cluster, run_server
 from tests.kit.elections import another_leader
@@ -189,3 +190,46 @@ async def test_a_replicated_bucket_over_elections() -> None:
                 await batch.create("y", b"1")
             revision = batch.revisions["y"]
             assert (await until(watcher, revision))[-1] == revision
+
+
+async def test_readers_of_a_cache_over_outages_and_elections(seed: int) -> None:
+    """Fifty readers of one watch: none misses or doubles a revision of its keys."""
+    rng = random.Random(seed)
+    async with run_cluster(3) as cluster, natsproto.connect(cluster.urls, reconnect_wait=0.05) as nc:
+        kv = await nc.jetstream().create_key_value("b", history=64, num_replicas=3)
+        seen: list[list[KeyValueEntry]] = [[] for _ in range(50)]
+        filters = [rng.choice([(), ("k.*",), ("k.0",), ("k.1", "k.2")]) for _ in seen]
+
+        async def read(cache: KeyValueCache, number: int) -> None:
+            async for entry in cache.updates(*filters[number], max_waiting=10_000):
+                seen[number].append(entry)
+
+        async with asyncio.TaskGroup() as group, kv.cache() as cache:
+            for number in range(50):
+                group.create_task(read(cache, number))
+            revisions: list[int] = []
+            for disturb in rng.sample(["leader", "reconnect", "kill"], 3):
+                writing = asyncio.create_task(written(kv, range(30)))
+                await asyncio.sleep(rng.uniform(0, 0.1))
+                if disturb == "leader":
+                    await another_leader(nc.jetstream(), "KV_b")
+                elif disturb == "reconnect":
+                    await nc.reconnect()
+                else:
+                    server = next(one for one in cluster.servers if one.url == nc.connected_url)
+                    server.kill()
+                    await server.restart()
+                revisions += await writing
+            await cache.wait_for(await kv.put("k.0", b"end"), timeout=LONG)
+            last = await kv.put("k.2", b"end")
+            await cache.wait_for(last, timeout=LONG)
+            await asyncio.sleep(0.05)
+        whole = {entry.revision: entry.key for entry in seen[filters.index(())]} if () in filters else {}
+        for number, entries in enumerate(seen):
+            got = [entry.revision for entry in entries]
+            assert got == sorted(set(got))
+            keys = {"k.0", "k.1", "k.2"} if not filters[number] or "k.*" in filters[number] else set(filters[number])
+            assert {entry.key for entry in entries} <= keys
+            assert {revision for revision, key in whole.items() if key in keys} <= set(got)
+            if len(keys) == 3:
+                assert set(revisions) <= set(got)

@@ -37,6 +37,7 @@ from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
+from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.jetstream.kv._entry import (
     OPERATION_HEADER,
     BucketStream,
@@ -50,7 +51,7 @@ from natsproto.jetstream.kv._keys import BucketSubjects, KeyCodec, T, V
 from natsproto.jetstream.kv._lock import Lock
 from natsproto.jetstream.kv._modify import modify
 from natsproto.jetstream.kv._status import KeyValueStatus
-from natsproto.jetstream.kv._watch import KeyValueCache, KeyWatcher, watch
+from natsproto.jetstream.kv._watch import KeyWatcher, watch
 from natsproto.protocol.frames import Payload
 
 D = TypeVar("D")
@@ -433,7 +434,7 @@ class KeyValue(NotIndexable, Generic[V]):
 
         Use it with ``async with``.
         """
-        return KeyValueCache(watch(self._bucket, keys))
+        return KeyValueCache(watch(self._bucket, keys), self._bucket.subjects, keys)
 
     def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
         """Return a lock on a key, also for leader election. Use it with ``async with``.
