@@ -86,7 +86,7 @@ async def until_last(seen: list[Seen], last: Seen) -> None:
     await until(lambda: seen[-1:] == [last])
 
 
-async def test_each_reader_gets_the_current_entries_and_every_change(jetstream: JetStream) -> None:
+async def test_readers_get_current_entries_and_changes(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value("b", history=5)
     for key, value in (("eu.fr", b"1"), ("us.ny", b"2"), ("eu.de", b"3"), ("eu.fr", b"4")):
         await kv.put(key, value)

@@ -108,7 +108,7 @@ def test_until_empty_asks_again_when_a_pull_is_served() -> None:
     assert request.batch == 300
 
 
-async def test_messages_end_when_a_burst_is_read_as_it_comes(jetstream: JetStream, seed: int) -> None:
+async def test_messages_end_at_any_pace(jetstream: JetStream, seed: int) -> None:
     """Readers of all paces, many at once: the end of the stream falls everywhere within the pulls."""
     rng = random.Random(seed)
     stream = await jetstream.create_stream("S", subjects=["s"])

@@ -30,7 +30,7 @@ ENTRIES_AT_ONCE: Final = 100
 
 
 class _Reader(Generic[V]):
-    """What waits for one reader."""
+    """One reader, and the entries that wait for it."""
 
     __slots__ = ("error", "filters", "is_ended", "joined", "limit", "max_waiting", "skipped", "waiter", "waiting")
 
