@@ -189,14 +189,14 @@ def plot(comparisons: Sequence[Comparison]) -> str:
     return "\n".join([*parts, "</svg>", ""])
 
 
-def write_page(path: Path, measured: str) -> None:
+def write_page(path: Path, measured: str, marks: tuple[str, str] = (BEGIN, END)) -> None:
     """Puts ``measured`` between the marks of the page. ValueError if it has none."""
     text = path.read_text(encoding="utf-8")
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
+    before, begin, rest = text.partition(marks[0])
+    _, end, after = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"{path} has no lines {BEGIN!r} and {END!r} to write between")
-    path.write_text(f"{before}{BEGIN}\n\n{measured}\n{END}{after}", encoding="utf-8")
+        raise ValueError(f"{path} has no lines {marks[0]!r} and {marks[1]!r} to write between")
+    path.write_text(f"{before}{begin}\n\n{measured}\n{end}{after}", encoding="utf-8")
 
 
 def as_json(comparisons: Sequence[Comparison], versions: str, command: str) -> dict[str, object]:

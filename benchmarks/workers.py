@@ -188,9 +188,17 @@ CLIENTS: dict[str, Callable[[str, Cell, _Work, int], Awaitable[None]]] = {
 
 
 async def run_cell(
-    url: str, cell: Cell, client: str = "natsproto", *, seconds: float = SECONDS, replication: int = 1
+    url: str,
+    cell: Cell,
+    client: str = "natsproto",
+    *,
+    seconds: float = SECONDS,
+    replication: int = 1,
+    linger: float | None = None,
 ) -> Result:
-    """Run a cell on a server. It ends when every message was handled and the last redelivery could have come."""
+    """Run a cell on a server. It ends when every message was handled and the last redelivery could have come, or after
+    ``linger`` seconds more.
+    """
     messages = cell.messages(seconds)
     async with AsyncExitStack() as stack:
         nc = await stack.enter_async_context(natsproto.connect(url))
@@ -208,7 +216,9 @@ async def run_cell(
             async with asyncio.timeout(10 * cell.ideal(seconds) + 10 * cell.ack_wait + 30):
                 await work.done.wait()
             took = time.monotonic() - began
-            await asyncio.sleep(cell.handler + 1.2 * cell.ack_wait if cell.handler else 0.2)
+            if linger is None:
+                linger = cell.handler + 1.2 * cell.ack_wait if cell.handler else 0.2
+            await asyncio.sleep(linger)
         finally:
             for task in tasks:
                 task.cancel()

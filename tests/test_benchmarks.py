@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import growth
+from benchmarks import growth, worker_table
 from benchmarks.__main__ import Servers, main, servers
 from benchmarks.drivers import DRIVERS, Run
 from benchmarks.feeder import Feeder
@@ -18,6 +18,7 @@ from benchmarks.report import BEGIN, END, Comparison, Ratio, page, plot, write_p
 from benchmarks.scenarios import SCENARIOS, Scenario
 from benchmarks.traffic import Traffic
 from benchmarks.worker import load
+from natsproto.testing import run_server
 
 
 def scenario(name: str) -> Scenario:
@@ -134,3 +135,12 @@ def test_growth_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     lines = capsys.readouterr().out.splitlines()
     assert [line.split(" | ")[0] for line in lines[4:9]] == ["| 1", "| 10", "| 100", "| 1,000", "| 10,000"]
     assert (lines[-2].startswith("1,310 messages"), lines[-1].startswith("2,000 subscriptions")) == (True, True)
+
+
+def test_table_of_workers_has_rows() -> None:
+    with run_server(jetstream=True) as server:
+        rows = [*worker_table.rows_of_times(server.url, 0.01, seconds=0.05, repeat=1)]
+        silences = [*worker_table.rows_of_silence(server.url, seconds=0.1, repeat=1)]
+    text = worker_table.text_of(rows, silences, "command")
+    widths = [line.count("|") for line in text.splitlines() if line.startswith("|")]
+    assert widths == [10] * 6 + [7] * 6

@@ -48,13 +48,21 @@ class TimeSlice:
         waiter: asyncio.Future[None] = self._loop.create_future()
         self._waiters.append(waiter)
         await waiter
+        self.ends_at = monotonic() + TIME_SLICE_S
 
     def _on_next_turn(self) -> None:
-        """One of those who wait gets this turn, before the tasks that were ready."""
+        """A turn begins. If some wait for it, the others come first: the tasks that are ready, and those whose timers
+        and sockets are found due in this turn.
+        """
         self.ends_at = 0.0
+        if self._waiters:
+            self.ends_at = monotonic()
+            self._loop.call_soon(self._give_turn)
+
+    def _give_turn(self) -> None:
+        """The one that has waited longest gets the turn after this one."""
         while self._waiters and self._waiters[0].cancelled():
             self._waiters.popleft()
         if self._waiters:
             release(self._waiters.popleft())
-            self.ends_at = monotonic() + TIME_SLICE_S
-            self._loop.call_soon(self._loop.call_soon, self._on_next_turn)  # its task runs in the next turn
+        self._loop.call_soon(self._loop.call_soon, self._on_next_turn)
