@@ -19,10 +19,10 @@ PROBE_SPREAD_S = 0.5
 """Seconds over which the clients of a server spread their first probe."""
 
 FIRST_PAUSE_S, MAX_PAUSE_S = 0.5, 60.0
-"""Seconds between two probes; each is twice as long as the one before it."""
+"""Seconds between two probes; each is twice as long as the one before it, but the first while nothing is decided."""
 
-MAX_PROBES = 8
-"""Probes after one silence while nothing is decided. An election takes 4 to 9 seconds."""
+MAX_PROBES = 12
+"""Probes after one silence while nothing is decided, of PROBE_TIMEOUT_S each. An election takes 4 to 9 seconds."""
 
 UNDECIDED_PAUSE_S = 10.0
 """The most seconds from these probes until another silence causes more."""
@@ -115,6 +115,6 @@ class ProbePlan:
         pause, self._pause = self._pause, min(2 * self._pause, MAX_PAUSE_S)
         undecided = verdict is Verdict.UNDECIDED
         if undecided and self._left > 0:
-            return min(pause, 4 * FIRST_PAUSE_S)
+            return FIRST_PAUSE_S
         self._earliest = now + (min(pause, UNDECIDED_PAUSE_S) if undecided else pause)
         return None

@@ -1,6 +1,6 @@
 """Finds out whether the server in use is cut off from its cluster, and has the client moved then.
 
-Owns the second connections of a probe, each of which lives for a second. The rules are in ``cut_off``. JetStream
+Owns the second connections of a probe, which live until there is a verdict. The rules are in ``cut_off``. JetStream
 reports its silences; INFO shows a server that stands alone.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Protocol
 
@@ -30,7 +30,7 @@ PROBED_SERVERS = 2
 REASON = "it is cut off from its cluster: JetStream does not work there"
 
 _UNAVAILABLE = 10008  # JetStream system temporarily unavailable
-_ASK_AGAIN_S = 0.2  # the interest in an inbox needs some milliseconds to reach the other servers
+_ASK_AGAIN_S = 0.2  # a server without a leader drops requests, and interest needs some milliseconds to spread
 
 
 class ProbeConnection(Protocol):
@@ -38,15 +38,20 @@ class ProbeConnection(Protocol):
 
     _engine: Engine
 
-    async def _start(self) -> None: ...
+    @property
+    def is_connected(self) -> bool: ...
 
-    async def request(self, subject: str, payload: bytes = b"", *, timeout: float) -> Message: ...
+    async def _start(self) -> None: ...
 
     def new_inbox(self) -> str: ...
 
     def subscribe(self, subject: str, *, cb: Handler) -> Subscription: ...
 
     def publish_nowait(self, subject: str, payload: bytes = b"", *, reply: str) -> None: ...
+
+    def _request_resending(
+        self, subject: str, payload: bytes, *, timeout: float, headers: None, interval: float
+    ) -> Awaitable[Message]: ...
 
     async def close(self) -> None: ...
 
@@ -88,33 +93,45 @@ class CutOffWatch:
         """Probe until there is a verdict, or too often."""
         engine = self._engine
         try:
-            while delay is not None:
-                await asyncio.wait((engine.closed,), timeout=delay)
-                session = engine.session
-                if session is None or engine.state is not State.OPEN:
-                    return
-                verdict, address = await self._probe(session.address)
-                delay = self._plan.on_verdict(verdict, self._loop.time())
-                if address is not None and session is engine.session:
-                    engine.supervisor.start_move(address, REASON)
+            async with AsyncExitStack() as stack:
+                probes: dict[ServerAddress, ProbeConnection] = {}
+                while delay is not None:
+                    await asyncio.wait((engine.closed,), timeout=delay)
+                    session = engine.session
+                    if session is None or engine.state is not State.OPEN:
+                        return
+                    await self._open_probes(stack, probes, session.address)
+                    verdict, address = await self._probe(probes)
+                    delay = self._plan.on_verdict(verdict, self._loop.time())
+                    if address is not None and session is engine.session:
+                        engine.supervisor.start_move(address, REASON)
         except NatsError as exc:
             log.debug("a probe of other servers failed: %s", exc)
         finally:
             self._is_probing = False
 
-    async def _probe(self, current: ServerAddress) -> tuple[Verdict, ServerAddress | None]:
-        """Ask here and at other servers in the same second."""
+    async def _open_probes(
+        self, stack: AsyncExitStack, probes: dict[ServerAddress, ProbeConnection], current: ServerAddress
+    ) -> None:
+        """Connect to other servers, until PROBED_SERVERS are connected."""
+        for address in [address for address, probe in probes.items() if not probe.is_connected]:
+            del probes[address]
         known = self._engine.supervisor.pool.known_servers
         others = sorted(
-            (address for address in known if str(address) != str(current)), key=lambda _: self._engine.random()
+            (address for address in known if str(address) != str(current) and address not in probes),
+            key=lambda _: self._engine.random(),
         )
+        wanted = others[: PROBED_SERVERS - len(probes)]
+        opened = await asyncio.gather(*(self._open(stack, address) for address in wanted))
+        probes.update({address: probe for address, probe in opened if probe is not None})
+
+    async def _probe(self, probes: Mapping[ServerAddress, ProbeConnection]) -> tuple[Verdict, ServerAddress | None]:
+        """Ask here and at the other servers in the same second."""
+        if not probes:
+            here = await self._ask(self._here)
+            self._plan.denied = here is ApiAnswer.DENIED
+            return (Verdict.STAY if here is not ApiAnswer.FAILED else Verdict.UNDECIDED), None
         async with AsyncExitStack() as stack:
-            opened = await asyncio.gather(*(self._open(stack, address) for address in others[:PROBED_SERVERS]))
-            probes = {address: probe for address, probe in opened if probe is not None}
-            if not probes:
-                here = await self._ask(self._here)
-                self._plan.denied = here is ApiAnswer.DENIED
-                return (Verdict.STAY if here is not ApiAnswer.FAILED else Verdict.UNDECIDED), None
             arrived: set[str] = set()
             inboxes = [_open_inbox(stack, connection, arrived) for connection in (self._here, *probes.values())]
             asking = [self._ask(connection) for connection in (self._here, *probes.values())]
@@ -145,14 +162,20 @@ class CutOffWatch:
         return address, probe
 
     async def _ask(self, connection: ProbeConnection) -> ApiAnswer:
-        try:
-            reply = await connection.request(f"{self._prefix}.INFO", timeout=PROBE_TIMEOUT_S)
-            error = json.loads(reply.data).get("error") or {}
-        except PermissionDenied:
-            return ApiAnswer.DENIED
-        except (NatsError, ValueError, AttributeError):
-            return ApiAnswer.FAILED
-        return ApiAnswer.FAILED if error.get("err_code") == _UNAVAILABLE else ApiAnswer.OK
+        """Request INFO until it works, as an election may end meanwhile, or until PROBE_TIMEOUT_S have passed."""
+        ends_at = self._loop.time() + PROBE_TIMEOUT_S
+        while (left := ends_at - self._loop.time()) > 0:
+            with suppress(NatsError, ValueError, AttributeError):
+                try:
+                    reply = await connection._request_resending(
+                        f"{self._prefix}.INFO", b"", timeout=left, headers=None, interval=_ASK_AGAIN_S
+                    )
+                except PermissionDenied:
+                    return ApiAnswer.DENIED
+                if (json.loads(reply.data).get("error") or {}).get("err_code") != _UNAVAILABLE:
+                    return ApiAnswer.OK
+            await asyncio.sleep(_ASK_AGAIN_S)
+        return ApiAnswer.FAILED
 
     async def _crosses(
         self, probe: ProbeConnection, replies: Sequence[str], own: int, arrived: set[str]

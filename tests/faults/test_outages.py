@@ -161,6 +161,50 @@ async def test_200_cuts_with_traffic_do_not_slow_down(server: Server, seed: int)
             assert sum(outages) < 40
 
 
+@pytest.mark.timeout(180)
+async def test_40_outages_end_soon(server: Server, seed: int) -> None:
+    """Links that refuse, hang or break at once for up to half a second, with connections that live for less: the client
+    is back soon after each, and is not away for more than 15 s in all.
+    """
+    chance = random.Random(seed)
+    async with proxied(server) as proxy:
+        recorder = EventRecorder(Disconnected, Reconnected)
+        async with natsproto.connect(proxy.url, on_event=recorder, connect_timeout=0.5) as nc:
+            received: list[bytes] = []
+            nc.subscribe("echo", cb=lambda message: received.append(message.data))
+            away: list[float] = []
+            for _ in range(40):
+                fault, seconds, lives = (
+                    chance.choice(["refuse", "hang", "break"]),
+                    chance.random() / 2,
+                    chance.random() / 5,
+                )
+                await asyncio.sleep(lives)
+                times = len(recorder.of(Disconnected))
+                if fault == "refuse":
+                    proxy.refuse()
+                elif fault == "hang":
+                    proxy.stall()
+                proxy.cut(chance.choice(list(End)))
+                ends_at = time.monotonic() + seconds
+                while time.monotonic() < ends_at:
+                    if fault == "break":
+                        proxy.cut(chance.choice(list(End)))
+                    await asyncio.sleep(0.01)
+                proxy.heal()
+                await proxy.allow()
+                healed, count = time.monotonic(), len(received)
+                await recorder.wait(Disconnected, times + 1)
+                async with asyncio.timeout(15):
+                    while len(received) == count:
+                        await nc.publish("echo", b"x")
+                        await asyncio.sleep(0.005)
+                away.append(time.monotonic() - healed)
+            print(f"longest {max(away):.2f} s, all {sum(away):.1f} s")
+            assert max(away) < 2
+            assert sum(away) < 15
+
+
 @pytest.mark.smoke
 async def test_messages_published_while_down_arrive(server: Server) -> None:
     async with proxied(server) as proxy, witness(server, "down") as seen:
