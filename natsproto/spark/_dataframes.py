@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from natsproto._durations import positive_seconds
 from natsproto._introspection import import_late_types
 from natsproto.errors import ConfigError
-from natsproto.spark._offsets import SeqRange
-from natsproto.spark._options import Bound, Method, SparkNats
+from natsproto.jetstream._range_reader import Bound, Method
+from natsproto.jetstream._ranges import SeqRange
+from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction
 from natsproto.spark._publish import PublishPlan, publish_rows
 from natsproto.spark._reader import check_reading, plan_ranges, read_range

@@ -12,13 +12,14 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeVar, cast
 
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
 from natsproto.jetstream._asset_names import check_stream_name
+from natsproto.jetstream._range_reader import Bound, Method
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -486,7 +487,3 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
         return text.lower()
 
     return read
-
-
-Method: TypeAlias = Literal["auto", "consumer", "direct"]
-Bound: TypeAlias = Literal["earliest", "latest"] | int | datetime

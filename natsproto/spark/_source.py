@@ -6,15 +6,15 @@ Spark's checkpoint. ``_reader`` reads the rows; the sink is in ``_sink``.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
+import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from datetime import datetime, timedelta
+from datetime import datetime
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
-from pyspark.sql import datasource as spark
 from pyspark.sql.datasource import (
     DataSource,
     DataSourceReader,
@@ -26,14 +26,12 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from natsproto._client import Client
-from natsproto._value import Value
-from natsproto.errors import ConfigError, DataLost, InvalidSubject, StreamNotFound
-from natsproto.protocol.subject import matches, publish_subject
+from natsproto.errors import ConfigError, DataLost
+from natsproto.jetstream._range_reader import Bound, Window, matching_window, starts_at_first_message
+from natsproto.jetstream._ranges import SeqRange, StreamBounds
 from natsproto.spark._client import run_on_loop
 from natsproto.spark._offsets import (
     Offset,
-    SeqRange,
-    StreamBounds,
     StreamOffset,
     advance,
     batch_range,
@@ -41,8 +39,9 @@ from natsproto.spark._offsets import (
     shares,
     split_range,
 )
-from natsproto.spark._options import Bound, SinkOptions, SourceOptions
-from natsproto.spark._reader import plan_ranges, read_range, starts_at_first_message
+from natsproto.spark._options import SinkOptions, SourceOptions
+from natsproto.spark._pushdown import FilterPushdown, push_filters
+from natsproto.spark._reader import plan_ranges, read_range
 from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
 from natsproto.spark._sink import BatchWriter, StreamingWriter, check_append
 from natsproto.spark._writer import check_ids
@@ -52,6 +51,11 @@ if TYPE_CHECKING:
     from pyspark.sql.datasource import Filter  # Spark 4.1
 
 log = logging.getLogger("natsproto.spark")
+
+IDLE_PAUSE_S, MAX_IDLE_PAUSE_S = 0.1, 5.0
+"""Seconds between two looks at the streams while nothing comes, at least and at most."""
+LOOK_SHARE = 10
+"""The same, as a multiple of the time that a look takes: hundreds of streams take long."""
 
 
 class RangePartition(InputPartition):
@@ -168,6 +172,9 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         self._latest: Offset | None = None  # the end of the next batch
         self._targets: dict[str, int] | None = None  # the last sequences of a query with Trigger.AvailableNow
         self._waiting_since: float | None = None  # when a batch began to wait for minOffsetsPerTrigger
+        self._streams: dict[str, StreamBounds] = {}  # at the last look
+        self._looked_at = self._next_look = 0.0
+        self._lag: dict[str, int] = {}  # after the next batch, where messages were counted
         # The end of a new batch, and the streams that it reads from their first message.
         self._untried: tuple[dict[str, Any], set[str]] | None = None
         if not _HAS_READ_LIMITS and (settings.max_sequences or settings.max_bytes):
@@ -182,7 +189,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
 
     def latestOffset(self, start: dict[str, Any] | None = None, limit: ReadLimit | None = None) -> dict[str, Any]:
         """The end of the next batch. DataLost if the next messages are gone, unless that is allowed."""
-        streams = find_streams(self._settings)
+        streams = self._look()
         offset = self._offset if start is None else self._read_offset(start)
         if offset is None:
             ends = tuple(StreamOffset.end(name, now) for name, now in streams.items())
@@ -202,10 +209,20 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
             streams=tuple(one for one in reached if offset.get(one.stream) is not None or not one.initial)
         )
         if self._waits_for_more(starts, end):
-            end = offset
+            end, self._lag = offset, {}
+        if end == offset:
+            pause = max(IDLE_PAUSE_S, LOOK_SHARE * (monotonic() - self._looked_at))
+            self._next_look = monotonic() + min(pause, MAX_IDLE_PAUSE_S)
         self._untried = end.json(), from_first
         self._latest = end
         return end.json()
+
+    def _look(self) -> dict[str, StreamBounds]:
+        """The streams as they are now. While nothing comes, Spark asks a hundred times a second: here it waits."""
+        time.sleep(max(0.0, self._next_look - monotonic()))
+        self._looked_at = monotonic()
+        self._streams = find_streams(self._settings)
+        return self._streams
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """The limit of a batch."""
@@ -216,14 +233,17 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         return ReadAllAvailable()
 
     def reportLatestOffset(self) -> dict[str, Any]:
-        """The ends of the streams, and the lag of the next batch behind them, for the query's progress."""
-        streams = find_streams(self._settings)
+        """The ends of the streams when the batch was planned, and the lag behind them, for the query's progress.
+
+        With ``subjects`` and a limit the lag counts messages that match, where they can be counted; else sequences.
+        """
+        streams = self._streams or self._look()
         ends = Offset(streams=tuple(StreamOffset.end(name, now) for name, now in streams.items()))
         reached = self._latest or self._offset
-        lag = {}
+        lag = dict(self._lag)
         for name, now in streams.items():
             offset = None if reached is None else reached.get(name)
-            lag[name] = now.last_seq + 1 - max(now.first_seq, 0 if offset is None else offset.seq)
+            lag.setdefault(name, now.last_seq + 1 - max(now.first_seq, 0 if offset is None else offset.seq))
         return {**ends.json(), "lag": lag}
 
     def prepareForTriggerAvailableNow(self) -> None:
@@ -272,19 +292,31 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
 
         everything = ends([None] * len(streams))
         most, max_bytes = self._settings.max_sequences, self._settings.max_bytes
+        self._lag = {}
         if not limited or (most is None and max_bytes is None):
             return everything
         bounds = list(streams.values())
-        counts = [
-            max(0, end.seq - max(starts[end.stream].seq, now.first_seq))
-            for end, now in zip(everything, bounds, strict=True)
-        ]
+        firsts = [max(starts[end.stream].seq, now.first_seq) for end, now in zip(everything, bounds, strict=True)]
+        counts = [max(0, end.seq - first) for end, first in zip(everything, firsts, strict=True)]
         limits = counts if most is None else shares(most, counts)
         if max_bytes is not None:
             sizes = shares(max_bytes, [now.bytes_of(count) for now, count in zip(bounds, counts, strict=True)])
             fitting = [now.sequences_in(size) for now, size in zip(bounds, sizes, strict=True)]
             limits = fitting if most is None else list(map(min, limits, fitting))
-        return ends(limits)
+        wanted = {
+            end.stream: (first, end.seq - 1, limit, now.reads_directly)
+            for end, first, limit, now in zip(everything, firsts, limits, bounds, strict=True)
+            if self._settings.subjects and limit < end.seq - first
+        }
+        windows = run_on_loop(self._settings.nats, _windows, self._settings.subjects, wanted) if wanted else {}
+        found = {name: window for name, window in windows.items() if window is not None}
+        self._lag = {name: window.left for name, window in found.items()}
+        return ends(
+            [
+                found[name].end - first + 1 if name in found else limit
+                for name, first, limit in zip(streams, firsts, limits, strict=True)
+            ]
+        )
 
     def _waits_for_more(self, starts: dict[str, StreamOffset], end: Offset) -> bool:
         """True while a batch waits for minOffsetsPerTrigger."""
@@ -305,9 +337,10 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         settings = self._settings
         found = []
         for name, now in find_streams(settings).items():
+            seq = now.first_seq if settings.start == "earliest" else now.last_seq + 1
             if isinstance(settings.start, int):
                 seq = settings.start
-            else:
+            elif isinstance(settings.start, datetime):
                 ranges = plan_ranges(settings.nats, name, start=settings.start, num_partitions=1)
                 seq = ranges[0].start if ranges else now.last_seq + 1
             found.append(StreamOffset(stream=name, seq=seq, created=now.created, base=seq))
@@ -355,109 +388,29 @@ def find_streams(settings: SourceOptions) -> dict[str, StreamBounds]:
 
 async def _find_streams(client: Client, wanted: tuple[str, ...]) -> dict[str, StreamBounds]:
     js = client.jetstream()
-    found = {name: StreamBounds.of((await js.stream(name)).cached_info) for name in wanted if "*" not in name}
-    patterns = [pattern for pattern in wanted if "*" in pattern]
-    if patterns:
-        async for name in js.stream_names():
-            if name not in found and any(is_named(name, pattern) for pattern in patterns):
-                with suppress(StreamNotFound):  # deleted meanwhile
-                    found[name] = StreamBounds.of((await js.stream(name)).cached_info)
+    names = {name for name in wanted if "*" not in name}
+    found: dict[str, StreamBounds] = {}
+    if len(names) < len(wanted):  # pages of many streams instead of a request for each
+        listing = js.streams()
+        async for info in listing:
+            if any(is_named(info.config.name, pattern) for pattern in wanted):
+                found[info.config.name] = StreamBounds.of(info)
+        unread = [*listing.missing, *listing.offline]  # they are there, but did not reply in time
+        names |= {name for name in unread if any(is_named(name, pattern) for pattern in wanted)}
+    for name in names - found.keys():
+        found[name] = StreamBounds.of((await js.stream(name)).cached_info)
     if not found:
-        raise ConfigError("stream", ", ".join(patterns), "matches no stream")
+        raise ConfigError("stream", ", ".join(wanted), "matches no stream")
     return dict(sorted(found.items()))
 
 
-# ---------------------------------------------------------------- filters
-
-_NEVER_NULL = ("stream", "subject", "seq", "timestamp", "data", "size")
-
-
-class FilterPushdown(Value):
-    """The messages left by the filters: ``subjects`` (None: all), sequences and times, all inclusive."""
-
-    subjects: frozenset[str] | None = None
-    first: int = 1
-    last: int | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-
-    @property
-    def empty(self) -> bool:
-        """True if no message can match."""
-        return self.subjects == frozenset() or (self.last is not None and self.last < self.first)
-
-
-def push_filters(filters: Iterable[Filter], settings: SourceOptions) -> tuple[FilterPushdown, list[Filter]]:
-    """Combines the filters (all of which hold); also returns those that Spark has to apply itself."""
-    found = FilterPushdown()
-    rest = []
-    for one in filters:
-        narrowed, exact = _apply(found, one, settings)
-        found = narrowed
-        if not exact:
-            rest.append(one)
-    return found, rest
-
-
-def _apply(found: FilterPushdown, one: Filter, settings: SourceOptions) -> tuple[FilterPushdown, bool]:
-    """Adds one filter; True if it is covered exactly."""
-    match one:
-        case spark.IsNotNull(attribute=(name,)) if name in _NEVER_NULL:
-            return found, True
-        case spark.EqualTo(attribute=("subject",), value=str() as subject):
-            return _subjects(found, [subject], settings)
-        case spark.In(attribute=("subject",), value=values) if all(isinstance(value, str) for value in values):
-            return _subjects(found, values, settings)
-        case spark.EqualTo(attribute=("seq",), value=int() as seq):
-            return _sequences(found, seq, seq), True
-        case spark.GreaterThanOrEqual(attribute=("seq",), value=int() as seq):
-            return _sequences(found, seq, None), True
-        case spark.GreaterThan(attribute=("seq",), value=int() as seq):
-            return _sequences(found, seq + 1, None), True
-        case spark.LessThanOrEqual(attribute=("seq",), value=int() as seq):
-            return _sequences(found, 1, seq), True
-        case spark.LessThan(attribute=("seq",), value=int() as seq):
-            return _sequences(found, 1, seq - 1), True
-        case spark.GreaterThan(attribute=("timestamp",), value=datetime() as time):
-            return _times(found, time, None), False
-        case spark.GreaterThanOrEqual(attribute=("timestamp",), value=datetime() as time):
-            return _times(found, time, None), False
-        case spark.LessThan(attribute=("timestamp",), value=datetime() as time):
-            return _times(found, None, time), False
-        case spark.LessThanOrEqual(attribute=("timestamp",), value=datetime() as time):
-            return _times(found, None, time), False
-    return found, False
-
-
-def _subjects(found: FilterPushdown, subjects: Iterable[str], settings: SourceOptions) -> tuple[FilterPushdown, bool]:
-    wanted = frozenset(_readable(subjects, settings.subjects))
-    return found.replace(subjects=wanted if found.subjects is None else wanted & found.subjects), True
-
-
-def _readable(subjects: Iterable[str], patterns: tuple[str, ...]) -> Iterator[str]:
-    """The valid subjects among those that the options read."""
-    for subject in subjects:
-        try:
-            publish_subject(subject)
-        except InvalidSubject:
-            continue
-        if not patterns or any(matches(pattern, subject) for pattern in patterns):
-            yield subject
-
-
-def _sequences(found: FilterPushdown, first: int, last: int | None) -> FilterPushdown:
-    lasts = [bound for bound in (found.last, last) if bound is not None]
-    return found.replace(first=max(found.first, first), last=min(lasts, default=None))
-
-
-def _times(found: FilterPushdown, since: datetime | None, until: datetime | None) -> FilterPushdown:
-    """Limits the times; only times with a zone count."""
-    if since is not None and since.tzinfo is not None:
-        return found.replace(since=since if found.since is None else max(since, found.since))
-    if until is not None and until.tzinfo is not None:
-        behind = until + timedelta(microseconds=1)  # the end of a range is exclusive
-        return found.replace(until=behind if found.until is None else min(behind, found.until))
-    return found
+async def _windows(
+    client: Client, subjects: tuple[str, ...], wanted: Mapping[str, tuple[int, int, int, bool]]
+) -> dict[str, Window | None]:
+    """For each stream a window between two sequences that holds a number of matching messages."""
+    js = client.jetstream()
+    found = await asyncio.gather(*[matching_window(js, name, subjects, *bounds) for name, bounds in wanted.items()])
+    return dict(zip(wanted, found, strict=True))
 
 
 # ---------------------------------------------------------------- the data source

@@ -21,9 +21,9 @@ from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._message import header_blocks
 from natsproto.jetstream._policies import RetentionPolicy
+from natsproto.jetstream._range_reader import MessageList, RangeReader
+from natsproto.jetstream._ranges import SeqRange
 from natsproto.protocol.headers import Headers
-from natsproto.spark._offsets import SeqRange
-from natsproto.spark._reader import MessageList, RangeReader
 from natsproto.spark._schema import TASK_HEADER, MessageColumns, no_id
 
 RECOVERY_WINDOW_S = 900.0
@@ -113,7 +113,7 @@ class StoredRows:
     async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
         """Adds the messages of a range; returns when the first one was stored."""
         seq_range = SeqRange(stream=stream, start=first, end=last, earliest=True)
-        reader = RangeReader(client, seq_range, (), "auto", 8192, 8 << 20, fail_on_data_loss=False, headers_only=True)
+        reader = RangeReader(client.jetstream(), seq_range, fail_on_data_loss=False, headers_only=True)
         stored: datetime | None = None
         found: list[bytes] = []
         async with aclosing(reader.message_lists()) as lists:

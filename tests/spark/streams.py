@@ -10,10 +10,10 @@ from natsproto._client import Client
 from natsproto.jetstream._arguments import StreamArgs
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._range_reader import Method
 from natsproto.protocol.headers import HeadersLike
 from natsproto.spark import SeqRange, SparkNats, read_range
 from natsproto.spark._client import run_on_loop
-from natsproto.spark._options import Method
 
 METHODS: tuple[Method, ...] = ("consumer", "direct")
 _names = (f"R{number}" for number in count())

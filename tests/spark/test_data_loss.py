@@ -9,10 +9,9 @@ import pytest
 from natsproto.errors import DataLost, StreamNotFound
 from natsproto.jetstream._codec import decode
 from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._range_reader import Method
+from natsproto.jetstream._ranges import DataLossCheck, PullSize
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
-from natsproto.spark import _reader as reader
-from natsproto.spark._offsets import DataLossCheck, PullSize
-from natsproto.spark._options import Method
 from tests.spark.streams import METHODS, StreamFixture
 
 
@@ -103,7 +102,7 @@ def test_retry_begins_where_the_first_attempt_did(nats: SparkNats, monkeypatch: 
     source.publish(30)
     (seq_range,) = plan_ranges(nats, source.name, num_partitions=1)
     source.purge(11)
-    monkeypatch.setattr(reader, "is_retry", lambda: True)
+    monkeypatch.setattr("natsproto.spark._reader.is_retry", lambda: True)
     with pytest.raises(DataLost, match="begins at 11"):
         list(read_range(nats, seq_range))
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
+from natsproto.jetstream._ranges import StreamBounds
 from natsproto.spark._offsets import (
     BatchRange,
     Offset,
-    StreamBounds,
     StreamOffset,
     advance,
     batch_range,

@@ -18,7 +18,7 @@ from pyspark.sql.datasource import (
 )
 
 from natsproto.spark._options import SourceOptions
-from natsproto.spark._source import FilterPushdown, push_filters
+from natsproto.spark._pushdown import FilterPushdown, push_filters
 
 SUBJECT, SEQ, TIME = ("subject",), ("seq",), ("timestamp",)
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)

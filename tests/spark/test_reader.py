@@ -28,13 +28,14 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
+from natsproto.jetstream import JetStream
+from natsproto.jetstream import _range_reader as reader
 from natsproto.jetstream._config import StreamConsumerLimits
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._policies import RetentionPolicy
+from natsproto.jetstream._range_reader import Method
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
-from natsproto.spark import _reader as reader
 from natsproto.spark._client import close_workers, run_on_loop, shared_client
-from natsproto.spark._options import Method
 from natsproto.testing import Server, run_server
 from tests.kit.clock import virtual_clock
 from tests.spark.streams import METHODS, StreamFixture
@@ -299,7 +300,7 @@ def test_consumer_lives_no_longer_than_it_is_read(nats: SparkNats, monkeypatch: 
     """What a killed worker leaves behind is gone by itself."""
     source = StreamFixture(nats)
     source.publish(1000)
-    rows = read_range(nats, source.range(1, 1000), batch_rows=10)
+    rows = read_range(nats, source.range(1, 1000), batch_rows=10, method="consumer")
     next(rows)
 
     async def consumer(client: Client) -> list[tuple[float, bool, int, str]]:
@@ -346,8 +347,14 @@ async def test_server_restart_costs_no_row() -> None:
 @pytest.fixture(scope="module")
 def restricted() -> Iterator[Server]:
     """A server with a user who may read, but make no consumers."""
-    allowed = 'publish: ["$JS.API.STREAM.INFO.>", "$JS.API.DIRECT.GET.>"], subscribe: ["_INBOX.>"]'
-    users = f"users: [{{user: boss, password: b}}, {{user: reader, password: r, permissions: {{ {allowed} }} }}]"
+    inbox = 'subscribe: ["_INBOX.>"]'
+    reader = f'publish: ["$JS.API.STREAM.INFO.>", "$JS.API.DIRECT.GET.>"], {inbox}'
+    consumer = f'publish: ["$JS.API.STREAM.INFO.>", "$JS.API.DIRECT.GET.>", "$JS.API.CONSUMER.>"], {inbox}'
+    limited = ", ".join(
+        f"{{user: {name}, password: r, permissions: {{ {allowed} }} }}"
+        for name, allowed in [("reader", reader), ("consumer", consumer)]
+    )
+    users = f"users: [{{user: boss, password: b}}, {limited}]"
     with run_server(jetstream=True, config=f"authorization {{ {users} }}") as server:
         yield server
         close_workers()
@@ -363,13 +370,24 @@ def test_auto_needs_no_consumer_where_none_may_be_made(restricted: Server) -> No
         list(read_range(reader, seq_range, method="consumer"))
 
 
+def test_end_of_a_range_needs_no_right_of_its_own(restricted: Server) -> None:
+    """What the leader would say of the deleted end is asked in any way that is allowed; one server cannot lag."""
+    source = StreamFixture(SparkNats(servers=restricted.url, user="boss", password="b", allow_literal_secrets=True))
+    source.publish(30)
+    source.delete(24, 25)
+    seq_range = source.range(5, 25)
+    for user in ("reader", "consumer"):
+        reader = SparkNats(servers=restricted.url, user=user, password="r", allow_literal_secrets=True)
+        assert [row[2] for row in read_range(reader, seq_range)] == list(range(5, 24))
+
+
 def test_auto_needs_no_consumer_where_there_are_enough(nats: SparkNats, caplog: pytest.LogCaptureFixture) -> None:
     source = StreamFixture(nats, max_consumers=1)
     keep_for_later(nats, source.name)
-    source.publish(30)
-    assert source.seqs(5, 25) == list(range(5, 26))
+    source.publish(3000)
+    assert source.seqs(5, 2500) == list(range(5, 2501))
     [record] = caplog.records
-    assert record.message.startswith(f"stream {source.name} is read by direct get, as no consumer can be used: ")
+    assert record.message.startswith(f"stream {source.name} is read in another way: ")
     assert "maximum consumers limit reached" in record.message
 
 
@@ -403,7 +421,7 @@ class FailingConsumer:
 
 def pull(consumer: FailingConsumer) -> Any:
     seq_range = SeqRange(stream="S", start=1, end=10, created="")
-    reading = reader.RangeReader(cast("Client", None), seq_range, (), "auto", 10, 1000, True)
+    reading = reader.RangeReader(cast("JetStream", None), seq_range)
     return reading._pull(cast("OrderedConsumer", consumer), 1000)
 
 

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 import pickle
+import random
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from typing import Any, cast
 
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows
 
-from natsproto import sync
+from natsproto import Client, sync
 from natsproto.errors import ConfigError, DataLost, StreamNotFound
-from natsproto.spark._offsets import SeqRange
+from natsproto.jetstream import StreamInfo
+from natsproto.spark import SeqRange
 from natsproto.spark._options import SourceOptions, SparkNats
 from natsproto.spark._reader import read_range
-from natsproto.spark._source import StreamingReader
+from natsproto.spark._source import StreamingReader, _find_streams
 from natsproto.sync._jetstream import JetStream
 from natsproto.testing._server import Server
 
@@ -333,16 +336,140 @@ def test_pattern_that_matches_no_stream_is_refused(server: Server, js: JetStream
 
 def test_lag_is_reported_for_each_stream(server: Server, several: JetStream) -> None:
     send(several, "orders.eu", 30)
+    send(several, "returns.eu", 4)
     source = reader(server, stream="ORDERS,RETURNS", maxOffsetsPerTrigger="10")
     start = source.initialOffset()
     end = source.latestOffset(start, source.getDefaultReadLimit())
-    send(several, "returns.eu", 4)
     report = source.reportLatestOffset()
-    assert report["lag"] == {"ORDERS": 20, "RETURNS": 4}
+    assert report["lag"] == {"ORDERS": 22, "RETURNS": 3}
     assert report["s"]["ORDERS"]["seq"] == 31
+    assert end["s"]["ORDERS"]["seq"] == 9
     several.stream("ORDERS").purge(seq=26)
-    assert source.reportLatestOffset()["lag"] == {"ORDERS": 5, "RETURNS": 4}, "removed messages are not waited for"
-    assert end["s"]["ORDERS"]["seq"] == 11
+    source.latestOffset(start, source.getDefaultReadLimit())
+    assert source.reportLatestOffset()["lag"]["ORDERS"] < 5, "removed messages are not waited for"
+
+
+def requests(js: JetStream) -> int:
+    return js.account_info().api.total
+
+
+def test_one_look_at_a_stream_for_each_trigger(server: Server, js: JetStream) -> None:
+    publish(js, 10)
+    source = reader(server)
+    start = source.initialOffset()
+    before = requests(js)
+    source.latestOffset(start, ALL)
+    source.reportLatestOffset()
+    assert requests(js) - before == 2, "one, and that of this function"
+
+
+def test_many_streams_are_looked_at_in_pages(server: Server, js: JetStream) -> None:
+    names = [f"M_{number}" for number in range(300)]
+    for name in names:
+        js.create_stream(name=name, subjects=[name], storage="memory")
+    before = requests(js)
+    source = reader(server, stream="M_*")
+    start = source.initialOffset()
+    source.latestOffset(start, ALL)
+    source.reportLatestOffset()
+    assert requests(js) - before <= 2 * 2 + 1
+    assert list(start["s"]) == sorted(names)
+    for name in names:
+        js.delete_stream(name)
+
+
+def test_idle_query_looks_ten_times_a_second(server: Server, js: JetStream) -> None:
+    publish(js, 1)
+    source = reader(server)
+    end = source.latestOffset(source.initialOffset(), ALL)
+    begun = time.monotonic()
+    for _ in range(4):
+        assert source.latestOffset(end, ALL) == end
+    publish(js, 1)
+    assert source.latestOffset(end, ALL) != end, "a look always comes after the pause"
+    assert time.monotonic() - begun >= 4 * 0.1
+    busy = source.latestOffset(source.initialOffset(), ALL)
+    begun = time.monotonic()
+    source.latestOffset(busy, ALL)
+    assert time.monotonic() - begun < 0.1
+
+
+class Unanswered:
+    """A list of streams of which one did not reply in time."""
+
+    def __init__(self, info: StreamInfo) -> None:
+        self.info, self.missing, self.offline = info, ["RETURNS"], {"OTHER": "no server"}
+
+    async def __aiter__(self) -> AsyncIterator[StreamInfo]:
+        yield self.info
+
+
+async def test_stream_missing_from_a_list_is_asked_itself(nats_client: Client) -> None:
+    js = nats_client.jetstream()
+    for name in ("ORDERS", "RETURNS"):
+        await js.create_stream(name=name, subjects=[name], storage="memory")
+    info = (await js.stream("ORDERS")).cached_info
+
+    class Context:
+        stream = staticmethod(js.stream)
+
+        def streams(self) -> Unanswered:
+            return Unanswered(info)
+
+    class Stub:
+        def jetstream(self) -> Context:
+            return Context()
+
+    assert list(await _find_streams(cast("Any", Stub()), ("*R*S",))) == ["ORDERS", "RETURNS"]
+
+
+# ---------------------------------------------------------------- windows of subjects
+
+
+def matching_batches(source: StreamingReader, wanted: Callable[[int], bool]) -> tuple[list[int], list[int]]:
+    """The matching messages of each batch, and what was left by the query's progress."""
+    index, sizes, lags = source.initialOffset(), [], []
+    while (end := source.latestOffset(index, source.getDefaultReadLimit())) != index:
+        sizes.append(sum(wanted(seq) for first, last in planned(source, index, end) for seq in range(first, last + 1)))
+        lags.append(source.reportLatestOffset()["lag"]["ORDERS"])
+        index = end
+    return sizes, lags
+
+
+@pytest.mark.parametrize("direct", [True, False])
+@pytest.mark.parametrize("spread", ["even", "front", "back", "random"])
+def test_window_holds_the_messages_that_match(
+    server: Server, js: JetStream, spread: str, direct: bool, seed: int
+) -> None:
+    """100 of 1000 messages are of the subject: a limit of 10 makes about 10 batches, wherever they are."""
+    js.stream("ORDERS").update(allow_direct=direct)
+    chance = random.Random(seed)
+    where = {
+        "even": set(range(5, 1001, 10)),
+        "front": set(range(1, 101)),
+        "back": set(range(901, 1001)),
+        "random": set(chance.sample(range(1, 1001), 100)),
+    }[spread]
+    with js.publisher() as publisher:
+        for seq in range(1, 1001):
+            publisher.publish("orders.eu" if seq in where else "orders.us", b"")
+    source = reader(server, subjects="orders.eu", maxOffsetsPerTrigger="10", minPartitions="1")
+    sizes, lags = matching_batches(source, where.__contains__)
+    assert sum(sizes) == 100
+    assert max(sizes) <= 10
+    assert len(sizes) <= 25, sizes
+    assert lags == [100 - sum(sizes[: index + 1]) for index in range(len(sizes))]
+
+
+def test_window_counts_sequences_of_a_work_queue(server: Server) -> None:
+    """It has no consumers that only count."""
+    with sync.connect(server.url) as nc:
+        queue = nc.jetstream()
+        queue.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory", retention="workqueue")
+        publish(queue, 30)
+        source = reader(server, subjects="orders.eu", maxOffsetsPerTrigger="10", minPartitions="1")
+        assert matching_batches(source, lambda _: True) == ([10, 10, 10], [20, 10, 0])
+        queue.delete_stream("ORDERS")
 
 
 def test_spark_before_4_2_gives_no_start_offset(server: Server, js: JetStream) -> None:
