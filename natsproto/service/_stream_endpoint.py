@@ -30,7 +30,16 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.service._endpoint import Endpoint, Request, error_from
 from natsproto.service._responses import error_headers
-from natsproto.service._stream_state import CANCEL, END_HEADER, IDLE_HEADER, OutgoingParts, Pulse, number_of
+from natsproto.service._stream_state import (
+    ALIVE,
+    CANCEL,
+    END_HEADER,
+    IDLE_HEADER,
+    OutgoingParts,
+    Pulse,
+    denial,
+    number_of,
+)
 
 log = logging.getLogger("natsproto")
 
@@ -60,6 +69,10 @@ _REPORTED = {
     Ended.NO_INBOX: ServiceError(500, Ended.NO_INBOX.value),
 }
 """The errors that the requester gets."""
+_ADVICE = {
+    Ended.DENIED: "the responder's user needs allow_responses with {max: -1} and an expires longer than the heartbeat",
+    Ended.NO_INBOX: "the responder's user needs permission to subscribe to its inboxes (see inbox_prefix)",
+}
 
 
 class CreditInbox:
@@ -83,6 +96,8 @@ class CreditInbox:
             return  # it has ended
         if not message.data and not message.has_headers:
             stream.on_credit(number_of(number))
+        elif message.data == ALIVE:
+            stream.on_alive()
         elif message.data == CANCEL:
             stream.end(Ended.CANCELLED)
         elif message.is_no_responders:
@@ -109,7 +124,10 @@ class CreditInbox:
         """The client is closed, or the server rejects the inbox."""
         self.is_open = False
         for stream in self.streams.values():
-            stream.end(Ended.LOST if isinstance(error, Unavailable) else Ended.NO_INBOX, error)
+            if isinstance(error, Unavailable):
+                stream.end(Ended.LOST, error)
+            elif not stream.is_plain:
+                stream.end(Ended.NO_INBOX, error)
 
 
 class OutgoingStream:
@@ -123,6 +141,8 @@ class OutgoingStream:
         """Nanoseconds of waiting for credit and for the connection."""
         self._connection, self._inbox, self._state = connection, inbox, state
         self._subject = request.subject
+        self.is_plain: bool = state.window is None
+        """True for a requester that sends no credit."""
         self._token = connection._new_id()
         self._credit_to = f"{inbox.prefix}{self._token}."
         self._loop = asyncio.get_running_loop()
@@ -182,11 +202,12 @@ class OutgoingStream:
                 await self._wait()
             if self._ended is not None:
                 return  # the generator has suppressed the cancellation
-            if windowed:
+            now = clock()
+            if state.needs_reply(len(part), now):
                 connection._publish_encoded(reply, b"%b%d" % (credit_to, state.sent + 1), part)
             else:
                 connection._put_message(self.reply, part, None, None)
-            state.on_sent(len(part), clock())
+            state.on_sent(len(part), now)
 
     async def _wait(self) -> None:
         """Wait for credit and for room in the outbox."""
@@ -204,6 +225,10 @@ class OutgoingStream:
         self._state.on_credit(number, self._loop.time())
         if self._credit is not None and not self._credit.done() and self._state.has_room:
             self._credit.set_result(None)
+
+    def on_alive(self) -> None:
+        """The requester is alive and has consumed nothing since its last credit."""
+        self._state.heartbeats.heard_at = self._loop.time()
 
     # ---------------------------------------------------------------- ending
 
@@ -228,19 +253,11 @@ class OutgoingStream:
         """Tell the requester why the stream has ended, if it can be told. Raises the error that ended it."""
         error = _REPORTED.get(reason)
         log.info("response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value)
-        if reason is Ended.GONE and self._state.sent > 1 and not self._state.credited:
-            log.warning(
-                "response from %r: if it goes to another account, the export needs response_type Stream", self._subject
-            )
         if error is not None:
             self._send_end(error)
-        if reason is Ended.DENIED:
-            rule = (
-                "the user of the responder needs allow_responses with {max: -1} and an expires longer than the response"
-            )
-            raise StreamBroken(self._subject, self._state.sent, f"{self._cause}: {rule}") from self._cause
-        if reason is Ended.NO_INBOX:
-            raise StreamBroken(self._subject, self._state.sent, f"{reason.value}: {self._cause}") from self._cause
+        if self._cause is not None and reason in (Ended.DENIED, Ended.NO_INBOX):
+            advice = f"{reason.value} ({denial(self._cause)}): {_ADVICE[reason]}"
+            raise StreamBroken(self._subject, self._state.sent, advice) from self._cause
         return error
 
     def _send_end(self, error: ServiceError | None) -> None:
@@ -309,7 +326,7 @@ class StreamEndpoint(Endpoint):
             raise LocalProtocolError(f"cannot respond to message on {request.subject!r}: it has no reply subject")
         if not connection._reply_guard.is_allowed(reply):
             return
-        state = OutgoingParts.requested(request.headers, asyncio.get_running_loop().time())
+        state = OutgoingParts.requested(reply, request.headers, asyncio.get_running_loop().time())
         stream = OutgoingStream(connection, self._open_inbox(), request, state)
         try:
             request._note = await stream.run(cast("AsyncGenerator[Payload]", self._generator(request)))

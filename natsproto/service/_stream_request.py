@@ -32,6 +32,7 @@ from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 from natsproto.service._stream_state import (
+    ALIVE,
     CANCEL,
     HEARTBEAT_HEADER,
     MAX_HEARTBEAT_S,
@@ -41,6 +42,7 @@ from natsproto.service._stream_state import (
     IncomingParts,
     Pulse,
     Step,
+    denial,
 )
 
 P = TypeVar("P", covariant=True)
@@ -225,7 +227,7 @@ class IncomingStream:
         self.error = error
         if self._timer is not None:
             self._timer.cancel()
-        if cancel and (reply := self._credit_to()):
+        if cancel and (reply := self.state.reply_for_control(self._inbox)):
             self._send(reply, CANCEL)
         self._connection._remove_reply_handler(self)
         sending.end(error)
@@ -233,17 +235,8 @@ class IncomingStream:
 
     # ---------------------------------------------------------------- credit and signs of life
 
-    def _credit_to(self) -> str:
-        """Return the subject for credit and cancellation; empty if there is none yet."""
-        state = self.state
-        if state.credit_to is not None:
-            return state.credit_to.decode("utf-8", "surrogateescape")
-        if state.form is Form.UNKNOWN:  # credit for the first part although nobody has read it
-            return next((frame.reply for frame in self._inbox if frame.reply), "")
-        return ""
-
     def _send_credit(self) -> None:
-        if reply := self._credit_to():
+        if reply := self.state.reply_for_credit():
             self._send(reply, b"")
             self.state.on_credit_sent(asyncio.get_running_loop().time())
 
@@ -253,7 +246,7 @@ class IncomingStream:
             self._finish(self.state.broken("the responder has sent a reply subject that is not allowed"))
             return
         try:
-            connection._put_message(reply, payload, None if payload else self.subject, None)
+            connection._put_message(reply, payload, None if payload == CANCEL else self.subject, None)
         except NatsError as exc:
             self._finish(exc)
 
@@ -265,8 +258,8 @@ class IncomingStream:
         if pulse is Pulse.SILENT:
             self._finish(self.state.silence(), cancel=True)
             return
-        if pulse is Pulse.SEND:
-            self._send_credit()
+        if pulse is Pulse.SEND and (reply := self.state.reply_for_control(self._inbox)):
+            self._send(reply, ALIVE)
         if self.is_open:
             self._set_timer()
 
@@ -293,8 +286,8 @@ class IncomingStream:
             self._finish(error)
         elif self.state.is_credit(error.subject):
             denied = self.state.broken(
-                f"{error}: to send credit the user needs allow_responses with {{max: -1}}, or permission to publish to "
-                "the inboxes of the responder; window=None does without"
+                f"{denial(error)}: to send credit the user needs allow_responses with {{max: -1}}, or permission to "
+                "publish to the inboxes of the responder; window=None does without"
             )
             denied.__cause__ = error
             self._finish(denied)

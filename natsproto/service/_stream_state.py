@@ -7,10 +7,11 @@ both have ``Heartbeats``, which say when to send the next sign of life and when 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from enum import Enum
 from math import inf
 
-from natsproto.errors import NatsError, NoResponders, RequestTimeout, ServiceError, StreamBroken
+from natsproto.errors import NatsError, NoResponders, PermissionDenied, RequestTimeout, ServiceError, StreamBroken
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
 from natsproto.service._responses import error_of
@@ -20,8 +21,10 @@ HEARTBEAT_HEADER = "Stream-Heartbeat"
 IDLE_HEADER = "Stream-Idle"
 END_HEADER = "Stream-End"
 CANCEL = b"-CANCEL"
+ALIVE = b"+WPI"
+"""The sign of life of a requester that has consumed nothing since its last credit."""
 
-EXPORT_PREFIX = b"_R_."
+EXPORT_PREFIX = "_R_."
 """The beginning of reply subjects that an export has replaced."""
 
 PART_OVERHEAD = 64
@@ -38,12 +41,25 @@ FIRST_IDLE_S = 0.1
 _MARKS_PER_WINDOW = 64
 """Credit is counted in steps of this part of a window: a responder then keeps no size of each part in flight."""
 
+_REPLIES_PER_WINDOW = 8
+"""Parts with a reply subject in a window over an export."""
+
+_MAX_SPARE = 8
 _MAX_DIGITS = 18
+
+
+def _reply_of(frame: Message) -> bytes | None:
+    return frame.reply.encode("utf-8", "surrogateescape") if frame.reply else None
 
 
 def number_of(text: str | bytes) -> int | None:
     """Return the number of a header or of a subject's last token; None for another text."""
     return int(text) if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS else None
+
+
+def denial(error: NatsError) -> str:
+    """Return the text for an error of the server, with advice that is not that of the error."""
+    return f"{error.operation} {error.subject!r} denied" if isinstance(error, PermissionDenied) else str(error)
 
 
 class Pulse(Enum):
@@ -81,12 +97,18 @@ class Heartbeats:
 
 
 class OutgoingParts:
-    """The parts that a responder has sent, and the window. ``window`` is None in the plain form."""
+    """The parts that a responder has sent, and the window. ``window`` is None in the plain form.
 
-    __slots__ = ("_freed", "_marks", "_next_mark", "_total", "credited", "heartbeats", "sent", "window")
+    Over an export (``is_exported``) not every part gets a reply subject, because the server keeps 700 bytes for each.
+    """
 
-    def __init__(self, window: int | None, heartbeat: float, now: float) -> None:
-        self.window = window
+    __slots__ = (
+        *("_freed", "_marks", "_next_mark", "_next_reply", "_next_reply_at", "_total"),
+        *("credited", "heartbeats", "is_exported", "sent", "window"),
+    )
+
+    def __init__(self, window: int | None, heartbeat: float, now: float, *, is_exported: bool = False) -> None:
+        self.window, self.is_exported = window, is_exported
         self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S)
         self.sent: int = 0
         """The number of parts."""
@@ -95,11 +117,12 @@ class OutgoingParts:
         self._total = 0  # bytes of all parts
         self._freed = 0  # bytes of the consumed ones; up to a step less
         self._marks: deque[tuple[int, int]] = deque()  # (number of a part, _total after it)
-        self._next_mark = 0
+        self._next_mark = self._next_reply = 0  # of _total
+        self._next_reply_at = now
 
     @classmethod
-    def requested(cls, headers: Headers, now: float) -> OutgoingParts:
-        """Return the state for a request with these headers; ServiceError 400 if they are invalid."""
+    def requested(cls, reply: str, headers: Headers, now: float) -> OutgoingParts:
+        """Return the state for a request with this reply subject and headers; ServiceError 400 for invalid headers."""
         if WINDOW_HEADER not in headers:
             return cls(None, HEARTBEAT_S, now)
         window = number_of(headers[WINDOW_HEADER])
@@ -112,12 +135,27 @@ class OutgoingParts:
                 f"{HEARTBEAT_HEADER} must be a number of milliseconds from {MIN_HEARTBEAT_S * 1000:.0f} "
                 f"to {MAX_HEARTBEAT_S * 1000:.0f}",
             )
-        return cls(window, milliseconds / 1000, now)
+        return cls(window, milliseconds / 1000, now, is_exported=reply.startswith(EXPORT_PREFIX))
 
     @property
     def has_room(self) -> bool:
         """True if another part may be sent. The last one may exceed the window, so any part fits some time."""
         return self.window is None or self._total - self._freed < self.window
+
+    def needs_reply(self, size: int, now: float) -> bool:
+        """True if the next part needs a reply subject.
+
+        Over an export each can be used once: parts have enough for the credit of a window and for signs of life, and
+        the first two for a cancellation. An empty part without one would be taken for the end of plain replies.
+        """
+        if not self.is_exported:
+            return self.window is not None
+        assert self.window is not None
+        if self.sent > 1 and size and self._total < self._next_reply and now < self._next_reply_at:
+            return False
+        self._next_reply = self._total + self.window // _REPLIES_PER_WINDOW
+        self._next_reply_at = now + self.heartbeats.interval / 2
+        return True
 
     def on_sent(self, size: int, now: float) -> None:
         """A part with ``size`` bytes of payload was sent."""
@@ -167,15 +205,8 @@ class IncomingParts:
     """The parts that a requester has read, and the credit for them."""
 
     __slots__ = (
-        "_prefix",
-        "_subject",
-        "_window",
-        "credit_at",
-        "credit_to",
-        "form",
-        "heartbeats",
-        "received",
-        "uncredited",
+        *("_last_reply", "_prefix", "_spare", "_subject", "_window"),
+        *("credit_at", "credit_to", "form", "heartbeats", "received", "uncredited"),
     )
 
     def __init__(self, subject: str, window: int | None, heartbeat: float, now: float) -> None:
@@ -183,18 +214,44 @@ class IncomingParts:
         self.form = Form.UNKNOWN
         self.received: int = 0
         """The number of parts."""
-        self.credit_to: bytes | None = None
-        """The reply subject of the last part, or of the first idle frame."""
         self.uncredited: int = 0
         """Bytes of the parts since the last credit; from ``credit_at`` on, credit is due."""
-        self.credit_at: float = inf if window is None else 0
+        self.credit_at: float = 0
+        self.credit_to: bytes | None = None
+        """In the numbered form, the reply subject of the last part."""
+        self._spare: deque[bytes] = deque(maxlen=_MAX_SPARE)  # reply subjects in the counted form, each for one message
         self._subject, self._window = subject, window
         self._prefix = b""  # of the reply subjects in the numbered form
+        self._last_reply = b""  # to which something was sent
 
     def on_credit_sent(self, now: float) -> None:
         """Credit was sent for all parts so far."""
-        self.uncredited, self.credit_at = 0, inf if self._window is None else self._window / 2
+        assert self._window is not None
+        self.uncredited, self.credit_at = 0, self._window / 2
         self.heartbeats.send_at = now + self.heartbeats.interval
+
+    def reply_for_credit(self) -> str:
+        """Return the subject for credit for all parts so far; empty if there is none now."""
+        return self._used(self.credit_to or (self._spare.pop() if self._spare else b""))
+
+    def reply_for_control(self, waiting: Sequence[Message]) -> str:
+        """Return the subject for a sign of life or a cancellation, with the frames that were not read yet; empty if
+        there is none now.
+        """
+        if self.form is Form.UNKNOWN and waiting:
+            self._choose_form(_reply_of(waiting[0]))
+        if self.form in (Form.NUMBERED, Form.COUNTED):
+            for frame in reversed(waiting):
+                reply = _reply_of(frame)
+                if reply is not None and reply.startswith(self._prefix):
+                    if self.form is Form.COUNTED:
+                        frame._reply = None
+                    return self._used(reply)
+        return self._used(self.credit_to or (self._spare.popleft() if self._spare else b""))
+
+    def _used(self, reply: bytes) -> str:
+        self._last_reply = reply
+        return reply.decode("utf-8", "surrogateescape")
 
     def on_frame(self, frame: Message) -> Step:
         """Take the next frame. StreamBroken when parts are missing; ServiceError, NoResponders."""
@@ -208,9 +265,9 @@ class IncomingParts:
         return self._on_other_frame(frame, frame.headers)
 
     def is_credit(self, subject: str) -> bool:
-        """True for a subject to which credit is sent."""
+        """True for a subject to which credit was sent."""
         name = subject.encode("utf-8", "surrogateescape")
-        return name == self.credit_to or bool(self._prefix and name.startswith(self._prefix))
+        return name == self._last_reply or bool(self._prefix and name.startswith(self._prefix))
 
     def broken(self, reason: str) -> StreamBroken:
         """Return the error for a stream that ends early."""
@@ -222,7 +279,9 @@ class IncomingParts:
         if self.form is Form.UNKNOWN:
             return RequestTimeout(f"stream from {self._subject!r}", wait)
         advice = ""
-        if self.received <= 1 and self.form is not Form.PLAIN:
+        if self.form is Form.PLAIN:
+            advice = ": replies to stream() end with an empty message; use request() for a single reply"
+        elif self.received <= 1:
             advice = (
                 ": to send more than one part, a responder with allow_responses needs {max: -1} and a long enough "
                 "expires there, and an export needs response_type Stream"
@@ -232,15 +291,15 @@ class IncomingParts:
     def _on_other_frame(self, frame: Message, headers: Headers) -> Step:
         if frame.is_no_responders:
             raise NoResponders(self._subject) if self.form is Form.UNKNOWN else self.broken("the responder is gone")
-        reply = frame.reply.encode("utf-8", "surrogateescape") if frame.reply else None
+        reply = _reply_of(frame)
         end, idle = headers.get(END_HEADER), headers.get(IDLE_HEADER)
         number = self.received + 1 if end is None and idle is None else number_of(end or idle or "")
         if self.form is Form.UNKNOWN:
             self._choose_form(reply)
+        elif idle is not None and self.form is Form.PLAIN:
+            self.form = Form.COUNTED  # the first part was lost
         if end is None and self.form is Form.PLAIN:
             return self._on_plain(frame)
-        if reply is None and self.form is not Form.PLAIN:
-            return Step.STRAY
         if self.form is Form.NUMBERED:
             if reply is None or not reply.startswith(self._prefix):
                 return Step.STRAY
@@ -249,34 +308,39 @@ class IncomingParts:
             return self._on_end(frame, number)
         if number is None or number > self.received + (idle is None):
             raise self._gap(number)
-        if idle is not None:
-            self.credit_to = self.credit_to or reply
-            return Step.SKIP
-        if number <= self.received:
+        if number < self.received + (idle is None):
             return Step.SKIP  # received twice, during a move to another server
-        self._on_part(frame, reply)
-        return Step.PART
+        if idle is None:
+            self._on_part(frame)
+        if reply is not None and self.form is Form.COUNTED:
+            self._spare.append(reply)
+        elif reply is not None:
+            self.credit_to = reply
+        return Step.PART if idle is None else Step.SKIP
 
     def _choose_form(self, reply: bytes | None) -> None:
         if reply is None:
             self.form, self.credit_at = Form.PLAIN, inf
             return
         prefix, dot, token = reply.rpartition(b".")
-        self.form = Form.COUNTED
-        if number_of(token) is not None and not prefix.startswith(EXPORT_PREFIX):
+        if number_of(token) is not None and not prefix.startswith(EXPORT_PREFIX.encode()):
             self.form, self._prefix = Form.NUMBERED, prefix + dot
+        else:
+            self.form, self.credit_at = Form.COUNTED, (self._window or 0) / 2
+        if self._window is None:
+            self.credit_at = inf
 
-    def _on_part(self, frame: Message, reply: bytes | None) -> None:
+    def _on_part(self, frame: Message) -> None:
         self.received += 1
         self.uncredited += len(frame.data) + PART_OVERHEAD
-        self.credit_to, frame._reply = reply, None  # for credit, not for the reader
+        frame._reply = None  # for credit, not for the reader
 
     def _on_plain(self, frame: Message) -> Step:
         if (error := error_of(frame)) is not None:
             raise error
-        if not frame.data and not frame.has_headers:
+        if not frame.data and not frame.has_headers and not frame.has_reply:
             return Step.END
-        self._on_part(frame, None)
+        self._on_part(frame)
         return Step.PART
 
     def _on_end(self, frame: Message, number: int | None) -> Step:

@@ -59,7 +59,7 @@ class Link:
 
     def __init__(self, sizes: list[int], window: int, *, exported: bool) -> None:
         self.sizes, self.exported = sizes, exported
-        self.out = OutgoingParts(window, 5.0, 0.0)
+        self.out = OutgoingParts(window, 5.0, 0.0, is_exported=exported)
         self.taken = incoming(window)
         self.frames: deque[Message] = deque()
         self.credits: deque[int] = deque()
@@ -69,7 +69,7 @@ class Link:
         self.is_sent = self.is_over = False
 
     def _reply(self, number: int) -> str:
-        reply = f"_R_.abc.{len(self.replies)}x" if self.exported else f"{INBOX}{number}"
+        reply = f"_R_.abc.{number}x" if self.exported else f"{INBOX}{number}"
         self.replies[reply.encode()] = number
         return reply
 
@@ -82,8 +82,9 @@ class Link:
         if not self.out.has_room:
             return False
         size = self.sizes[self.out.sent]
+        reply = self._reply(self.out.sent + 1) if self.out.needs_reply(size, 0.0) else None
         self.out.on_sent(size, 0.0)
-        self.frames.append(frame(b"x" * size, self._reply(self.out.sent)))
+        self.frames.append(frame(b"x" * size, reply))
         self.in_flight += size + PART_OVERHEAD
         self.most_in_flight = max(self.most_in_flight, self.in_flight)
         return True
@@ -98,8 +99,10 @@ class Link:
             self.in_flight -= len(taken.data) + PART_OVERHEAD
             assert taken.reply is None
         self.is_over = step is Step.END
-        if self.taken.uncredited >= self.taken.credit_at and self.taken.credit_to is not None:
-            self.credits.append(self.replies[self.taken.credit_to])
+        if self.taken.uncredited >= self.taken.credit_at and (reply := self.taken.reply_for_credit()):
+            self.credits.append(self.replies[reply.encode()])
+            if self.exported:
+                del self.replies[reply.encode()]  # each can be used once
             self.taken.on_credit_sent(0.0)
         return True
 
@@ -186,7 +189,7 @@ def test_first_frame_shows_the_form() -> None:
         taken = incoming()
         taken.on_frame(first)
         assert taken.form is form
-        assert (taken.credit_to is None) is (form is Form.PLAIN)
+        assert bool(taken.reply_for_control([])) is (form is not Form.PLAIN)
 
 
 def test_frames_of_a_second_responder_are_strays() -> None:
@@ -241,7 +244,7 @@ def test_plain_replies_end_with_an_empty_one() -> None:
 
 def test_request_headers_are_checked() -> None:
     def of(headers: dict[str, str]) -> OutgoingParts:
-        return OutgoingParts.requested(Headers(headers), 0.0)
+        return OutgoingParts.requested("_INBOX.r", Headers(headers), 0.0)
 
     assert of({}).window is None
     state = of({"Stream-Window": "1000", "Stream-Heartbeat": "500"})
