@@ -23,8 +23,9 @@ from natsproto._core.events import (
     ServersDiscovered,
     SlowConsumerDetected,
 )
+from natsproto._core.inbox_limits import SlowPolicy
 from natsproto._core.stats import Stats
-from natsproto._core.subscription import SlowPolicy, Subscription
+from natsproto._core.subscription import Subscription
 from natsproto._options import AuthChallenge, Options
 from natsproto._signals import stop_event
 from natsproto._version import __version__

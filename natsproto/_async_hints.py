@@ -45,7 +45,7 @@ class AwaitHint(WarnIfUnused):
         def __getattr__(self, name: str) -> object:
             missing = f"{type(self).__name__!r} object has no attribute {name!r}"
             if not self._begun and not name.startswith("__"):  # copy, pickle and inspect ask for those
-                missing += f": it has not begun; {self._start_hint}"
+                missing += f": it has not started; {self._start_hint}"
             raise AttributeError(missing, name=name, obj=self)
 
 

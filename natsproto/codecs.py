@@ -292,7 +292,7 @@ def _array_reader(make: Callable[[Iterable[object]], object], arguments: tuple[H
 
     def read(value: object) -> object:
         read_item = reader(item)
-        return make([_read_at(read_item, one, f"[{place}]") for place, one in enumerate(_expect_list(value))])
+        return make([_read_at(read_item, one, f"[{index}]") for index, one in enumerate(_expect_list(value))])
 
     return read
 
@@ -303,8 +303,8 @@ def _tuple_reader(kinds: tuple[Hashable, ...]) -> Reader:
         if len(items) != len(kinds):
             raise _Mismatch(f"must have {len(kinds)} items, not {len(items)}")
         return tuple(
-            _read_at(reader(kind), one, f"[{place}]")
-            for place, (kind, one) in enumerate(zip(kinds, items, strict=True))
+            _read_at(reader(kind), one, f"[{index}]")
+            for index, (kind, one) in enumerate(zip(kinds, items, strict=True))
         )
 
     return read

@@ -46,7 +46,7 @@ class SubjectMapping:
     def __init__(self, source: str, destination: str) -> None:
         subscribe_subject(source, "source")
         self.source, self.destination = source, destination
-        positions = [place for place, token in enumerate(tokens(source)) if token == "*"]
+        positions = [index for index, token in enumerate(tokens(source)) if token == "*"]
         self._rest = len(tokens(source)) - 1 if source.endswith(">") else None
         if destination.endswith(">") != source.endswith(">"):
             raise ConfigError("destination", destination, "must end with '>' if and only if the source does")

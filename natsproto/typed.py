@@ -15,8 +15,9 @@ from typing import Generic, TypeAlias, TypeVar, cast, overload
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.handler import Handler
+from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.request_many import Sentinel
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription
+from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import HandlerResult, check_handler, check_result
 from natsproto.codecs import Codec

@@ -5,8 +5,8 @@ configures something, for ``**fields: Unpack[StreamArgs]``. The classes of natsp
 """
 
 from natsproto._core.handler import Handler as MessageHandler
+from natsproto._core.inbox_limits import SlowPolicyLike
 from natsproto._core.request_many import Sentinel
-from natsproto._core.subscription import SlowPolicyLike
 from natsproto._durations import Default
 from natsproto._options import AuthSource, Dialer, OptionArgs, Secret
 from natsproto.jetstream._api_trace import TraceCallback

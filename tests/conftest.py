@@ -14,6 +14,8 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
+from natsproto.jetstream._publish import fast_batch
+
 # max_examples counts for every property without a number of its own; tests.kit.examples scales the others alike.
 PROFILES = {"fast": 10, "full": 100, "hunt": 1000}
 
@@ -34,6 +36,16 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, number in PROFILES.items():
         settings.register_profile(name, base, max_examples=number)
     settings.load_profile("fast")
+
+
+@pytest.fixture(autouse=True)
+def no_unlisted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of a fast batch that no table has is logged in production; in a test it fails."""
+
+    def fail(pair: str) -> None:
+        raise AssertionError(f"neither in TRANSITIONS nor in IGNORED: {pair}")
+
+    monkeypatch.setattr(fast_batch, "report_unlisted", fail)
 
 
 def pytest_collection_finish() -> None:

@@ -81,7 +81,11 @@ def examples() -> list[errors.NatsError]:
         api(10025, "invalid JSON", "create stream 'ORDERS'"),
         api(10176, "batch publish is incomplete and was abandoned", "batch of 3 messages"),
         errors.ConsumerExists(
-            400, 10148, "consumer already exists", "create consumer 'worker'", differences=["max_deliver is 3, not 5"]
+            400,
+            10148,
+            "consumer already exists",
+            "create consumer 'worker'",
+            differences=["max_deliver=3 instead of 5"],
         ),
         errors.ConsumerNotFound(
             404, 10014, "consumer not found", "info of consumer 'wroker' of stream 'ORDERS'", ["worker"]
@@ -121,7 +125,7 @@ def examples() -> list[errors.NatsError]:
         errors.PublishTimeout("orders.eu", 5.0),
         errors.PublishTimeout("orders.eu", 5.0, 3),
         errors.PullRefused(409, "Consumer is push based", "worker"),
-        errors.BucketExists("config", ["history is 5, not 3"]),
+        errors.BucketExists("config", ["history=5 instead of 3"]),
         errors.BucketNotFound("config"),
         errors.KeyNotFound("config", "theme"),
         errors.KeyDeleted("config", "theme", 4),

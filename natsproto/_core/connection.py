@@ -17,13 +17,14 @@ from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
+from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike, check_policy
 from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_guard import ReplyGuard
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.stats import Stats, read_stats
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike, Subscription, check_max_messages, check_policy
+from natsproto._core.subscription import Subscription, check_max_messages
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor
@@ -34,8 +35,6 @@ from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
-
-_ACK_SUFFIX = b" 4\r\n+ACK"
 
 
 class Connection:
@@ -54,7 +53,7 @@ class Connection:
         self._registry, self._control_lines = engine.registry, engine.control_lines
         self._on_loop_blocked = engine.registry.on_loop_blocked
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
-        self._start_cleanup = engine.readers.start_cleanup
+        self._start_cleanup = engine.cleanups.start
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
         self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
@@ -232,14 +231,16 @@ class Connection:
         if self._outbox.must_wait:
             await self._outbox.wait_writable()
 
-    def _send_reply_nowait(self, reply: bytes, payload: bytes) -> None:
-        """Publish to a reply subject as received, without waiting and validation: for acknowledgements."""
+    def _send_reply_nowait(self, reply: bytes, ending: bytes) -> None:
+        """Publish to a reply subject as received, without waiting and validation: for acknowledgements.
+
+        ``ending`` is the end of the control line and the payload.
+        """
         if 10 in reply or 13 in reply:  # integers: searching for bytes takes eight times as long
             raise LocalProtocolError(
                 f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
             )
-        suffix = _ACK_SUFFIX if payload == b"+ACK" else b" %d\r\n%b" % (len(payload), payload)
-        self._outbox.put(b"PUB ", reply + suffix)
+        self._outbox.put(b"PUB ", reply + ending)
 
     def _publish_encoded(self, subject: bytes, reply: bytes, payload: bytes) -> None:
         """``publish_nowait`` with valid subjects as they are sent, for pulls. Their spans are those of the reading."""

@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from enum import StrEnum
 
 from natsproto._core import events
+from natsproto._core.cleanups import Cleanups
 from natsproto._core.drain import Drain
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
@@ -42,7 +43,7 @@ from natsproto.errors import (
     RequestTimeout,
     TooManySubscriptions,
 )
-from natsproto.protocol.commands import ControlLines
+from natsproto.protocol.commands import ControlLines, subjects_of
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
 
@@ -90,7 +91,7 @@ class Engine:
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
-        self.readers = ActiveReaders()
+        self.readers, self.cleanups = ActiveReaders(), Cleanups()
         self.round_trips = RoundTrips(lambda: self.session)
         self.time_slice = TimeSlice(loop)
         self.session: Session | None = None
@@ -164,8 +165,8 @@ class Engine:
         """
         self._new_session = session
         try:
-            for place, lines in enumerate(self.registry.table.resubscribe()):
-                if place and self.session is None:  # a move is one step, so that nothing is sent to both servers
+            for index, lines in enumerate(self.registry.table.resubscribe()):
+                if index and self.session is None:  # a move is one step, so that nothing is sent to both servers
                     await asyncio.sleep(0)
                 if session.wire is not None:
                     session.wire.write(lines)
@@ -373,7 +374,7 @@ class Engine:
     def _drop_too_large(self, limit: int) -> None:
         """Drop waiting messages that exceed the limit of this server; it would close the connection."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
-            self.registry.on_message_dropped(line, PayloadTooLarge(size, limit))
+            self.registry.on_message_dropped(*subjects_of(line), PayloadTooLarge(size, limit))
 
     # ---------------------------------------------------------------- callbacks of the registry
 
@@ -507,14 +508,14 @@ class Engine:
         self.check_loop()
         cancelled: list[asyncio.Task[None]] = []
         try:
-            if self.readers.cleanups:
+            if self.cleanups.running:
                 if self.state is State.OPEN:
                     self._set_state(State.DRAINING)
                 self.registry.end_subscriptions()
                 cancelled = [*self.registry.cancel_callbacks(), *self.readers.cancel()]
                 await give_turns(cancelled)  # in which handlers return their messages
                 self.outbox.accept_only_cleanups()
-                await self.readers.wait_cleanups(0.0 if self.session is None else CLOSE_TIMEOUT_S)
+                await self.cleanups.wait(0.0 if self.session is None else CLOSE_TIMEOUT_S)
         finally:
             await self._close_now(cancelled)
 
@@ -529,7 +530,7 @@ class Engine:
             if session is not None:
                 await self._flush_and_close(session)
         finally:
-            tasks += [*cancelled, *self.registry.cancel_callbacks(), *self.readers.cancel(), *self.readers.cleanups]
+            tasks += [*cancelled, *self.registry.cancel_callbacks(), *self.readers.cancel(), *self.cleanups.running]
             self._finish(None)
         if tasks:
             # They end within a few turns of the loop, unless a callback suppresses the cancellation.

@@ -16,8 +16,8 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
-from natsproto._core.readers import IN_CLEANUP
 from natsproto._core.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
 
@@ -231,11 +231,12 @@ class Outbox:
         parts = self._parts
         kept: list[bytes] = []
         taken: list[bytes] = []
-        for place in range(0, len(parts), 3):
-            if mark in parts[place]:
-                taken.append(parts[place])
+        for index in range(0, len(parts), 3):
+            control = parts[index]
+            if mark in control:
+                taken.append(control)
             else:
-                kept += parts[place : place + 3]
+                kept += parts[index : index + 3]
         if taken:
             parts[:] = kept
             self.size = sum(map(len, kept))
@@ -249,15 +250,16 @@ class Outbox:
         parts = self._parts
         found: list[tuple[bytes, int]] = []
         kept: list[bytes] = []
-        for place in range(0, len(parts), 3):
+        for index in range(0, len(parts), 3):
             size = 0
-            if len(parts[place]) + len(parts[place + 1]) > limit:
-                line = (parts[place] + parts[place + 1]).partition(b"\r\n")[0]
+            if len(parts[index]) + len(parts[index + 1]) > limit:
+                message = parts[index] + parts[index + 1]  # of an acknowledgement the first part is only PUB
+                line = message.partition(b"\r\n")[0]
                 size = int(line.rpartition(b" ")[2])
             if size > limit:
                 found.append((line, size))
             else:
-                kept += parts[place : place + 3]
+                kept += parts[index : index + 3]
         if found:
             parts[:] = kept
             self.size = sum(map(len, kept))

@@ -1,29 +1,18 @@
 """Tasks of higher layers (JetStream, key/value) that still handle messages; ``drain`` waits for them.
 
-Also their cleanups: tasks that undo something on the server, for which ``close`` waits as well. ReaderTasks owns the
-tasks that read from one MessageHolder, and ActiveReaders the cleanups and the ReaderTasks that have any tasks.
+ReaderTasks owns the tasks that read from one MessageHolder, and ActiveReaders the ReaderTasks that have any tasks.
 Subscriptions wait for their own.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Collection, Coroutine, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from contextvars import ContextVar, copy_context
-from typing import Any, Protocol, TypeVar
+from typing import Protocol
 
 from natsproto._core.notifier import Notifier
 from natsproto._core.subscription import Subscription
-from natsproto.errors import NatsError, Unavailable
-
-log = logging.getLogger("natsproto")
-
-T = TypeVar("T")
-
-IN_CLEANUP: ContextVar[bool] = ContextVar("natsproto cleanup", default=False)
-"""True in cleanups, and in the tasks that they start."""
 
 IDLE_TURNS = 2
 """Turns of the event loop after which idle tasks have seen the end of their reading or their cancellation, and are
@@ -33,8 +22,9 @@ gone.
 
 async def give_turns(waited_for: Collection[object]) -> None:
     """Give tasks IDLE_TURNS turns of the event loop, if there are any to wait for."""
-    for _ in range(IDLE_TURNS if waited_for else 0):
-        await asyncio.sleep(0)
+    if waited_for:
+        for _ in range(IDLE_TURNS):
+            await asyncio.sleep(0)
 
 
 class Waiting(Protocol):
@@ -66,48 +56,6 @@ class MessageHolder(Protocol):
         ...
 
 
-class EndWaiters:
-    """The calls that wait until a reader with a callback has ended. An error that nobody waits for is logged."""
-
-    def __init__(self) -> None:
-        self._count = 0
-        self._is_told = False
-
-    @contextmanager
-    def waiting(self) -> Iterator[None]:
-        """A call waits for the end in this block, and raises the error that ended the reader."""
-        self._count += 1
-        try:
-            yield
-        except NatsError:
-            self._is_told = True
-            raise
-        finally:
-            self._count -= 1
-
-    async def wait(self, tasks: Collection[asyncio.Task[None]], until: asyncio.Event | None = None) -> None:
-        """Wait until these tasks, except the current one, are done, or until the event is set."""
-        me = asyncio.current_task()
-        stopped = () if until is None else (asyncio.ensure_future(until.wait()),)
-        try:
-            while busy := [task for task in tasks if not task.done() and task is not me]:
-                await asyncio.wait((*busy, *stopped), return_when=asyncio.FIRST_COMPLETED)
-                if stopped and stopped[0].done():
-                    return
-        finally:
-            for future in stopped:
-                future.cancel()
-
-    def on_end(self, what: str, error: NatsError | None, advice: str) -> None:
-        """The reader has ended. Log the error once, unless a call waits, which raises it, or the client was closed,
-        which is in the log already.
-        """
-        if error is None or isinstance(error, Unavailable) or self._count or self._is_told:
-            return
-        self._is_told = True
-        log.error("%s has ended: %s", what, f"{error}: {advice}" if advice else error)
-
-
 class ActiveReaders:
     """Every ReaderTasks of a client that has tasks."""
 
@@ -115,29 +63,6 @@ class ActiveReaders:
         self._open: dict[ReaderTasks, None] = {}
         self._ended: tuple[Subscription, ...] = ()  # the subscriptions whose messages a drain waits for
         self._draining: set[asyncio.Task[object] | None] = set()
-        self.cleanups: set[asyncio.Task[Any]] = set()
-        """Those that run."""
-
-    def start_cleanup(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run something that has to end before the client closes, also when its caller is cancelled. It may publish
-        while the client closes.
-        """
-        context = copy_context()
-        context.run(IN_CLEANUP.set, True)
-        task = asyncio.get_running_loop().create_task(work, name="natsproto cleanup", context=context)
-        self.cleanups.add(task)
-        task.add_done_callback(self.cleanups.discard)
-        return task
-
-    async def wait_cleanups(self, timeout: float) -> None:
-        """Wait at most ``timeout`` seconds for the end of all cleanups, then cancel the others."""
-        deadline = asyncio.get_running_loop().time() + timeout
-        try:
-            while self.cleanups and (left := deadline - asyncio.get_running_loop().time()) > 0:  # one may start another
-                await asyncio.wait(self.cleanups, timeout=left)
-        finally:
-            for cleanup in self.cleanups:
-                cleanup.cancel()
 
     @contextmanager
     def draining(self) -> Iterator[None]:

@@ -286,11 +286,11 @@ class SubscriptionRegistry:
         """Return UNSUB for every subscription, but not for the receivers of replies."""
         return b"".join(commands.unsub(entry.sid) for entry in self.table if isinstance(entry.owner, Subscription))
 
-    def on_message_dropped(self, line: bytes, error: PayloadTooLarge) -> None:
+    def on_message_dropped(self, subject: str, reply: str, error: PayloadTooLarge) -> None:
         """A waiting message exceeds the limit of the server: fail its request, or report it."""
-        _, *names = line.decode("utf-8", "surrogateescape").split(" ")[: -2 if line[:1] == b"H" else -1]
-        if len(names) < 2 or not self.fail_requests(lambda _: error, names[1]):
-            self._event_bus.emit(events.MessageDropped(subject=names[0], error=error))
+        was_request = bool(reply) and self.fail_requests(lambda _: error, reply)
+        if not was_request:
+            self._event_bus.emit(events.MessageDropped(subject=subject, error=error))
 
     def end_all(self, error: NatsError | None) -> None:
         """End all receivers: the client was closed, or has failed with this error."""

@@ -14,13 +14,12 @@ import logging
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
 from datetime import timedelta
-from enum import StrEnum
-from itertools import islice
 from time import monotonic, time_ns
-from typing import TYPE_CHECKING, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
+from natsproto._core.inbox_limits import InboxLimits, SlowPolicy
 from natsproto._core.instrumentation import Instrumentation, ReaderInfo, ReportedIterator
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds, time_limit
@@ -50,19 +49,6 @@ log = logging.getLogger("natsproto")
 MAX_AUTO_UNSUBSCRIBE = 999_999_999
 """The largest ``max_messages``: servers read at most nine digits in UNSUB, and take more as an UNSUB without a number.
 """
-
-
-class SlowPolicy(StrEnum):
-    """The reaction of a subscription that reaches its limits."""
-
-    DROP_NEWEST = "drop_newest"
-    DROP_OLDEST = "drop_oldest"
-    ERROR = "error"
-    PAUSE = "pause"
-
-
-SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]
-"""A SlowPolicy, or its string."""
 
 
 class SubscriptionCallbacks(HandlerCallbacks, Protocol):
@@ -122,13 +108,6 @@ class Subscription(AsyncForHint, Generic[M]):
     ) -> None:
         self.subject = subject
         self.queue = queue
-        self.pending_msgs_limit = msgs_limit
-        """Messages that may wait to be read; 0 for no limit."""
-        self.pending_bytes_limit = bytes_limit
-        """Bytes (see Message.size) that may wait to be read; 0 for no limit."""
-        self.policy = policy
-        self.dropped: int = 0
-        """Messages lost because the limits were reached."""
         self._inbox: deque[M] = deque()
         """The receive path appends messages here."""
         self._on_change: Callable[[], None] | None = None
@@ -142,17 +121,32 @@ class Subscription(AsyncForHint, Generic[M]):
         self._reader_tasks: list[asyncio.Task[object] | None] = []
         self._tracked_tasks: set[asyncio.Task[None]] = set()
         self._notifier = Notifier()
-        self._arrived = 0  # messages added to the inbox, without those dropped as newest
-        self._discarded = 0  # messages removed as oldest without being read
-        # (_arrived after a chunk, bytes of the chunk), oldest first; None: all waiting messages came in one chunk.
-        self._chunks: deque[tuple[int, int]] | None = None
-        self._chunk_bytes = 0
-        self._read_at_last_yield = -1  # messages read when reading from the socket last stopped for the reader
+        self._limits = InboxLimits(self._inbox, msgs_limit, bytes_limit, policy)
         self._holds_reading = False
         self._pause_disabled = False
         self._close_reason: NatsError | None = None
 
     # ---------------------------------------------------------------- state
+
+    @property
+    def pending_msgs_limit(self) -> int:
+        """Messages that may wait to be read; 0 for no limit."""
+        return self._limits.msgs_limit
+
+    @property
+    def pending_bytes_limit(self) -> int:
+        """Bytes (see Message.size) that may wait to be read; 0 for no limit."""
+        return self._limits.bytes_limit
+
+    @property
+    def policy(self) -> SlowPolicy:
+        """The reaction when a limit is reached."""
+        return self._limits.policy
+
+    @property
+    def dropped(self) -> int:
+        """Messages lost because the limits were reached."""
+        return self._limits.dropped
 
     @property
     def pending_msgs(self) -> int:
@@ -167,7 +161,7 @@ class Subscription(AsyncForHint, Generic[M]):
     @property
     def delivered(self) -> int:
         """Messages read so far."""
-        return self._arrived - len(self._inbox) - self._discarded
+        return self._limits.gone - self._limits.discarded
 
     @property
     def has_callback(self) -> bool:
@@ -394,8 +388,7 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._close_reason is None:
             self._close_reason = error or SubscriptionClosed(self.subject, reason)
         if discard:
-            self._discarded += len(self._inbox)
-            self._inbox.clear()
+            self._limits.discard_all()
         self._release_reading()  # no more messages will come
         self._notifier.wake()
         if self._on_change is not None:
@@ -422,18 +415,11 @@ class Subscription(AsyncForHint, Generic[M]):
         called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S); a task handles the rest.
         Returns True if a task has to run before all messages are handled.
         """
-        inbox = self._inbox
-        for _ in range(excess):
-            nbytes -= inbox.pop().size
-        count -= excess
-        self._arrived += count
-        waiting = len(inbox)
-        if waiting == count:  # all older messages have been read
-            self._chunks, self._chunk_bytes = None, nbytes
-        elif count:
-            self._add_chunk(count, nbytes)
-        if (0 < self.pending_msgs_limit < waiting * 2 or 0 < self.pending_bytes_limit < self._chunk_bytes) and waiting:
-            self._check_limits()
+        inbox, limits = self._inbox, self._limits
+        if limits.is_unlimited and not excess:
+            limits.arrived += count
+        elif limits.on_chunk(count, nbytes, excess):
+            self._apply_limits()
         if self._on_change is not None:
             self._on_change()
             return True
@@ -451,85 +437,29 @@ class Subscription(AsyncForHint, Generic[M]):
                     self._on_inbox_read()
         return bool(inbox)
 
-    def _add_chunk(self, count: int, nbytes: int) -> None:
-        """Count pending bytes by chunk, since older messages wait: reading a message then costs nothing."""
-        if self._chunks is None:
-            self._chunks = deque(((self._arrived - count, self._chunk_bytes),))
-        self._drop_read_chunks()
-        self._chunks.append((self._arrived, nbytes))
-        self._chunk_bytes += nbytes
-
-    def _drop_read_chunks(self) -> None:
-        chunks = self._chunks
-        left = self._arrived - len(self._inbox)  # messages that have left the inbox
-        while chunks and chunks[0][0] <= left:
-            self._chunk_bytes -= chunks.popleft()[1]
-
-    def _check_limits(self) -> None:
-        """Enforce the limits; called when the inbox is at least half full."""
-        if self._exceeds_limits():
-            self._enforce_limits()
-        # One turn of the event loop can read more than the inbox holds, so a reader that makes progress gets a turn.
-        gone = self._arrived - len(self._inbox)
-        if gone != self._read_at_last_yield:
-            self._read_at_last_yield = gone
-            self._registry.yield_to_readers()
-
-    def _exceeds_limits(self) -> bool:
-        return (
-            0 < self.pending_msgs_limit < len(self._inbox) or 0 < self.pending_bytes_limit < self._count_pending_bytes()
-        )
-
-    def _count_pending_bytes(self) -> int:
-        """Return the pending bytes. Only the oldest chunk can be partly read, so only it is summed."""
-        if not self._inbox:
-            return 0
-        if self._chunks is None:
-            self._chunks = deque(((self._arrived, self._chunk_bytes),))
-        self._drop_read_chunks()
-        end, nbytes = self._chunks[0]
-        left = end - (self._arrived - len(self._inbox))
-        return self._chunk_bytes - nbytes + sum(message.size for message in islice(self._inbox, left))
-
-    def _enforce_limits(self) -> None:
-        if self.policy is SlowPolicy.PAUSE:
+    def _apply_limits(self) -> None:
+        """React to limits that are exceeded, and give a reader that makes progress a turn of the event loop, as one
+        turn can read more than the inbox holds.
+        """
+        limits = self._limits
+        if not limits.exceeded:
+            pass
+        elif limits.policy is SlowPolicy.PAUSE:
             if not self._holds_reading and not self._pause_disabled:
                 self._holds_reading = True
                 self._registry.hold_reading(self, True)
-            return
-        before = self.dropped
-        self._count_pending_bytes()  # counts by chunk from here on
-        drop = self._drop_oldest if self.policy is SlowPolicy.DROP_OLDEST else self._drop_newest
-        while self._exceeds_limits():
-            drop()
-        dropped = self.dropped - before
-        self._registry.on_dropped(self, dropped)
-        if self.policy is SlowPolicy.ERROR:
-            self._registry.remove(self)
-            self._close(self._slow_error(dropped))
+        else:
+            dropped = limits.drop_excess()
+            self._registry.on_dropped(self, dropped)
+            if limits.policy is SlowPolicy.ERROR:
+                self._registry.remove(self)
+                self._close(self._slow_error(dropped))
+        if limits.has_reader_progress():
+            self._registry.yield_to_readers()
 
     def _slow_error(self, dropped: int) -> SlowConsumer:
         """Return the error for a reader that is too slow."""
-        return SlowConsumer(self.subject, dropped, len(self._inbox), self._count_pending_bytes())
-
-    def _drop_newest(self) -> None:
-        assert self._chunks is not None
-        size = self._inbox.pop().size
-        self.dropped += 1
-        self._arrived -= 1
-        end, nbytes = self._chunks.pop()
-        self._chunk_bytes -= size
-        begin = self._chunks[-1][0] if self._chunks else self._arrived - len(self._inbox)
-        if end - 1 > begin:
-            self._chunks.append((end - 1, nbytes - size))
-        else:
-            self._chunk_bytes -= nbytes - size
-
-    def _drop_oldest(self) -> None:
-        self._inbox.popleft()
-        self.dropped += 1
-        self._discarded += 1
-        self._drop_read_chunks()
+        return SlowConsumer(self.subject, dropped, len(self._inbox), self._limits.count_bytes())
 
     # ---------------------------------------------------------------- internals
 
@@ -569,11 +499,3 @@ def check_max_messages(max_messages: int | None) -> None:
     """Raise ConfigError for a number of messages after which no subscription can end."""
     if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages <= MAX_AUTO_UNSUBSCRIBE):
         raise ConfigError("max_messages", max_messages, "must be from 1 to 999,999,999 messages")
-
-
-def check_policy(policy: SlowPolicyLike) -> SlowPolicy:
-    """Return the policy; ConfigError for an unknown one."""
-    try:
-        return SlowPolicy(policy)
-    except ValueError:
-        raise ConfigError("slow_policy", policy, f"must be one of {', '.join(SlowPolicy)}") from None

@@ -308,13 +308,14 @@ class Supervisor:
         Returns the session that ended, which after a move is not the given one.
         """
         while not session.ended.done():
-            stirred = self._attention
-            session.ended.add_done_callback(partial(_request_attention, stirred))
-            await stirred
-            if not session.ended.done():
-                if stirred is self._attention:
-                    self._attention = self._loop.create_future()
-                session = await self._move(session)
+            attention = self._attention
+            session.ended.add_done_callback(partial(_request_attention, attention))
+            await attention
+            if session.ended.done():
+                break
+            if attention is self._attention:
+                self._attention = self._loop.create_future()
+            session = await self._move(session)
         return session
 
     # ---------------------------------------------------------------- reconnecting
@@ -443,8 +444,8 @@ def _end_late_session(attempt: asyncio.Task[Session]) -> None:
         attempt.result().end(ConnectionClosed())
 
 
-def _request_attention(stirred: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
-    release(stirred)
+def _request_attention(attention: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
+    release(attention)
 
 
 def _without_dial_frames(error: Exception) -> Exception:

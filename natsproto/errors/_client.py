@@ -99,9 +99,10 @@ class LoginRefused(ConnectFailed, NotAuthorized):
         self.reason, self.anonymous = last.reason, anonymous
         what = "a client without credentials" if anonymous else "the credentials"
         refusals = "; ".join(f"{server} rejected {what}: {refusal.reason}" for server, refusal in attempts)
-        give = "give user and password, token, creds, nkey_seed, jwt or auth"
-        check = "check them, and the users in the configuration of the server"
-        self.args: tuple[str, ...] = (f"{refusals}: {give if anonymous else check}",)
+        advice = "check them, and the users in the configuration of the server"
+        if anonymous:
+            advice = "give user and password, token, creds, nkey_seed, jwt or auth"
+        self.args: tuple[str, ...] = (f"{refusals}: {advice}",)
 
 
 class ConnectionLost(Unavailable):

@@ -70,7 +70,7 @@ class ConsumerExists(ApiError, AlreadyExists):
             )
             advice = "open it with push_consumer(name), or create one under another name"
         elif differences:
-            description += f", and its {', its '.join(differences)}"
+            description += f", with {', '.join(differences)}"
         super().__init__(code, err_code, description, operation)
         if deliver_subject:
             self.args: tuple[str, ...] = (self.args[0].replace(self.advice, advice),)
@@ -147,7 +147,7 @@ class StreamExists(ApiError, AlreadyExists):
     ) -> None:
         self.differences = tuple(differences)
         if differences:
-            description += f", and its {', its '.join(differences)}"
+            description += f", with {', '.join(differences)}"
         super().__init__(code, err_code, description, operation)
 
 

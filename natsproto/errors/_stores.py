@@ -41,7 +41,7 @@ class BucketExists(KeyValueError, ObjectStoreError, AlreadyExists):
 
     def __init__(self, bucket: str, differences: Sequence[str] = ()) -> None:
         self.bucket, self.differences = bucket, tuple(differences)
-        found = f", and its {', its '.join(differences)}" if differences else " with another configuration"
+        found = f", with {', '.join(differences)}" if differences else " with another configuration"
         super().__init__(f"bucket {bucket!r} already exists{found}: update it, or create it under another name")
 
 

@@ -13,9 +13,9 @@ from itertools import chain, repeat
 from time import monotonic, perf_counter
 from typing import NoReturn, TypeVar
 
+from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.readers import IN_CLEANUP
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (

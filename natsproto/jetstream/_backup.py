@@ -136,7 +136,7 @@ async def _receive(
     total = started.state.bytes
     while True:
         received = await transfer.take()
-        end = next((place for place, message in enumerate(received) if not message.data), None)
+        end = next((index for index, message in enumerate(received) if not message.data), None)
         full = received if end is None else received[:end]
         for message in full:
             chunks += 1

@@ -67,7 +67,8 @@ def _differences(
 
 def _difference(name: str, has: object, wanted: object, default: object) -> Iterator[Difference]:
     if has != wanted:
-        yield Difference(name, f"{name} is {_shown(has)}, not {_shown(wanted) if wanted != default else 'the default'}")
+        instead = "the default" if wanted == default else _shown(wanted)
+        yield Difference(name, f"{name}={_shown(has)} instead of {instead}")
 
 
 def _metadata(found: ConsumerConfig | StreamConfig, wanted: ConsumerConfig | StreamConfig) -> Iterator[Difference]:

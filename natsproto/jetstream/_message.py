@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 _ACK_PREFIX = b"$JS.ACK."
 ACKED = b"+ACK"
 """The note of a message that was acknowledged; always this object."""
+_ACK_ENDING = b" 4\r\n+ACK"  # of the control line, and the payload
 _DEFAULT_API_PREFIX = "$JS.API"
 _SHORTEST_ACK_WAIT_S = 1.5  # seconds
 RESEND_INTERVAL_S = 1.0
@@ -244,7 +245,7 @@ class JsMessage(Message):
         ):
             self._send_ack_nowait(ACKED)  # raises, or the reply was looked at, or it is reported
         else:
-            origin._send_reply_nowait(reply, ACKED)  # type: ignore[attr-defined]
+            origin._send_reply_nowait(reply, _ACK_ENDING)  # type: ignore[attr-defined]
             self._note = ACKED
 
     async def ack_sync(self, timeout: float | None = None) -> None:
@@ -389,7 +390,7 @@ class JsMessage(Message):
         self._check_unacked(words)
         reply, connection = self._ack_subject(), self._connection()
         with self._settling(connection, words):
-            connection._send_reply_nowait(reply, words)
+            connection._send_reply_nowait(reply, b" %d\r\n%b" % (len(words), words))
         self._note = words
 
     def _settling(self, connection: Connection, words: bytes) -> Sending:

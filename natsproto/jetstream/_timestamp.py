@@ -61,7 +61,7 @@ class Timestamp(datetime):
             raise ValueError("an RFC 3339 time has an offset")
         if text[19] == "." and (below := text[26:29]).isascii():
             # The digits past the microsecond, up to the zone: "", "7", "78", "789", "7Z", "+02", "-05" …
-            count = next((place for place, char in enumerate(below) if not char.isdigit()), len(below))
+            count = next((index for index, char in enumerate(below) if not char.isdigit()), len(below))
             if count and text[20:26].isdigit():
                 self._extra_ns = int(below[:count].ljust(3, "0"))
         return self

@@ -45,6 +45,6 @@ def wrap_unexpected(operation: str, cause: Exception) -> NatsError:
     """
     if isinstance(cause, NatsError):
         return cause
-    error = JetStreamError(f"{operation} was ended by a bug, which is the cause of this error: {cause!r}")
+    error = JetStreamError(f"{operation} ended because of a bug in natsproto: {cause!r}")
     error.__cause__ = cause
     return error

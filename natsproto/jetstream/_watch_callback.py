@@ -14,9 +14,9 @@ from typing import Generic, Protocol, TypeVar
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.readers import EndWaiters
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
+from natsproto.jetstream._end_waiters import EndWaiters
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)

@@ -49,6 +49,13 @@ def unsub(sid: int, max_msgs: int | None = None) -> bytes:
     return b"UNSUB %d\r\n" % sid if max_msgs is None else b"UNSUB %d %d\r\n" % (sid, max_msgs)
 
 
+def subjects_of(control_line: bytes) -> tuple[str, str]:
+    """Return the subject and the reply subject ("" for none) in the control line of a message, without its end."""
+    verb, *words = control_line.decode("utf-8", "surrogateescape").split(" ")
+    subjects = words[: -2 if verb == "HPUB" else -1]  # without the sizes
+    return subjects[0], subjects[1] if len(subjects) > 1 else ""
+
+
 class ControlLines:
     """Control lines of outgoing messages.
 

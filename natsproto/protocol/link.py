@@ -235,10 +235,10 @@ class Link:
         opening = self.state is not LinkState.READY
         frames, parser.events = parser.events, []
         events: list[LinkEvent] = []
-        for place, frame in enumerate(frames):
+        for index, frame in enumerate(frames):
             broken = self._read_frame(frame, events)
             if self.state is LinkState.UPGRADING and (
-                place + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
+                index + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
                 events.pop()  # no TLS with a peer that did not wait for it
                 broken = self._protocol_error(_BYTES_BEFORE_TLS)

@@ -79,10 +79,10 @@ def matches(pattern: str, subject: str) -> bool:
     Both must be valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
     """
     wanted, given = pattern.split("."), subject.split(".")
-    for place, token in enumerate(wanted):
+    for index, token in enumerate(wanted):
         if token == ">":
-            return len(given) > place
-        if place == len(given) or token not in ("*", given[place]):
+            return len(given) > index
+        if index == len(given) or token not in ("*", given[index]):
             return False
     return len(wanted) == len(given)
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, Unpack
 from natsproto import _client as client
 from natsproto import service
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
+from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
-from natsproto._core.subscription import SlowPolicy, SlowPolicyLike
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._nats_py_names import CLIENT, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints

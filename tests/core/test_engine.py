@@ -25,8 +25,8 @@ from natsproto._core.events import (
     ServerErrorEvent,
     ServersDiscovered,
 )
+from natsproto._core.inbox_limits import SlowPolicy
 from natsproto._core.outbox import CONGESTED_SIZE
-from natsproto._core.subscription import SlowPolicy
 from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,

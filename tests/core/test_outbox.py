@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.outbox import CONGESTED_SIZE, LARGE_FLUSH_SIZE, LARGE_PAYLOAD, Outbox
-from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionClosed, OutboxFull
 from tests.core.helpers import turns
 from tests.kit.examples import lists_up_to

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.pending_replies import RequestMux
-from natsproto._core.readers import IN_CLEANUP
 from natsproto._core.wire import RANDOM_BITS, random_bits
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines

@@ -16,7 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto._core.handler import MAX_MESSAGES_PER_TURN, Handler
-from natsproto._core.subscription import SlowPolicy, Subscription
+from natsproto._core.inbox_limits import SlowPolicy
+from natsproto._core.subscription import Subscription
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,
@@ -143,7 +144,6 @@ _STEPS = lists_up_to(
         st.tuples(st.just("next"), st.integers(1, 6)),
         st.tuples(st.just("iterate"), st.integers(1, 6)),
         st.tuples(st.just("batch"), st.one_of(st.none(), st.integers(1, 6))),
-        st.tuples(st.just("limits"), st.tuples(st.integers(0, 12), st.integers(0, 120))),
     ),
 )
 
@@ -159,12 +159,9 @@ def test_any_interleaving_of_reads_adds_up(
             if name == "arrive" and not sub.closed and not model.held:
                 assert isinstance(what, list)
                 model.arrive(feed(sub, *what))
-                assert sub._count_pending_bytes() == sub.pending_bytes, (
+                assert sub._limits.is_unlimited or sub._limits.count_bytes() == sub.pending_bytes, (
                     "the account by chunks agrees with adding it all up"
                 )
-            elif name == "limits":
-                assert isinstance(what, tuple)
-                sub.pending_msgs_limit, sub.pending_bytes_limit = model.msgs_limit, model.bytes_limit = what
             elif name in ("next", "iterate", "batch") and sub._inbox:
                 model.take(await read(sub, name, what))
                 model.held = model.held and bool(model.pending)

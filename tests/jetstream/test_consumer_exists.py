@@ -19,18 +19,18 @@ async def test_existing_consumer_error_names_fields(jetstream: JetStream) -> Non
     with pytest.raises(errors.ConsumerExists) as caught:
         await stream.create_consumer(durable_name="c", max_deliver=3, headers_only=True)
     assert caught.value.differences == (
-        "ack_wait is 60.0, not the default",
-        "filter_subjects is ('s.a', 's.b'), not the default",
-        "headers_only is False, not True",
-        "max_deliver is 5, not 3",
-        "metadata is {'a': '1'}, not {}",
+        "ack_wait=60.0 instead of the default",
+        "filter_subjects=('s.a', 's.b') instead of the default",
+        "headers_only=False instead of True",
+        "max_deliver=5 instead of 3",
+        "metadata={'a': '1'} instead of {}",
     )
-    assert "already exists, and its ack_wait is 60.0, not the default, its" in str(caught.value)
+    assert "already exists, with ack_wait=60.0 instead of the default, " in str(caught.value)
     assert str(caught.value).endswith("update it, or create it under another name")
-    with pytest.raises(errors.ConsumerExists, match="its max_deliver is 5, not the default, its metadata"):
+    with pytest.raises(errors.ConsumerExists, match="max_deliver=5 instead of the default, metadata"):
         await stream.create_consumer(durable_name="c", filter_subjects=["s.b", "s.a"], ack_wait=60)
     await stream.create_consumer(durable_name="n", ack_policy="none")
-    with pytest.raises(errors.ConsumerExists, match=r"and its ack_policy is none, not the default \("):
+    with pytest.raises(errors.ConsumerExists, match=r"with ack_policy=none instead of the default \("):
         await stream.create_consumer(durable_name="n", ack_policy="explicit")
 
 
@@ -43,7 +43,7 @@ async def test_existing_push_consumer_error_says_so(jetstream: JetStream) -> Non
     assert (caught.value.deliver_subject, caught.value.differences) == ("to.p", ())
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
     await stream.create_consumer(durable_name="c")
-    with pytest.raises(errors.ConsumerExists, match=r"its deliver_subject is '', not 'to.c'"):
+    with pytest.raises(errors.ConsumerExists, match=r"deliver_subject='' instead of 'to.c'"):
         await stream.create_push_consumer(durable_name="c", deliver_subject="to.c")
 
 

@@ -30,7 +30,7 @@ class Batch:
     ) -> None:
         self.messages = BatchMessages()
         options = FastOptions(gap_ok, 4, 2, max_bytes, timeout, 2, 0.25)
-        self.state = FastBatchState(b"B", options, self.messages)
+        self.state = FastBatchState(b"B", options, self.messages, pytest.fail)
         for number in range(1, count + 1):
             self.messages.add(f"s{number}", b"%d" % number, None)
             self.send()

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, NatsError, NoStream, PublishFailed, PublishUncertain, RequestTimeout
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
-from natsproto.jetstream._publish.fast_batch_state import BatchOperation, Command, FastBatchState, FastOptions
+from natsproto.jetstream._publish.fast_batch_state import (
+    IGNORED,
+    TRANSITIONS,
+    BatchEvent,
+    BatchOperation,
+    BatchPhase,
+    Command,
+    FastBatchState,
+    FastOptions,
+)
 from natsproto.jetstream._publish.headers import msg_id_block
 from tests.kit.examples import examples, lists_up_to
 
@@ -148,7 +157,8 @@ class Stage:
 
     def __init__(self, *, gap_ok: bool, ids: bool) -> None:
         self.messages = BatchMessages()
-        self.state = FastBatchState(b"B", FastOptions(gap_ok, MAX_FLOW, 2, 1000, 150.0, 2, 0.25), self.messages)
+        options = FastOptions(gap_ok, MAX_FLOW, 2, 1000, 150.0, 2, 0.25)
+        self.state = FastBatchState(b"B", options, self.messages, pytest.fail)
         self.stream = ModelStream(gap_ok=gap_ok)
         self._gap_ok, self._ids = gap_ok, ids
         self._outbox: deque[tuple[bytes, Command]] = deque()
@@ -442,3 +452,15 @@ def test_commit_sent_twice_and_withdrawn_once() -> None:
     assert isinstance(stage.messages.fatal_error, LocalProtocolError)
     stage.check()
     assert {type(error) for error in stage.failed.values()} == {PublishUncertain}
+
+
+def test_ignored_pairs_are_no_transitions() -> None:
+    assert not IGNORED & set(TRANSITIONS)
+
+
+def test_unlisted_pair_is_reported_and_changes_nothing() -> None:
+    reported: list[str] = []
+    state = FastBatchState(b"B", FastOptions(False, 4, 2, 1000, 5.0, 2, 0.25), BatchMessages(), reported.append)
+    state._transition(BatchEvent.COMMIT_REJECTED)
+    assert reported == ["BatchEvent.COMMIT_REJECTED in the phase IDLE"]
+    assert state.phase is BatchPhase.IDLE

@@ -39,7 +39,7 @@ def stumble_once(monkeypatch: pytest.MonkeyPatch, where: type, name: str) -> asy
 
 def is_told(error: BaseException | None) -> None:
     assert type(error) is JetStreamError
-    assert "publishing was ended by a bug" in str(error)
+    assert "publishing ended because of a bug" in str(error)
     assert "Bug('made by the test')" in str(error)
     assert isinstance(error.__cause__, Bug)
     assert error.__cause__.__traceback__ is not None
@@ -47,7 +47,7 @@ def is_told(error: BaseException | None) -> None:
 
 async def is_in_doubt(waiting: Awaitable[object]) -> None:
     """It may be stored, or not, and the bug is why nobody knows."""
-    with pytest.raises(PublishUncertain, match="ended by a bug") as caught:
+    with pytest.raises(PublishUncertain, match="because of a bug") as caught:
         await waiting
     is_told(caught.value.__cause__)
 

@@ -31,10 +31,10 @@ async def test_existing_bucket_that_differs_is_refused(jetstream: JetStream) -> 
     await jetstream.create_key_value(bucket="b", history=5, ttl=60)
     with pytest.raises(errors.BucketExists) as caught:
         await jetstream.create_key_value(bucket="b", history=3, ttl=60, max_bytes=1000)
-    assert caught.value.differences == ("max_bytes is -1, not 1000", "history is 5, not 3")
+    assert caught.value.differences == ("max_bytes=-1 instead of 1000", "history=5 instead of 3")
     assert isinstance(caught.value.__cause__, errors.StreamExists)
     await jetstream.create_object_store(bucket="o")
-    with pytest.raises(errors.BucketExists, match=r"its storage is file, not memory: update it"):
+    with pytest.raises(errors.BucketExists, match=r"storage=file instead of memory: update it"):
         await jetstream.create_object_store(bucket="o", storage="memory")
 
 
@@ -43,10 +43,10 @@ async def test_existing_stream_error_names_fields(jetstream: JetStream) -> None:
     with pytest.raises(errors.StreamExists) as caught:
         await jetstream.create_stream(name="S", subjects=["s.a"], max_msgs=5)
     assert caught.value.differences == (
-        "subjects is ['s.>'], not ['s.a']",
-        "max_age is 60.0, not the default",
-        "max_msgs is -1, not 5",
-        "metadata is {'a': '1'}, not {}",
+        "subjects=['s.>'] instead of ['s.a']",
+        "max_age=60.0 instead of the default",
+        "max_msgs=-1 instead of 5",
+        "metadata={'a': '1'} instead of {}",
     )
     assert str(caught.value).endswith(": update it, or create it under another name")
 

@@ -39,7 +39,7 @@ async def chunks(store: ObjectStore) -> dict[str, int]:
 
 async def settled(store: ObjectStore) -> None:
     """Waits until nothing is going on behind what was called."""
-    while cleanups := store._api.connection._engine.readers.cleanups:
+    while cleanups := store._api.connection._engine.cleanups.running:
         await asyncio.wait(set(cleanups))
 
 

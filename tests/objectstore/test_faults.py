@@ -90,7 +90,7 @@ async def test_put_in_an_outage_is_removed_afterwards(nats_server: Server, jetst
 
     with pytest.raises(NatsError):
         await store.put("o", interrupted(content(SIZE), 30, stop), timeout=0.5)
-    assert store._api.connection._engine.readers.cleanups
+    assert store._api.connection._engine.cleanups.running
     await nats_server.restart()
     async with asyncio.timeout(30):
         await settled(store)
@@ -147,7 +147,7 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
     other = await nc.jetstream().object_store("files")
     with pytest.raises(ConnectionClosed):
         await other.put("p", interrupted(content(SIZE), 30, nc.close))
-    await until(lambda: not other._api.connection._engine.readers.cleanups)
+    await until(lambda: not other._api.connection._engine.cleanups.running)
     nc = await natsproto.connect(nats_server.url)
     other = await nc.jetstream().object_store("files")
     async with other.get("o") as obj:
@@ -191,7 +191,7 @@ async def test_close_in_an_outage_ends_a_delete(nats_server: Server) -> None:
     await nc.close()
     with pytest.raises(ConnectionClosed, match="files"):
         await delete
-    assert not nc._engine.readers.cleanups
+    assert not nc._engine.cleanups.running
 
 
 @pytest.mark.parametrize("denied", ["STREAM.PURGE", "STREAM.MSG.GET", "STREAM.INFO"])

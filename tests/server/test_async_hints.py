@@ -116,7 +116,7 @@ async def test_attribute_hint(nats_server: Server, consumer: PullConsumer) -> No
         (fetch, "append", "await it, or iterate it with async for"),
         (consumption, "next", "await its run(), or enter it with async with"),
     ):
-        with pytest.raises(AttributeError, match=f"has no attribute '{name}': it has not begun; {re.escape(hint)}"):
+        with pytest.raises(AttributeError, match=f"has no attribute '{name}': it has not started; {re.escape(hint)}"):
             getattr(unbegun, name)
         assert not hasattr(unbegun, name)
         with pytest.raises(AttributeError) as plain:

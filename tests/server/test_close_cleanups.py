@@ -10,9 +10,9 @@ import pytest
 import natsproto
 from natsproto import Message
 from natsproto._core import engine
+from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected, HandlerFailed
-from natsproto._core.readers import IN_CLEANUP
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
 from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server

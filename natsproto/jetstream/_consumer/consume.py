@@ -19,7 +19,6 @@ from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.notifier import LOOP_BLOCKED_S
-from natsproto._core.readers import EndWaiters
 from natsproto._durations import positive_seconds
 from natsproto._handler_threads import Executor, StillRunning, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
@@ -29,6 +28,7 @@ from natsproto.jetstream._codec import Duration, accept_seconds
 from natsproto.jetstream._consumer.buffer import is_any
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.messages import Messages
+from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream._message import ACKED, JsMessage, is_retried, nak_all
 from natsproto.middleware import middleware_of
 

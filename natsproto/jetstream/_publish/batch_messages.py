@@ -83,17 +83,17 @@ class BatchMessages:
             if self.ended < number <= self.settled:
                 self.awaited[number] = ack
 
-    def fail(self, place: int, error: NatsError) -> None:
+    def fail(self, index: int, error: NatsError) -> None:
         """Record the failure of one pending message."""
-        if 0 <= place < len(self.pending):
-            subject, payload, _ = self.pending[place]
-            self._failed.append(FailedMessage(self.settled + place + 1, subject, len(payload), error))
+        if 0 <= index < len(self.pending):
+            subject, payload, _ = self.pending[index]
+            self._failed.append(FailedMessage(self.settled + index + 1, subject, len(payload), error))
 
     def finish(self, errors: Iterable[NatsError | None], fatal_error: NatsError) -> None:
         """End the publisher with an error for each pending message, and one for all later calls."""
-        for place, error in enumerate(errors):
+        for index, error in enumerate(errors):
             if error is not None:
-                self.fail(place, error)
+                self.fail(index, error)
         self.settle(len(self.pending))
         self.fatal_error = fatal_error
 

@@ -7,6 +7,7 @@ and the outcome of each.
 from __future__ import annotations
 
 import asyncio
+import logging
 from types import TracebackType
 from typing import Unpack
 
@@ -31,6 +32,8 @@ from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
 
+log = logging.getLogger("natsproto")
+
 MAX_FLOW = 500
 """The most messages for one acknowledgement; it is the limit of servers."""
 
@@ -44,6 +47,11 @@ _FEATURE = RequiredFeature("fast ingest", "2.14", FAST_API_LEVEL)
 
 _MAX_REPLY = b"_" * 60
 """The longest text after the inbox in a reply subject: batch, flow, gap, sequence and operation."""
+
+
+def report_unlisted(pair: str) -> None:
+    """Log a step of a batch that its table of transitions does not have. It changes nothing."""
+    log.error("fast batch: %s is not expected; please report this", pair)
 
 
 class FastBatchSender:
@@ -62,7 +70,7 @@ class FastBatchSender:
         self._reply_suffix = b".%d.%b." % (options.flow, b"ok" if options.gap_ok else b"fail")
         self._reply = b""  # the reply subject up to the sequence, of messages of the batch in progress
         self.messages = BatchMessages()
-        self.state = FastBatchState(self._inbox[-9:-1], options, self.messages)
+        self.state = FastBatchState(self._inbox[-9:-1], options, self.messages, report_unlisted)
         self._pause: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._waiters = Notifier()

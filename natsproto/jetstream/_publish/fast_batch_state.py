@@ -15,7 +15,7 @@ be lost with the connection, so messages in flight then are counted too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -97,7 +97,38 @@ TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase]
     **{(phase, BatchEvent.GAP_FOUND): BatchPhase.GAP_FOUND for phase in _STARTED},
     **{(phase, BatchEvent.ENDED): BatchPhase.IDLE for phase in _STARTED},
 }
-"""The next phase of a batch. A pair that is not listed changes nothing."""
+"""The next phase of a batch."""
+
+IGNORED: frozenset[tuple[BatchPhase, BatchOperation | BatchEvent]] = frozenset(
+    {
+        # The same operation again, and END where a ping or a commit would start a new batch.
+        (BatchPhase.OPEN, BatchOperation.APPEND),
+        (BatchPhase.PINGING, BatchOperation.PING),
+        (BatchPhase.GAP_FOUND, BatchOperation.PING),
+        (BatchPhase.GAP_FOUND, BatchOperation.END),
+        (BatchPhase.COMMITTING, BatchOperation.COMMIT),
+        (BatchPhase.COMMITTING, BatchOperation.END),
+        (BatchPhase.SINGLE_MESSAGE, BatchOperation.COMMIT),
+        (BatchPhase.ENDING, BatchOperation.END),
+        # Replies to messages that were sent before the phase began.
+        (BatchPhase.OPEN, BatchEvent.ACKED),
+        (BatchPhase.GAP_FOUND, BatchEvent.ACKED),
+        (BatchPhase.COMMITTING, BatchEvent.ACKED),
+        (BatchPhase.ENDING, BatchEvent.ACKED),
+        (BatchPhase.PINGING, BatchEvent.RETRY_LATER),
+        (BatchPhase.GAP_FOUND, BatchEvent.RETRY_LATER),
+        (BatchPhase.COMMITTING, BatchEvent.RETRY_LATER),
+        (BatchPhase.ENDING, BatchEvent.RETRY_LATER),
+        # The last message was rejected, but it was not the committing one.
+        (BatchPhase.OPEN, BatchEvent.COMMIT_REJECTED),
+        (BatchPhase.PINGING, BatchEvent.COMMIT_REJECTED),
+        (BatchPhase.ENDING, BatchEvent.COMMIT_REJECTED),
+        # The publisher ends without a batch, or the first message was not sent.
+        (BatchPhase.IDLE, BatchEvent.ENDED),
+        (BatchPhase.IDLE, BatchEvent.RETRY_LATER),
+    }
+)
+"""Pairs that change nothing. Every other pair that is not in TRANSITIONS is a bug."""
 
 RESEND_OPERATIONS: Mapping[BatchPhase, BatchOperation] = {
     BatchPhase.OPEN: BatchOperation.PING,
@@ -142,16 +173,21 @@ class FastOptions(NamedTuple):
 
 
 class FastBatchState:
-    """The current batch of a publisher. ``name`` is the prefix of the batch ids."""
+    """The current batch of a publisher. ``name`` is the prefix of the batch ids.
+
+    ``on_unlisted`` is called with the description of a pair that neither TRANSITIONS nor IGNORED has.
+    """
 
     __slots__ = (
         *("_acked", "_commits", "_limits", "_name", "_number", "_retry_counter", "_rejection", "_repeat"),
-        *("_silent_ticks", "_is_commit_wanted", "_maybe_stored", "_reported"),
+        *("_silent_ticks", "_is_commit_wanted", "_maybe_stored", "_on_unlisted", "_reported"),
         *("messages", "phase", "sent", "append_until", "ack_flow"),
     )
 
-    def __init__(self, name: bytes, limits: FastOptions, messages: BatchMessages) -> None:
-        self._name, self._limits = name, limits
+    def __init__(
+        self, name: bytes, limits: FastOptions, messages: BatchMessages, on_unlisted: Callable[[str], None]
+    ) -> None:
+        self._name, self._limits, self._on_unlisted = name, limits, on_unlisted
         self.messages = messages
         self.phase = BatchPhase.IDLE
         self.sent = 0
@@ -239,11 +275,12 @@ class FastBatchState:
             return Command(BatchOperation.COMMIT if alone else BatchOperation.START, 1, pending[0])
         if phase is not BatchPhase.OPEN:
             return None
-        if (place := self._in_flight) < len(pending):
+        unsent = len(pending) - self._in_flight
+        if unsent > 0:
             if self.sent >= self._limit:
                 return None
-            last = self._is_commit_wanted and place == len(pending) - 1
-            return Command(BatchOperation.COMMIT if last else BatchOperation.APPEND, self.sent + 1, pending[place])
+            operation = BatchOperation.COMMIT if self._is_commit_wanted and unsent == 1 else BatchOperation.APPEND
+            return Command(operation, self.sent + 1, pending[-unsent])
         return self._resend_command(BatchOperation.END) if self._is_commit_wanted else None
 
     def _resend_command(self, operation: BatchOperation) -> Command:
@@ -428,10 +465,10 @@ class FastBatchState:
         self.ack_flow = max(1, self.ack_flow)
         self._retry_counter = self._new_retry_counter()
         self._is_commit_wanted = False
-        count = ack.count
-        while count + 1 in self._reported:
-            count += 1  # the committing message has failed and is not resent
-        self._settle_up_to(count)
+        last = ack.count
+        while last + 1 in self._reported:  # the committing message has failed and is not resent
+            last += 1
+        self._settle_up_to(last)
         self.messages.set_ack(ack)
         if self._rejection is not None:
             self._stop(*self._rejection)
@@ -458,16 +495,19 @@ class FastBatchState:
         """Change the phase (only ``on_disconnect`` also does). After a batch has ended, unsettled messages go into the
         next one.
         """
-        phase = TRANSITIONS.get((self.phase, event), self.phase)
-        if phase is not self.phase:
-            self.phase, self.append_until = phase, 0
-            if phase is BatchPhase.IDLE:
-                self._number += 1
-                self.sent = self._acked = self._commits = 0
-                self._repeat = False
-                self._rejection = None
-                self._reported.clear()
-                self.messages.ended = self.messages.settled
+        phase = TRANSITIONS.get((self.phase, event))
+        if phase is None:
+            if (self.phase, event) not in IGNORED:
+                self._on_unlisted(f"{type(event).__name__}.{event.name} in the phase {self.phase.name}")
+            return
+        self.phase, self.append_until = phase, 0
+        if phase is BatchPhase.IDLE:
+            self._number += 1
+            self.sent = self._acked = self._commits = 0
+            self._repeat = False
+            self._rejection = None
+            self._reported.clear()
+            self.messages.ended = self.messages.settled
 
     # ------------------------------------------------------------ outcomes
 
@@ -488,17 +528,17 @@ class FastBatchState:
         self._reported |= lost
 
     def _fail(self, sequence: int, error: NatsError) -> None:
-        place = sequence - self._acked - 1
-        self.messages.fail(place, self._refusal_of(place, error))
+        index = sequence - self._acked - 1
+        self.messages.fail(index, self._refusal_of(index, error))
         if self.has_too_many_failures:
             self.append_until = 0
 
-    def _refusal_of(self, place: int, error: NatsError) -> NatsError:
+    def _refusal_of(self, index: int, error: NatsError) -> NatsError:
         """Return the error of a rejected message: PublishUncertain if the refusal is not certain (see ``refusals``), as
         far as this publisher knows the sequences of the stream.
         """
-        if isinstance(error, WrongLastSequence) and 0 <= place < len(self.messages.pending):
-            subject, _, block = self.messages.pending[place]
+        if isinstance(error, WrongLastSequence) and 0 <= index < len(self.messages.pending):
+            subject, _, block = self.messages.pending[index]
             expected = expectation_of(subject, parse_headers(block or b"").pairs())
             known = 0 if self.messages.ack is None else self.messages.ack.seq
             doubt = doubt_of(error, min(expected.seq, known), sent_before=False)
@@ -513,8 +553,8 @@ class FastBatchState:
         behind = JetStreamError(f"not stored, because message {number} (sent earlier) was rejected")
         in_doubt = max(refused, self._maybe_stored - self.messages.settled)
         errors: list[NatsError] = [
-            PublishUncertain(subject, str(error)) if place < in_doubt else behind
-            for place, (subject, _, _) in enumerate(self.messages.pending)
+            PublishUncertain(subject, str(error)) if index < in_doubt else behind
+            for index, (subject, _, _) in enumerate(self.messages.pending)
         ]
         if refused < len(errors) and (refused >= in_doubt or not isinstance(error, NoStream)):
             errors[refused] = self._refusal_of(refused, error)  # also of a copy: a stream that has it knows the id
@@ -533,8 +573,8 @@ class FastBatchState:
             self._maybe_stored - self.messages.settled, 0 if self.phase is BatchPhase.IDLE else self._in_flight
         )
         errors = [
-            self._error_of(subject, reason, fatal_error) if place < in_doubt else fatal_error
-            for place, (subject, _, _) in enumerate(self.messages.pending)
+            self._error_of(subject, reason, fatal_error) if index < in_doubt else fatal_error
+            for index, (subject, _, _) in enumerate(self.messages.pending)
         ]
         self._finish(errors, fatal_error)
 
@@ -544,7 +584,8 @@ class FastBatchState:
         return uncertain_error(subject, fatal_error, self._limits.timeout, reason)
 
     def _finish(self, errors: list[NatsError], fatal_error: NatsError) -> None:
-        remaining = [None if self._acked + place in self._reported else error for place, error in enumerate(errors, 1)]
+        first = self._acked + 1
+        remaining = [None if seq in self._reported else error for seq, error in enumerate(errors, first)]
         self.messages.finish(remaining, fatal_error)
         self._transition(BatchEvent.ENDED)
 

@@ -12,7 +12,6 @@ from types import TracebackType
 from typing import Final
 
 from natsproto._async_hints import RunHint
-from natsproto._core.readers import EndWaiters
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -33,6 +32,7 @@ from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import PullConsumer
+from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._policies import AckPolicy, PriorityPolicy
 from natsproto.jetstream._stream import Stream

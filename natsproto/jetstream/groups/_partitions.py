@@ -52,10 +52,10 @@ class PartitioningFilter(Record):
         """Return the subject transform that adds the partition as the first token."""
         tokens = self.filter.split(".")
         number = 0
-        for place, token in enumerate(tokens):
+        for index, token in enumerate(tokens):
             if token == "*":
                 number += 1
-                tokens[place] = f"{{{{Wildcard({number})}}}}"
+                tokens[index] = f"{{{{Wildcard({number})}}}}"
         arguments = ",".join(map(str, (partitions, *self.partitioning_wildcards)))
         return SubjectTransform(src=self.filter, dest=f"{{{{Partition({arguments})}}}}.{'.'.join(tokens)}")
 
@@ -104,9 +104,9 @@ class GroupConfig(Record):
         if member not in names:
             return ()
         block = self.max_members // len(names)
-        place, even = names.index(member), block * len(names)
-        own = range(place * block, (place + 1) * block)
-        return (*own, *(number for number in range(even, self.max_members) if number - even == place))
+        index, even = names.index(member), block * len(names)
+        own = range(index * block, (index + 1) * block)
+        return (*own, *(number for number in range(even, self.max_members) if number - even == index))
 
     def subjects(self, member: str) -> tuple[str, ...]:
         """The subjects of a member's consumer."""

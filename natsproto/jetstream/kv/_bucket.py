@@ -521,7 +521,7 @@ class KeyValueBatch(Generic[V]):
             raise await self._translate_refusal(exc) from exc
         if ack is not None:
             first = ack.seq - len(self._writes) + 1
-            self.revisions = {write.key: first + place for place, write in enumerate(self._writes)}
+            self.revisions = {write.key: first + index for index, write in enumerate(self._writes)}
         return self.revisions
 
     async def __aenter__(self) -> KeyValueBatch[V]:

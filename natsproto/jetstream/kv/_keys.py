@@ -74,12 +74,12 @@ def without_covered(filters: Iterable[str]) -> tuple[str, ...]:
 
 def _covers(pattern: list[str], other: list[str]) -> bool:
     """True if this pattern matches all keys that the other one matches."""
-    for place, token in enumerate(pattern):
-        if place == len(other):
+    for index, token in enumerate(pattern):
+        if index == len(other):
             return False
         if token == ">":
             return True
-        if other[place] == ">" or token not in ("*", other[place]):
+        if other[index] == ">" or token not in ("*", other[index]):
             return False
     return len(pattern) == len(other)
 

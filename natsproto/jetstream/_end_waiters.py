@@ -1,0 +1,54 @@
+"""Waiting for the end of a reader that calls a handler: ``consume``, a watch with a callback, a member of a group."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+
+from natsproto.errors import NatsError, Unavailable
+
+log = logging.getLogger("natsproto")
+
+
+class EndWaiters:
+    """The calls that wait until a reader with a callback has ended. An error that nobody waits for is logged."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._is_told = False
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A call waits for the end in this block, and raises the error that ended the reader."""
+        self._count += 1
+        try:
+            yield
+        except NatsError:
+            self._is_told = True
+            raise
+        finally:
+            self._count -= 1
+
+    async def wait(self, tasks: Collection[asyncio.Task[None]], until: asyncio.Event | None = None) -> None:
+        """Wait until these tasks, except the current one, are done, or until the event is set."""
+        me = asyncio.current_task()
+        stopped = () if until is None else (asyncio.ensure_future(until.wait()),)
+        try:
+            while busy := [task for task in tasks if not task.done() and task is not me]:
+                await asyncio.wait((*busy, *stopped), return_when=asyncio.FIRST_COMPLETED)
+                if stopped and stopped[0].done():
+                    return
+        finally:
+            for future in stopped:
+                future.cancel()
+
+    def on_end(self, what: str, error: NatsError | None, advice: str) -> None:
+        """The reader has ended. Log the error once, unless a call waits, which raises it, or the client was closed,
+        which is in the log already.
+        """
+        if error is None or isinstance(error, Unavailable) or self._count or self._is_told:
+            return
+        self._is_told = True
+        log.error("%s has ended: %s", what, f"{error}: {advice}" if advice else error)
