@@ -105,6 +105,7 @@ PARTS = {
     "JsMessage.ack_wait": INSIDE,
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
+    "KeyValue.watch(cb)": ON_THE_LOOP,
     "KeyWatcher.batches": BATCHED,
     "KeyWatcher.initial": "iterate until caught_up",
     "OrderedConsumer.consume": ON_THE_LOOP,

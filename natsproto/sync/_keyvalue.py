@@ -23,7 +23,16 @@ from natsproto.jetstream.kv import _lock as lock
 from natsproto.jetstream.kv import _watch as watch
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.sync._portal import Portal
-from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_iterator, as_list, blocking, wrapped
+from natsproto.sync._wrapper import (
+    ContextReader,
+    SyncContext,
+    SyncWrapper,
+    as_iterator,
+    as_list,
+    blocking,
+    wrapped,
+    wrapped_watch,
+)
 
 D = TypeVar("D")
 
@@ -219,7 +228,7 @@ class KeyValue(NotIndexable, SyncWrapper[bucket.KeyValue[bytes]]):
     get_many: Final = blocking(bucket.KeyValue[bytes].get_many)
     atomic: Final = wrapped(bucket.KeyValue[bytes].atomic, KeyValueBatch)
     purge_deletes: Final = blocking(bucket.KeyValue[bytes].purge_deletes)
-    watch: Final = wrapped(bucket.KeyValue[bytes].watch, KeyWatcher)
+    watch: Final = wrapped_watch(bucket.KeyValue[bytes].watch, KeyWatcher)
     cache: Final = wrapped(bucket.KeyValue[bytes].cache, KeyValueCache)
     lock: Final = wrapped(bucket.KeyValue[bytes].lock, Lock)
     status: Final = blocking(bucket.KeyValue[bytes].status)

@@ -21,7 +21,7 @@ from natsproto.jetstream.objectstore import _store as store
 from natsproto.jetstream.objectstore._meta import ObjectInfo
 from natsproto.jetstream.objectstore._upload import ObjectContent
 from natsproto.protocol.headers import HeadersLike
-from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped
+from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, as_list, blocking, wrapped, wrapped_watch
 
 _END: Final = bytearray()
 """Marks the end of an iterable; compared by identity."""
@@ -72,7 +72,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     get_file: Final = blocking(store.ObjectStore.get_file)
     info: Final = blocking(store.ObjectStore.info)
     list: Final = as_list(store.ObjectStore.list)
-    watch: Final = wrapped(store.ObjectStore.watch, ObjectWatcher)
+    watch: Final = wrapped_watch(store.ObjectStore.watch, ObjectWatcher)
     delete: Final = blocking(store.ObjectStore.delete)
     update_meta: Final = blocking(store.ObjectStore.update_meta)
     add_link: Final = blocking(store.ObjectStore.add_link)

@@ -195,10 +195,11 @@ class SyncMethod(Generic[V, P, A, T]):
         def method(wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
             return self._call(wrapper, *args, **kwargs)
 
-        signature = inspect.signature(self._method)
+        signature = self._signature()
         returned = self._returned(signature.return_annotation)
         method.__module__, method.__name__, method.__qualname__ = owner.__module__, name, f"{owner.__qualname__}.{name}"
-        method.__annotations__ = {**self._method.__annotations__, "return": returned}
+        annotations = {key: value for key, value in self._method.__annotations__.items() if key in signature.parameters}
+        method.__annotations__ = {**annotations, "return": returned}
         vars(method)["__signature__"] = signature.replace(return_annotation=returned)
         setattr(owner, name, method)
 
@@ -211,6 +212,10 @@ class SyncMethod(Generic[V, P, A, T]):
         def __get__(self, wrapper: SyncWrapper[V], owner: type[object]) -> Callable[P, T]: ...
 
         def __get__(self, wrapper: SyncWrapper[V] | None, owner: type[object]) -> Self | Callable[P, T]: ...
+
+    def _signature(self) -> inspect.Signature:
+        """Return the signature, except for what it returns."""
+        return inspect.signature(self._method)
 
     def _returned(self, annotation: object) -> object:
         """Return what the method returns, of the return annotation of the async method."""
@@ -256,6 +261,20 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         portal, inner = wrapper._reach()
         return self._wrap(portal, portal.run(self._method, inner, *args, **kwargs))
+
+
+class wrapped_watch(wrapped[V, P, R, F], Generic[V, P, R, F]):
+    """The same for a watch, which has no callback here. TypeError for one."""
+
+    def _signature(self) -> inspect.Signature:
+        signature = super()._signature()
+        kept = [parameter for name, parameter in signature.parameters.items() if name != "cb"]
+        return signature.replace(parameters=kept)
+
+    def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
+        if "cb" in kwargs:
+            raise TypeError("cb: the blocking client has no callbacks; iterate the watch, in a thread if need be")
+        return super()._call(wrapper, *args, **kwargs)
 
 
 class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
