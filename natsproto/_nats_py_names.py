@@ -52,7 +52,6 @@ CLIENT: Mapping[str, str] = {
     "object_store": f"{_OF_JETSTREAM} js.object_store(bucket)",
     "ping": "use nc.rtt() or nc.flush()",
     "status": "use nc.state",
-    "stream": f"{_OF_JETSTREAM} js.stream(name)",
     "unsubscribe": "use subscription.unsubscribe()",
     "connect": "use nc = await natsproto.connect(...)",
     "connected_server_version": "use nc.server_info.version",

@@ -13,7 +13,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from natsproto.jetstream import Timestamp
-from natsproto.jetstream._timestamp import to_timestamp
 
 _NS = 1_000_000_000
 
@@ -81,7 +80,8 @@ def _written(kind: str, value: Any) -> Any:
     if isinstance(value, list):
         return [_written(kind, item) for item in value]
     if isinstance(value, datetime):
-        return to_timestamp(value if value.tzinfo is not None else value.replace(tzinfo=UTC)).rfc3339()
+        value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return int(value * _NS) if kind == "s" else value
 
 

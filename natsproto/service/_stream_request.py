@@ -54,6 +54,8 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
     Read it with ``async for``. With ``async with`` around that, leaving the block cancels the response at once.
     """
 
+    _await_hint = "read the parts of the answer with async for; for a stream of JetStream await js.stream(name)"
+
     def __init__(
         self,
         connection: Connection,

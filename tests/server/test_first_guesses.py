@@ -210,7 +210,7 @@ nc.kv("b") | js.key_value(bucket)
 nc.key_value("b") | js.key_value(bucket)
 nc.create_stream("S") | js.create_stream(name
 nc.add_stream(name="S") | create_stream
-nc.stream("S") | js.stream(name)
+await nc.stream("S") | js.stream(name)
 nc.object_store("o") | js.object_store(bucket)
 nc.disconnect() | nc.close()
 nc.quit() | nc.close()

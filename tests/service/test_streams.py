@@ -52,9 +52,9 @@ class Streams:
         try:
             for number in (1, 2):
                 if request.data == b"%d" % number:
-                    await asyncio.sleep(3600)
+                    await asyncio.Event().wait()
                 yield b"%d" % number
-            await asyncio.sleep(3600)
+            await asyncio.Event().wait()
         finally:
             self.finished.put_nowait("pause")
 
@@ -356,8 +356,8 @@ async def test_pauses_on_both_sides_are_no_silence(nats_client: Client) -> None:
         assert streams.service.endpoints[1].in_progress == 1
     async with nats_client.stream("count", b"50 10", window=100, heartbeat=0.05) as parts:
         async with aclosing(aiter(parts)) as unread:
-            await asyncio.sleep(0.4)  # nothing was read
+            await asyncio.sleep(0.4)  # eight of its own heartbeats, and nothing was read
             assert (await anext(unread)).data == b"0" * 10
-            await asyncio.sleep(0.4)
+            await asyncio.sleep(0.4)  # eight of its own heartbeats
         assert len([part async for part in parts]) == 49
     await streams.nothing_is_left(nats_client)

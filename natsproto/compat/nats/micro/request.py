@@ -10,7 +10,6 @@ from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import headers_of
 from natsproto.service import Request as Received
-from natsproto.service._responses import error_headers
 
 ERROR_HEADER = "Nats-Service-Error"
 ERROR_CODE_HEADER = "Nats-Service-Error-Code"
@@ -41,8 +40,8 @@ class Request:
     async def respond_error(
         self, code: str, description: str, data: bytes = b"", headers: dict[str, str] | None = None
     ) -> None:
-        said = error_headers(int(code), description) if code.isdecimal() else {}
-        said = {ERROR_CODE_HEADER: code, ERROR_HEADER: description, **said}
+        text = " ".join(description.replace("\0", " ").split())[:1024]  # as natsproto's own services say it
+        said = {ERROR_CODE_HEADER: code, ERROR_HEADER: text}
         await self.respond(data, headers={**(headers or {}), **said})
 
 
