@@ -34,6 +34,7 @@ from natsproto.protocol.subject import publish_subject
 from natsproto.service._stream_state import (
     ALIVE,
     CANCEL,
+    END_HEADER,
     HEARTBEAT_HEADER,
     MAX_HEARTBEAT_S,
     MIN_HEARTBEAT_S,
@@ -101,8 +102,8 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
             stream.notifier.wake()
             if begins:
                 stream.close()
-        if stream.error is not None:
-            raise stream.error.with_traceback(None)
+        if (error := stream.last_error()) is not None:
+            raise error.with_traceback(None)
 
     async def __aenter__(self) -> Self:
         await self._stream.open()
@@ -123,8 +124,9 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
         deadline = None if timeout is None else loop.time() + timeout
         while (part := stream.next_part()) is None:
             if not stream.is_open:
-                ended = stream.error or SubscriptionClosed(stream.request[0], "it was the last part")
-                raise ended.with_traceback(None)
+                raise (stream.last_error() or SubscriptionClosed(stream.request[0], "that was all")).with_traceback(
+                    None
+                )
             if deadline is not None and loop.time() >= deadline:
                 raise RequestTimeout(f"next part from {stream.request[0]!r}", timeout or 0.0)
             await stream.notifier.wait(deadline)
@@ -166,6 +168,14 @@ class IncomingStream:
         """True while more parts may come."""
         return self._sending is not None
 
+    def last_error(self) -> NatsError | None:
+        """Return the error that has ended the stream, when all parts were read."""
+        error = self.error
+        if isinstance(error, StreamBroken) and error.received != self.state.received:  # some were waiting then
+            self.error = StreamBroken(error.subject, self.state.received, error.reason)
+            self.error.__cause__ = error.__cause__
+        return self.error
+
     def next_part(self) -> Message | None:
         """Return the next part that has arrived, or None."""
         inbox, state = self._inbox, self.state
@@ -183,7 +193,6 @@ class IncomingStream:
                 return frame
             if step is Step.END:
                 self._finish(None)
-                self.error = None  # of a stream that ended while its end was here
                 inbox.clear()
             elif step is Step.STRAY and frame.reply:
                 self._send(frame.reply, CANCEL)  # two responders: the first one is read
@@ -228,12 +237,18 @@ class IncomingStream:
             return
         self.error = error
         if self._timer is not None:
-            self._timer.cancel()
-        if cancel and (reply := self.state.reply_for_control(self._inbox)):
-            self._send(reply, CANCEL)
-        self._connection._remove_reply_handler(self)
+            if cancel and (reply := self.state.reply_for_control(self._inbox)):
+                self._send(reply, CANCEL)
+            self._release()
         sending.end(error)
         self.notifier.wake()
+
+    def _release(self) -> None:
+        """End the subscription and the timer: no more frames will come. The reader gets those that have come."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._connection._remove_reply_handler(self)
 
     # ---------------------------------------------------------------- credit and signs of life
 
@@ -262,7 +277,7 @@ class IncomingStream:
             return
         if pulse is Pulse.SEND and (reply := self.state.reply_for_control(self._inbox)):
             self._send(reply, ALIVE)
-        if self.is_open:
+        if self._timer is not None:
             self._set_timer()
 
     # ---------------------------------------------------------------- callbacks of the connection
@@ -270,8 +285,18 @@ class IncomingStream:
     def on_replies_handled(self) -> None:
         """Frames have arrived."""
         self.state.heartbeats.heard_at = asyncio.get_running_loop().time()
+        if self._inbox and self._inbox[-1].has_headers:
+            self._look_at(self._inbox[-1])
         if self.notifier:
             self.notifier.wake()
+
+    def _look_at(self, last: Message) -> None:
+        """React to an end that the reader has not come to yet."""
+        if last.is_no_responders:
+            self._inbox.pop()
+            self._finish(self.state.gone(self._inbox))
+        elif END_HEADER in last.headers:
+            self._release()
 
     def on_disconnect(self, error: ConnectionLost) -> None:
         """Parts may be lost from now on."""

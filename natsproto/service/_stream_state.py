@@ -273,6 +273,12 @@ class IncomingParts:
         """Return the error for a stream that ends early."""
         return StreamBroken(self._subject, self.received, reason)
 
+    def gone(self, waiting: Sequence[Message]) -> NatsError:
+        """Return the error for a responder that does not exist (any more), with the frames that were not read yet."""
+        if self.form is Form.UNKNOWN and not waiting:
+            return NoResponders(self._subject)
+        return self.broken("the responder is gone")
+
     def silence(self) -> NatsError:
         """Return the error for a responder that is silent."""
         wait = SILENT_HEARTBEATS * self.heartbeats.interval
@@ -290,7 +296,7 @@ class IncomingParts:
 
     def _on_other_frame(self, frame: Message, headers: Headers) -> Step:
         if frame.is_no_responders:
-            raise NoResponders(self._subject) if self.form is Form.UNKNOWN else self.broken("the responder is gone")
+            raise self.gone(())
         reply = _reply_of(frame)
         end, idle = headers.get(END_HEADER), headers.get(IDLE_HEADER)
         number = self.received + 1 if end is None and idle is None else number_of(end or idle or "")

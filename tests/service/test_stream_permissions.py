@@ -115,11 +115,11 @@ async def test_enough_rights(case: Case) -> None:
 async def test_responder_may_send_too_few_parts(limit: str, most: int) -> None:
     async with parties(users(f"{RESPONDER}, allow_responses: {limit}")) as both:
         for window in (2000, None):
-            count, error = await both.ask(most + 20, 0.01, window=window)
-            assert most - 1 <= count <= most + 2  # idle messages count too, and credit is a new request to respond
+            count, error = await both.ask(2000, 0.002, window=window)
+            assert 0 < count < 1000  # idle messages count too, and every sign of life gives the right again
             assert isinstance(error, StreamBroken)
             assert "silent" in str(error)
-            if window and count == 1:
+            if window and most == count == 1:
                 assert "allow_responses needs {max: -1}" in str(error)
         assert len(both.failures()) == 2
         for failure in both.failures():

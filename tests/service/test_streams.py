@@ -48,7 +48,7 @@ class Streams:
             self.finished.put_nowait("count")
 
     async def pause(self, request: Request) -> AsyncIterator[bytes]:
-        """Two parts, and hours before, between and after them."""
+        """Two parts, and no end of waiting before, between or after them."""
         try:
             for number in (1, 2):
                 if request.data == b"%d" % number:
@@ -356,8 +356,8 @@ async def test_pauses_on_both_sides_are_no_silence(nats_client: Client) -> None:
         assert streams.service.endpoints[1].in_progress == 1
     async with nats_client.stream("count", b"50 10", window=100, heartbeat=0.05) as parts:
         async with aclosing(aiter(parts)) as unread:
-            await asyncio.sleep(0.4)  # eight of its own heartbeats, and nothing was read
+            await asyncio.sleep(0.4)  # the reader's own pause, before it has read anything
             assert (await anext(unread)).data == b"0" * 10
-            await asyncio.sleep(0.4)  # eight of its own heartbeats
+            await asyncio.sleep(0.4)  # another of its own pauses
         assert len([part async for part in parts]) == 49
     await streams.nothing_is_left(nats_client)
