@@ -15,6 +15,7 @@ from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConsumerGone, DeliveryUnknown, NatsError, RequestTimeout
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, store
+from tests.kit.acknowledged import until_all_acknowledged
 from tests.kit.interruption import interruptions
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ async def test_consume_ack_sync_server_stopped(nats_server: Server) -> None:
                 await consumption.wait()
         assert [event for event in seen if isinstance(event, HandlerFailed)] == []
         assert len(handled) == 1000
-        assert (await consumer.info()).num_ack_pending == 0
+        await until_all_acknowledged(consumer)
 
 
 async def test_ack_sync_waits_for_reconnect(nats_server: Server) -> None:

@@ -16,6 +16,7 @@ from natsproto import sync
 from natsproto.errors import ConfigError
 from natsproto.jetstream import BatchFailed, JetStream, JsMessage, Messages, PullConsumer
 from natsproto.testing import FaultProxy, Server
+from tests.kit.acknowledged import wait_all_acknowledged
 from tests.server.helpers import until
 
 
@@ -224,7 +225,7 @@ def test_blocking_batches(client: sync.Client, entered: bool) -> None:
     assert seqs == [list(range(1, 11)), list(range(11, 21)), list(range(21, 26))]
     if entered:
         messages.stop()
-    assert consumer.info().num_ack_pending == 0
+    wait_all_acknowledged(consumer)
 
 
 def test_blocking_batches_get_what_next_has_left(client: sync.Client) -> None:
@@ -294,7 +295,7 @@ def test_blocking_consume_batches(client: sync.Client) -> None:
     assert threading.current_thread().name not in threads
     assert (working.handled, working.failed) == (46, 1)
     client.flush()
-    assert consumer.info().num_ack_pending == 0
+    wait_all_acknowledged(consumer)
 
 
 def test_bad_arguments_of_blocking_windows(client: sync.Client) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream import BatchFailed, JetStream, JsMessage, PullConsumer
+from tests.kit.acknowledged import until_all_acknowledged
 
 
 async def make_consumer(jetstream: JetStream, count: int, ack_wait: float = 30) -> PullConsumer:
@@ -39,7 +40,7 @@ async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) 
     assert len(sizes) <= 13  # 10 full ones, and the rest
     assert (work.handled, work.failed, work.in_progress) == (1030, 0, 0)
     await jetstream.connection.flush()
-    assert (await consumer.info()).num_ack_pending == 0
+    await until_all_acknowledged(consumer)
 
 
 async def test_oldest_message_waits_for_max_wait(jetstream: JetStream) -> None:
@@ -78,7 +79,7 @@ async def test_failed_indexes_are_redelivered(jetstream: JetStream) -> None:
     assert calls[0] == [(seq, 1) for seq in range(1, 7)]
     assert sorted(seen) == [(2, 2), (2, 3), (5, 2), (5, 3)]
     await jetstream.connection.flush()
-    assert (await consumer.info()).num_ack_pending == 0
+    await until_all_acknowledged(consumer)
 
 
 async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:

@@ -12,6 +12,7 @@ import pytest
 from natsproto import sync
 from natsproto.errors import ConfigError, ConsumerGone
 from natsproto.testing import Server
+from tests.kit.acknowledged import wait_all_acknowledged
 
 
 @pytest.fixture
@@ -43,7 +44,7 @@ def test_handlers_run_in_threads(client: sync.Client) -> None:
     assert time.monotonic() - began < 40 * 0.02 + 0.5
     assert (work.handled, work.failed, work.in_progress, work.closed) == (40, 0, 0, True)
     client.flush()
-    assert consumer.info().num_ack_pending == 0
+    wait_all_acknowledged(consumer)
     assert js.stream("S").info().state.messages == 80
 
 
@@ -79,7 +80,7 @@ def test_a_thread_for_each_message(client: sync.Client) -> None:
         assert not messages._portal.run(deliveries.redeliveries._in_hand)
         assert deliveries.state.workers <= 2
     client.flush()
-    assert consumer.info().num_ack_pending == 0
+    wait_all_acknowledged(consumer)
 
 
 def test_hung_thread_gives_waiting_messages_back(client: sync.Client) -> None:

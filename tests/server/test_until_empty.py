@@ -10,6 +10,7 @@ import pytest
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer
 from natsproto.jetstream._consumer.pull_state import DONE, REFILL
 from tests.jetstream.pulling import Pulling
+from tests.kit.acknowledged import until_all_acknowledged
 
 
 async def make_consumer(jetstream: JetStream, count: int) -> PullConsumer:
@@ -46,7 +47,7 @@ async def test_consume_ends_when_empty(jetstream: JetStream, concurrency: int) -
     assert sorted(handled) == list(range(1, 301))
     await consumer.consume(handle, stop_when_empty=True).run()
     assert len(handled) == 300
-    assert (await consumer.info()).num_ack_pending == 0
+    await until_all_acknowledged(consumer)
 
 
 async def test_stop_when_empty_beside_another_reader(jetstream: JetStream) -> None:
