@@ -106,6 +106,7 @@ PARTS = {
     "KeyValue.typed": BYTES,
     "KeyValue.stream": 'js.stream("KV_" + kv.bucket) is it',
     "KeyValue.watch(cb)": ON_THE_LOOP,
+    "ObjectStore.watch(cb)": ON_THE_LOOP,
     "KeyWatcher.batches": BATCHED,
     "KeyWatcher.initial": "iterate until caught_up",
     "OrderedConsumer.consume": ON_THE_LOOP,

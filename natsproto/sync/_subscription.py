@@ -8,6 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
 from natsproto._core import subscription
+from natsproto._core.inbox_limits import SlowPolicy
 from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto.errors import NatsError
@@ -87,6 +88,21 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
     def pending_msgs(self) -> int:
         """The number of messages received and not read yet."""
         return self._inner.pending_msgs + len(self._buffer)
+
+    @property
+    def pending_msgs_limit(self) -> int:
+        """The most messages to be unread on the client's own thread."""
+        return self._inner.pending_msgs_limit
+
+    @property
+    def pending_bytes_limit(self) -> int:
+        """The most bytes to be unread on the client's own thread."""
+        return self._inner.pending_bytes_limit
+
+    @property
+    def policy(self) -> SlowPolicy:
+        """The action at a pending limit."""
+        return self._inner.policy
 
     @property
     def delivered(self) -> int:
