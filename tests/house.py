@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import ast
+import io
 import re
 import sys
+import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator, Set
 from functools import cache
@@ -50,6 +52,7 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/server/test_websocket.py": 644,
         "tests/test_options.py": 769,
     },
+    "code lines": {},
     "function lines": {},
     "parameters": {
         "natsproto/compat/nats/aio/client.py:Client.connect": 37,
@@ -116,6 +119,40 @@ LAYER_INTERFACE = {
 """Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.
 Everything else with an underscore is private to its package."""
 
+MAX_CODE_LINES = {"spark": 2400}
+"""The most lines of code in a package: without docstrings, comments and blank lines."""
+
+PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
+    "spark": {
+        "natsproto._durations": {"positive_seconds"},
+        "natsproto._introspection": {"import_late_types"},
+        "natsproto._options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
+        "natsproto._value": {"Value"},
+        "natsproto.errors._base": {"HIDDEN"},
+        "natsproto.jetstream._asset_names": {"check_bucket_name", "check_stream_name"},
+        "natsproto.jetstream._codec": {"UINT64"},
+        "natsproto.jetstream._direct": {"stored_header_blocks", "stored_times"},
+        "natsproto.jetstream._message": {"ack_subjects", "header_blocks", "read_ack_subject"},
+        "natsproto.jetstream._range_reader": {
+            *["Bound", "MessageList", "Method", "RangeReader", "Window"],
+            *["matching_window", "plan_range", "starts_at_first_message"],
+        },
+        "natsproto.jetstream._ranges": {"SeqRange", "StreamBounds"},
+        "natsproto.jetstream._repeatable.id_writer": {"IdWriter"},
+        "natsproto.jetstream._repeatable.marked_batches": {"MarkedBatchWriter", "RowsChanged"},
+        "natsproto.jetstream._repeatable.stored_rows": {"RECOVERY_WINDOW_S", "StoredRows", "check_window", "look_up"},
+        "natsproto.jetstream._repeatable.task": {
+            *["HeaderPairs", "MessageColumns", "TASK_HEADER", "WriteResult", "WriteTask"],
+        },
+        "natsproto.jetstream.kv._keys": {"check_key_name"},
+        "natsproto.sync": {"_client", "_row_bridge"},
+        "natsproto.sync._calls": {"Calls", "OnError"},
+        "natsproto.sync._portal": {"Portal"},
+        "natsproto.sync._row_bridge": {"take_rows"},
+    },
+}
+"""The interface that a package has to the others: it imports these names of private modules, and public ones."""
+
 FOREIGN_PRIVATE = {"_FIELD", "_field_type", "_get_running_loop"}
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
 
@@ -170,6 +207,23 @@ def file_lengths() -> Iterator[Figure]:
     for name, path in sources("natsproto", "tests", "benchmarks"):
         texts = sum(last - first + 1 for _, first, last in docstring_nodes(nodes_of(path)))
         yield Figure("file lines", name, len(path.read_text().splitlines()) - texts, MAX_FILE_LINES)
+
+
+def code_lines(text: str) -> int:
+    """The lines that hold code: no docstrings, comments and blank lines."""
+    ignored = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in ignored:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    texts = docstring_nodes(list(ast.walk(ast.parse(text))))
+    return len(lines.difference(*(range(first, last + 1) for _, first, last in texts)))
+
+
+def package_sizes() -> Iterator[Figure]:
+    for package, most in MAX_CODE_LINES.items():
+        total = sum(code_lines(path.read_text()) for _, path in sources(f"natsproto/{package}"))
+        yield Figure("code lines", f"natsproto/{package}", total, most)
 
 
 def small_modules() -> list[str]:
@@ -438,6 +492,24 @@ def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str
     return found + [f"LAYER_INTERFACE: {attribute} is used nowhere" for attribute in sorted(listed - used)]
 
 
+def unlisted_imports() -> Iterator[str]:
+    """Private names of others that a package imports without an entry in ``PRIVATE_IMPORTS``, and needless entries."""
+    for package, listed in PRIVATE_IMPORTS.items():
+        needless = {(module, name) for module, names in listed.items() for name in names}
+        for file, path in sources(f"natsproto/{package}"):
+            for node in nodes_of(path):
+                if not isinstance(node, ast.ImportFrom) or not (node.module or "").startswith("natsproto"):
+                    continue
+                module = str(node.module)
+                for alias in node.names:
+                    needless.discard((module, alias.name))
+                    is_private = any(part.startswith("_") for part in f"{module}.{alias.name}".split("."))
+                    is_own = module.startswith(f"natsproto.{package}")
+                    if is_private and not is_own and alias.name not in listed.get(module, ()):
+                        yield f"{file}:{node.lineno}: {module}.{alias.name} is not in PRIVATE_IMPORTS"
+        yield from (f"PRIVATE_IMPORTS: {module}.{name} is used nowhere" for module, name in sorted(needless))
+
+
 # ---------------------------------------------------------------- English
 
 UNNATURAL = re.compile(
@@ -533,6 +605,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *small_modules(),
         *decision_numbers(),
         *broken_boundaries(),
+        *unlisted_imports(),
         *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),
         *broken_counts("test names above 50 characters", long_test_names(), {}),
     ]
@@ -540,6 +613,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
 
 def all_sizes() -> Iterator[Figure]:
     yield from file_lengths()
+    yield from package_sizes()
     yield from function_sizes()
     yield from state_sizes()
 

@@ -49,3 +49,8 @@ def test_house_english_pattern() -> None:
     text = "Whether it works.\n\nWhat is this? It says so many words. Plain words.\n- Who asks."
     found = [sentence for sentence in house.sentences(text) if house.UNNATURAL.search(sentence)]
     assert found == ["Whether it works.", "It says so many words.", "Who asks."]
+
+
+def test_house_code_lines() -> None:
+    text = '"""A module."""\n\nX = """not\none"""  # a comment\n\n# another\ndef f():\n    """One."""\n    return 1\n'
+    assert house.code_lines(text) == 4

@@ -23,12 +23,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from natsproto.errors import ConfigError
-from natsproto.jetstream._direct import RawMessage, stored_header_blocks, stored_times
+from natsproto.jetstream import RawMessage, Timestamp
+from natsproto.jetstream._direct import stored_header_blocks, stored_times
 from natsproto.jetstream._message import ack_subjects, header_blocks, read_ack_subject
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._repeatable.task import HeaderPairs, MessageColumns
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, parse_headers
-from natsproto.spark._schema import HeaderFilter, HeaderPairs, MessageColumns, utf8
+from natsproto.spark._schema import HeaderFilter, utf8
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))

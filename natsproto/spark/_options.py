@@ -8,19 +8,21 @@ does not allow are errors. Opens no connection and does not import Spark.
 from __future__ import annotations
 
 import os
+import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, TypeVar, cast
+from typing import Any, ClassVar, Literal, TypeAlias, cast
 
-from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
+from natsproto import Options
+from natsproto._options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
-from natsproto.jetstream._asset_names import check_stream_name
+from natsproto.jetstream import Timestamp
+from natsproto.jetstream._asset_names import check_bucket_name, check_stream_name
 from natsproto.jetstream._range_reader import Bound, Method
-from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._schema import check_server_headers
@@ -86,6 +88,11 @@ class SparkNats(Value):
 
     SECRETS: ClassVar[tuple[str, ...]] = ("password", "token", "jwt", "nkey_seed", "creds")
     """The fields that hold secrets."""
+    _OWN: ClassVar[tuple[str, ...]] = (
+        *("servers", "user", *SECRETS, "allow_literal_secrets"),
+        *("tls", "tls_ca", "tls_cert", "tls_key"),
+    )
+    """The fields that are not options of a client as they are."""
 
     def _check(self) -> None:
         if not isinstance(self.servers, str):
@@ -124,7 +131,7 @@ class SparkNats(Value):
                     raise InvalidCredentials(
                         "servers", "hold user information: give user and password or token as SecretRef"
                     )
-        given = {name: getattr(self, name) for name in _CONNECT_OPTIONS}
+        given = {name: getattr(self, name) for name in self._fields if name not in self._OWN}
         for name in ("user", *self.SECRETS):
             value = getattr(self, name)
             given[name] = value.source if isinstance(value, SecretRef) else value
@@ -150,51 +157,47 @@ class SparkNats(Value):
         return f"SparkNats({', '.join(shown)})"
 
 
-_CONNECT_OPTIONS = (
-    "name",
-    "tls_first",
-    "tls_hostname",
-    "connect_timeout",
-    "retry_connect_for",
-    "request_timeout",
-    "ping_interval",
-    "inbox_prefix",
-    "jetstream_domain",
-    "jetstream_api_prefix",
-)
-
-
 def _path(file: str | SecretRef | None) -> str | None:
     return str(file.path()) if isinstance(file, SecretRef) else file
 
 
-V = TypeVar("V")
 ExactlyOnce = Literal["msgid", "atomic", "none"]
-_SPARK_OPTIONS = ("path", "checkpointLocation", "queryName", "outputMode")
-"""Options that Spark hands to a data source together with its own."""
 
 
 class SourceOptions(Value):
-    """Options of ``spark.read`` and ``spark.readStream``. ``end`` is inclusive.
-
-    ``streams`` are names, or patterns in which ``*`` stands for any characters.
-    """
+    """Options of ``spark.read`` and ``spark.readStream``; the table below has their names."""
 
     nats: SparkNats
-    streams: tuple[str, ...]
+    streams: tuple[str, ...] = ()
+    """Names, or patterns in which ``*`` stands for any characters."""
+    bucket: str = ""
+    """A bucket to read as a table of its current values, instead of streams."""
     subjects: tuple[str, ...] = ()
+    """Subjects that are read, with wildcards; none for all."""
     start: Bound = "earliest"
+    """Where to begin."""
     end: Bound = "latest"
+    """Where to end; a sequence is read, a time is not."""
     max_sequences: int | None = None
+    """The most sequences of a micro-batch, or with ``subjects`` messages."""
     max_bytes: int | None = None
+    """The most bytes of a micro-batch, by the average of the stream."""
     min_sequences: int | None = None
+    """The fewest sequences of a micro-batch."""
     max_trigger_delay: float = 900.0
+    """Seconds that a micro-batch waits for ``min_sequences``."""
     partitions: int = 0
+    """Ranges of a batch; 0: by its size."""
     fail_on_data_loss: bool = True
+    """True if messages that were removed unread are DataLost, False for a line in the log."""
     headers: bool = True
+    """True for a column of headers."""
     method: Method = "auto"
+    """How messages are read; see ``read_range``."""
     batch_rows: int = 4096
+    """Rows of an Arrow batch."""
     pushdown: bool = False
+    """True to let the server apply filters, where Spark is configured for that."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
@@ -202,189 +205,112 @@ class SourceOptions(Value):
 
         ``streaming`` says which of the two it is; without it the options of both are allowed.
         """
-        given = _OptionReader(options)
-        if streaming is not None:
-            given.refuse(_BATCH_ONLY if streaming else _STREAMING_ONLY)
-        settings = cls(
-            nats=_nats(given),
-            streams=given.required("stream", _streams),
-            subjects=given.get("subjects", _subjects, ()),
-            start=_bound(given, "starting", "earliest"),
-            end=_bound(given, "ending", "latest"),
-            max_sequences=given.get("maxOffsetsPerTrigger", _positive, None),
-            max_bytes=given.get("maxBytesPerTrigger", _positive, None),
-            min_sequences=given.get("minOffsetsPerTrigger", _positive, None),
-            max_trigger_delay=given.get("maxTriggerDelay", _seconds, 900.0),
-            partitions=given.get("minPartitions", _positive, 0),
-            fail_on_data_loss=given.get("failOnDataLoss", _flag, True),
-            headers=given.get("includeHeaders", _flag, True),
-            method=cast("Method", given.get("readMethod", _one_of("auto", "consumer", "direct"), "auto")),
-            batch_rows=given.get("batchRows", _positive, 4096),
-            pushdown=given.get("pushdown", _flag, False),
-        )
-        given.check_all_known()
-        if settings.max_sequences is not None and (settings.min_sequences or 0) > settings.max_sequences:
-            raise ConfigError("minOffsetsPerTrigger", settings.min_sequences, "is more than maxOffsetsPerTrigger")
-        for name, bound in (("startingOffsets", settings.start), ("endingOffsets", settings.end)):
-            if isinstance(bound, int) and (len(settings.streams) > 1 or any("*" in one for one in settings.streams)):
+        refused = {} if streaming is None else _BATCH_ONLY if streaming else _STREAMING_ONLY
+        found = cls(**_read(options, _SOURCE, refused))
+        if found.bucket:
+            given = [name for name in _STREAMS_ONLY if getattr(found, name) != getattr(cls, name)]
+            if given:
+                raise ConfigError("bucket", found.bucket, f"has current values only: leave out {', '.join(given)}")
+        elif not found.streams:
+            raise ConfigError("option stream", "", "is needed")
+        if found.max_sequences is not None and (found.min_sequences or 0) > found.max_sequences:
+            raise ConfigError("minOffsetsPerTrigger", found.min_sequences, "is more than maxOffsetsPerTrigger")
+        for name, bound in (("startingOffsets", found.start), ("endingOffsets", found.end)):
+            if isinstance(bound, int) and (len(found.streams) > 1 or any("*" in one for one in found.streams)):
                 raise ConfigError(name, bound, "is a sequence of one stream: give a time for several streams")
-        if settings.end == "earliest" or (isinstance(settings.end, int) and settings.end < 1):
-            raise ConfigError("endingOffsets", settings.end, 'must be "latest" or a sequence')
-        return settings
-
-
-_READ_A_RANGE = "a query of readStream has no end: read a range with spark.read, or use trigger(availableNow=True)"
-_BATCH_ONLY: dict[str, str] = {
-    "endingOffsets": _READ_A_RANGE,
-    "endingTimestamp": _READ_A_RANGE,
-    "pushdown": "Spark pushes no filters into readStream: use the option subjects",
-}
-_LIMITS_A_BATCH = (
-    "is for the micro-batches of readStream: bound what spark.read reads by startingOffsets and endingOffsets"
-)
-_STREAMING_ONLY: dict[str, str] = dict.fromkeys(
-    ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), _LIMITS_A_BATCH
-)
+        if found.end == "earliest" or (isinstance(found.end, int) and found.end < 1):
+            raise ConfigError("endingOffsets", found.end, 'must be "latest" or a sequence')
+        return found
 
 
 class SinkOptions(Value):
-    """Options of ``df.write`` and ``df.writeStream``. ``recovery_window`` and ``timeout`` are in seconds."""
+    """Options of ``df.write`` and ``df.writeStream``; the table below has their names."""
 
     nats: SparkNats
-    stream: str
+    stream: str = ""
+    """The stream that is written."""
+    bucket: str = ""
+    """A bucket in which values are put and deleted, instead of a stream."""
     subject: str = ""
+    """The subject of all rows."""
     exactly_once: ExactlyOnce = "msgid"
+    """How a repetition is kept from storing rows twice."""
     recovery_window: float = 900.0
+    """Seconds of the target that are searched for stored rows."""
     progress_subject: str = ""
+    """The subject below which ``atomic`` keeps its markers."""
     atomic_batch_rows: int = 500
+    """Rows of an atomic batch."""
     max_pending: int = 2000
+    """Messages that wait for their acknowledgement at a time."""
     timeout: float = 30.0
+    """Seconds for every message to be acknowledged."""
     write_id: str = ""
+    """The name of a batch write, with which it can be repeated as a whole."""
     server_headers: tuple[str, ...] = ()
+    """Server-control headers that rows may carry."""
     stable_order: bool = False
+    """The promise that the rows of a partition come in the same order whenever they are computed."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
         """From the options of a DataFrameWriter or (``streaming``) DataStreamWriter; ConfigError for invalid ones."""
-        given = _OptionReader(options)
-        if streaming:
-            given.refuse({"writeId": "names a batch write: a query has its id in its checkpoint"})
-        exactly_once = given.get("exactlyOnce", _one_of("msgid", "atomic", "none"), "msgid")
-        settings = cls(
-            nats=_nats(given),
-            stream=given.required("stream", check_stream_name),
-            subject=given.get("subject", _subject, ""),
-            exactly_once=cast("ExactlyOnce", exactly_once),
-            recovery_window=given.get("recoveryWindow", _seconds, 900.0),
-            progress_subject=given.get("progressSubject", _subject, ""),
-            atomic_batch_rows=given.get("atomicBatchRows", _positive, 500),
-            max_pending=given.get("maxPending", _positive, 2000),
-            timeout=given.get("timeout", _seconds, 30.0),
-            write_id=given.get("writeId", _token, ""),
-            server_headers=given.get("serverHeaders", _server_headers, ()),
-            stable_order=given.get("stableOrder", _flag, False),
-        )
-        given.check_all_known()
-        if exactly_once == "atomic" and not settings.progress_subject:
+        refused = {"writeId": "names a batch write: a query has its id in its checkpoint"} if streaming else {}
+        found = cls(**_read(options, _SINK, refused))
+        if found.bucket:
+            if found.stream or found.subject or found.exactly_once == "atomic":
+                raise ConfigError("bucket", found.bucket, "cannot be given with stream, subject or exactlyOnce=atomic")
+            return found.replace(stream=f"KV_{found.bucket}")
+        if not found.stream:
+            raise ConfigError("option stream", "", "is needed")
+        if found.exactly_once == "atomic" and not found.progress_subject:
             raise ConfigError(
                 "progressSubject",
                 "",
                 "is required for exactlyOnce=atomic: a subject of the stream that nothing else uses",
             )
-        if settings.atomic_batch_rows > 999:
+        if found.atomic_batch_rows > 999:
             raise ConfigError(
-                "atomicBatchRows", settings.atomic_batch_rows, "an atomic batch holds 999 rows beside its marker"
+                "atomicBatchRows", found.atomic_batch_rows, "an atomic batch holds 999 rows beside its marker"
             )
-        return settings
+        return found
 
 
 # ---------------------------------------------------------------- reading options
 
 
-class _OptionReader:
-    """The options as given, and the names of those that were read. Names are case-insensitive, as in Spark."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-        self._known = {name.lower(): name for name in _SPARK_OPTIONS}
-
-    def text(self, name: str) -> str | None:
-        self._known[name.lower()] = name
-        return self._values.get(name.lower())
-
-    def get(self, name: str, read: Callable[[str, str], V], default: V) -> V:
-        value = self.text(name)
-        return default if value is None else read(name, value.strip())
-
-    def required(self, name: str, read: Callable[[str], V]) -> V:
-        value = self.text(name)
-        if not value:
-            raise ConfigError(f"option {name}", value or "", "is needed")
-        return read(value)
-
-    def refuse(self, rules: Mapping[str, str]) -> None:
-        """ConfigError for an option among ``rules``, which say what to do instead."""
-        for name, rule in rules.items():
-            if (value := self.text(name)) is not None:
-                raise ConfigError(f"option {name}", value, rule)
-
-    def check_all_known(self) -> None:
-        for name in sorted(self._values.keys() - self._known.keys()):
-            near = get_close_matches(name, self._known, 1)
-            hint = f": did you mean {self._known[near[0]]}?" if near else ""
-            raise ConfigError("option", name, f"is not an option of this data source{hint}")
-
-
-_TEXT_OPTIONS = {
-    "name": "name",
-    "tlsHostname": "tls_hostname",
-    "inboxPrefix": "inbox_prefix",
-    "jetstreamDomain": "jetstream_domain",
-    "jetstreamApiPrefix": "jetstream_api_prefix",
-}
-_SECRET_OPTIONS = {
-    "user": "user",
-    "password": "password",
-    "token": "token",
-    "jwt": "jwt",
-    "nkeySeed": "nkey_seed",
-    "creds": "creds",
-    "tlsCa": "tls_ca",
-    "tlsCert": "tls_cert",
-    "tlsKey": "tls_key",
-}
-_FLAG_OPTIONS = {"tls": "tls", "tlsFirst": "tls_first", "allowLiteralSecrets": "allow_literal_secrets"}
-_DURATION_OPTIONS = {
-    "connectTimeout": "connect_timeout",
-    "retryConnectFor": "retry_connect_for",
-    "requestTimeout": "request_timeout",
-    "pingInterval": "ping_interval",
-}
-
-
-def _nats(given: _OptionReader) -> SparkNats:
-    found: dict[str, object] = {"servers": given.get("servers", _plain, "")}
-    if not found["servers"]:
+def _read(
+    options: Mapping[str, str], table: Mapping[str, tuple[str, Read]], refused: Mapping[str, str]
+) -> dict[str, Any]:
+    """The fields that are given. Names are case-insensitive, as in Spark, which ignores misspelt ones."""
+    rules = {name.lower(): (name, *rule) for name, rule in {**_CONNECTION, **table}.items()}
+    found: dict[str, Any] = {}
+    connection: dict[str, Any] = {}
+    given = {name.lower(): text for name, text in options.items() if name.lower() not in _OF_SPARK}
+    for low in sorted(given.keys() - rules.keys()):
+        near = get_close_matches(low, rules, 1)
+        hint = f": did you mean {rules[near[0]][0]}?" if near else ""
+        raise ConfigError("option", low, f"is not an option of this data source{hint}")
+    for low, (name, field, read) in rules.items():
+        if (text := given.get(low)) is None:
+            continue
+        if name in refused:
+            raise ConfigError(f"option {name}", text, refused[name])
+        into = connection if name in _CONNECTION else found
+        if field in into:
+            other = next(one for one, (same, _) in table.items() if same == field)
+            raise ConfigError(name, text, f"cannot be given together with {other}")
+        into[field] = read(name, text if field in _REFERENCES else text.strip())
+    if not connection.get("servers"):
         raise ConfigError("option servers", "", "is needed: nats://host:4222, as the executors reach it")
-    found |= {field: value for name, field in _TEXT_OPTIONS.items() if (value := given.text(name)) is not None}
-    for name, field in _FLAG_OPTIONS.items():
-        if given.text(name) is not None:
-            found[field] = given.get(name, _flag, False)
-    for name, field in _DURATION_OPTIONS.items():
-        if given.text(name) is not None:
-            found[field] = given.get(name, _seconds, 0.0)
-    for name, field in _SECRET_OPTIONS.items():
-        if (value := given.text(name)) is not None:
-            found[field] = _reference(field, value)
-    nats = SparkNats(**cast("dict[str, Any]", found))
-    return _checked_by_operator(nats)
+    return {"nats": _checked_by_operator(SparkNats(**connection)), **found}
 
 
-def _reference(field: str, value: str) -> str | SecretRef:
+def _reference(name: str, value: str) -> str | SecretRef:
     """A SecretRef if the text looks like one or is the path of a TLS file; other text is a literal."""
     if value.startswith(("env:", "file:", "spark_file:", "provider:")):
         return SecretRef.parse(value)
-    if field.startswith("tls_") and os.path.isabs(value):
+    if name.startswith("tls") and os.path.isabs(value):
         return SecretRef.file(value)
     return value
 
@@ -394,25 +320,18 @@ def _checked_by_operator(nats: SparkNats) -> SparkNats:
     servers = tuple(address.url for address in parse_servers(nats.servers))
     AllowList.of_environment().check_servers(servers)
     guarded: dict[str, OptionRef] = {}
-    for field in _SECRET_OPTIONS.values():
+    for field in _REFERENCES:
         if isinstance(ref := getattr(nats, field), SecretRef):
             guarded[field] = OptionRef(kind=ref.kind, location=ref.location, servers=servers)
             guarded[field].check()
     return nats.replace(**guarded)
 
 
-def _bound(given: _OptionReader, which: str, default: Literal["earliest", "latest"]) -> Bound:
-    offsets, moment = given.text(f"{which}Offsets"), given.text(f"{which}Timestamp")
-    if offsets is not None and moment is not None:
-        raise ConfigError(f"{which}Timestamp", moment, f"cannot be given together with {which}Offsets")
-    if moment is not None:
-        return _moment(f"{which}Timestamp", moment.strip())
-    if offsets is None:
-        return default
-    word = offsets.strip().lower()
+def _bound(name: str, text: str) -> Bound:
+    word = text.lower()
     if word in ("earliest", "latest"):
         return cast("Literal['earliest', 'latest']", word)
-    return _positive(f"{which}Offsets", word, '"earliest", "latest" or a sequence of the stream')
+    return _positive(name, word, '"earliest", "latest" or a sequence of the stream')
 
 
 def _moment(name: str, text: str) -> datetime:
@@ -450,11 +369,22 @@ def _seconds(name: str, text: str) -> float:
     return seconds
 
 
-def _streams(text: str) -> tuple[str, ...]:
-    found = tuple(dict.fromkeys(name.strip() for name in text.split(",")))
-    for name in found:
-        check_stream_name(name.replace("*", "x"))
+def _streams(name: str, text: str) -> tuple[str, ...]:
+    if not text:
+        raise ConfigError(f"option {name}", text, "is needed")
+    found = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+    for one in found:
+        check_stream_name(one.replace("*", "x"))
     return found
+
+
+def _stream(name: str, text: str) -> str:
+    return check_stream_name(text) if text else ""
+
+
+def _bucket(name: str, text: str) -> str:
+    check_bucket_name(text)
+    return text
 
 
 def _subjects(name: str, text: str) -> tuple[str, ...]:
@@ -487,3 +417,68 @@ def _one_of(*words: str) -> Callable[[str, str], str]:
         return text.lower()
 
     return read
+
+
+# ---------------------------------------------------------------- the tables
+
+Read: TypeAlias = Callable[[str, str], object]
+"""Reads the text of an option, by its name; ConfigError."""
+_OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
+"""Options that Spark hands to a data source together with its own."""
+_REFERENCES = frozenset(("user", *SparkNats.SECRETS, "tls_ca", "tls_cert", "tls_key"))
+_READERS: dict[type, Read] = {bool: _flag, float: _seconds}
+_CONNECTION: dict[str, tuple[str, Read]] = {
+    re.sub("_(.)", lambda found: found[1].upper(), field): (
+        field,
+        _reference if field in _REFERENCES else _READERS.get(type(getattr(SparkNats, field)), _plain),
+    )
+    for field in SparkNats._fields
+}
+"""The fields of SparkNats, in camel case."""
+_SOURCE: dict[str, tuple[str, Read]] = {
+    "stream": ("streams", _streams),
+    "bucket": ("bucket", _bucket),
+    "subjects": ("subjects", _subjects),
+    "startingOffsets": ("start", _bound),
+    "startingTimestamp": ("start", _moment),
+    "endingOffsets": ("end", _bound),
+    "endingTimestamp": ("end", _moment),
+    "maxOffsetsPerTrigger": ("max_sequences", _positive),
+    "maxBytesPerTrigger": ("max_bytes", _positive),
+    "minOffsetsPerTrigger": ("min_sequences", _positive),
+    "maxTriggerDelay": ("max_trigger_delay", _seconds),
+    "minPartitions": ("partitions", _positive),
+    "failOnDataLoss": ("fail_on_data_loss", _flag),
+    "includeHeaders": ("headers", _flag),
+    "readMethod": ("method", _one_of("auto", "consumer", "direct")),
+    "batchRows": ("batch_rows", _positive),
+    "pushdown": ("pushdown", _flag),
+}
+_STREAMS_ONLY = ("streams", "subjects", "start", "end", "partitions", "fail_on_data_loss", "method", "pushdown")
+_READ_A_RANGE = "a query of readStream has no end: read a range with spark.read, or use trigger(availableNow=True)"
+_BATCH_ONLY = {
+    "endingOffsets": _READ_A_RANGE,
+    "endingTimestamp": _READ_A_RANGE,
+    "pushdown": "Spark pushes no filters into readStream: use the option subjects",
+    "bucket": "a bucket is a table of current values: read it with spark.read, or its changes as stream KV_<bucket>",
+}
+_LIMITS_A_BATCH = (
+    "is for the micro-batches of readStream: bound what spark.read reads by startingOffsets and endingOffsets"
+)
+_STREAMING_ONLY = dict.fromkeys(
+    ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), _LIMITS_A_BATCH
+)
+_SINK: dict[str, tuple[str, Read]] = {
+    "stream": ("stream", _stream),
+    "bucket": ("bucket", _bucket),
+    "subject": ("subject", _subject),
+    "exactlyOnce": ("exactly_once", _one_of("msgid", "atomic", "none")),
+    "recoveryWindow": ("recovery_window", _seconds),
+    "progressSubject": ("progress_subject", _subject),
+    "atomicBatchRows": ("atomic_batch_rows", _positive),
+    "maxPending": ("max_pending", _positive),
+    "timeout": ("timeout", _seconds),
+    "writeId": ("write_id", _token),
+    "serverHeaders": ("server_headers", _server_headers),
+    "stableOrder": ("stable_order", _flag),
+}

@@ -7,19 +7,22 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from natsproto._client import Client
+from natsproto import Client
 from natsproto._durations import positive_seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, PermissionDenied
+from natsproto.jetstream import JetStream
+from natsproto.jetstream._repeatable.id_writer import IdWriter
+from natsproto.jetstream._repeatable.stored_rows import RECOVERY_WINDOW_S, StoredRows, check_window, look_up
+from natsproto.jetstream._repeatable.task import MessageColumns, WriteTask
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
-from natsproto.spark._client import is_retry, run_with_rows, take_rows
-from natsproto.spark._id_writer import IdWriter
+from natsproto.spark._client import is_retry, run_with_rows
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
-from natsproto.spark._schema import HeaderFilter, MessageColumns, check_server_headers, warn_of_removed
-from natsproto.spark._stored_rows import RECOVERY_WINDOW_S, StoredRows, WriteTask, check_window, look_up
+from natsproto.spark._schema import HeaderFilter, check_server_headers, row_ids, warn_of_removed
+from natsproto.sync._row_bridge import take_rows
 
 if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike
@@ -140,11 +143,12 @@ async def _publish(
         may_be_stored=plan.may_be_stored,
         retry=not plan.run,
     )
+    js = client.jetstream()
     writer = IdWriter(
-        client,
+        js,
         task,
-        ids=partial(task.ids, stable_order=plan.stable_order, option="stable_order=True"),
-        look_up=partial(_look_up, client),
+        ids=partial(row_ids, task, stable_order=plan.stable_order, option="stable_order=True"),
+        look_up=partial(_look_up, js),
         max_pending=plan.max_pending,
         timeout=plan.timeout,
     )
@@ -158,13 +162,12 @@ async def _publish(
     )
 
 
-async def _look_up(client: Client, task: WriteTask, subject: str) -> StoredRows | None:
+async def _look_up(js: JetStream, task: WriteTask, subject: str) -> StoredRows | None:
     """The rows that the stream of a subject has already; None if this account may not read it."""
-    js = client.jetstream()
     try:
         info = (await js.stream(await js.stream_name_by_subject(subject))).cached_info
         check_window(info, RECOVERY_WINDOW_S, "Widen the window")
-        return await look_up(client, info, task, recovery_window=RECOVERY_WINDOW_S, remedy=_CONSUMED_REMEDY)
+        return await look_up(js, info, task, recovery_window=RECOVERY_WINDOW_S, remedy=_CONSUMED_REMEDY)
     except PermissionDenied as exc:
         log.warning("%s: rows stored longer ago than the duplicate_window may be stored twice: %s", task.owner, exc)
         return None

@@ -7,12 +7,12 @@ from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, overload
 
-from natsproto._client import Client
+from natsproto import Client
 from natsproto._introspection import import_late_types
 from natsproto.errors import ConfigError
+from natsproto.jetstream import RawMessage
 from natsproto.jetstream._asset_names import check_stream_name
 from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._range_reader import Bound, MessageList, Method, RangeReader, plan_range
 from natsproto.jetstream._ranges import SeqRange
 from natsproto.protocol.subject import subscribe_subject

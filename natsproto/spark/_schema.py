@@ -6,13 +6,13 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
-from typing import NamedTuple, TypeAlias
-from zlib import crc32
+from typing import TypeAlias
 
 from natsproto.errors import ConfigError
-from natsproto.jetstream._direct import RawMessage, stored_header_blocks
-from natsproto.jetstream._message import JsMessage, ack_subjects, header_blocks
-from natsproto.protocol.frames import Payload
+from natsproto.jetstream import JsMessage, RawMessage
+from natsproto.jetstream._direct import stored_header_blocks
+from natsproto.jetstream._message import ack_subjects, header_blocks
+from natsproto.jetstream._repeatable.task import TASK_HEADER, MessageColumns, WriteTask
 from natsproto.protocol.headers import Headers, parse_headers
 
 log = logging.getLogger("natsproto.spark")
@@ -85,40 +85,6 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
         raise ConfigError("subject", subject, f"is {either}: give one")
 
 
-TASK_HEADER = "Spark-Task"
-"""The header by which a sink recognizes rows of its own: query, number of the micro-batch, partition."""
-HeaderPairs: TypeAlias = list[tuple[str, str]]
-
-
-class MessageColumns(NamedTuple):
-    """Messages to publish, column by column; ``headers`` and ``ids`` are empty when the batch has no such column."""
-
-    subjects: Sequence[str]
-    payloads: Sequence[Payload]
-    headers: Sequence[HeaderPairs | None]
-    ids: Sequence[str | None]
-
-    def rows_between(self, begin: int, end: int) -> MessageColumns:
-        """The messages from ``begin`` to before ``end``."""
-        cut = slice(begin, end)
-        return MessageColumns(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
-
-    def digest(self, before: int) -> int:
-        """A checksum of these subjects and payloads, after rows with the checksum ``before``."""
-        for subject, payload in zip(self.subjects, self.payloads, strict=True):
-            before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
-        return before
-
-    def at(self, indexes: Sequence[int]) -> MessageColumns:
-        """The messages at these indexes."""
-        return MessageColumns(
-            [self.subjects[index] for index in indexes],
-            [self.payloads[index] for index in indexes],
-            [self.headers[index] for index in indexes] if self.headers else (),
-            [self.ids[index] for index in indexes] if self.ids else (),
-        )
-
-
 class HeaderFilter:
     """Removes server-control headers (``Nats-*``) from rows, except those that are allowed, and counts them.
 
@@ -173,3 +139,15 @@ def warn_of_removed(what: str, option: str, removed: Mapping[str, int]) -> None:
     if removed:
         counts = ", ".join(f"{name} ({count})" for name, count in sorted(removed.items()))
         log.warning("%s: removed server-control headers: %s. %s names those to keep", what, counts, option)
+
+
+def row_ids(task: WriteTask, row: int, batch: MessageColumns, *, stable_order: bool, option: str) -> Sequence[str]:
+    """The ids of a batch that begins with row ``row``. ConfigError, which names the ``option``, for a row without
+    one if the order of the rows is not known to be stable.
+    """
+    if not stable_order and (not batch.ids or None in batch.ids):
+        raise no_id(option, row + (list(batch.ids).index(None) if batch.ids else 0))
+    prefix = f"{task.name}."
+    if not batch.ids:
+        return [f"{prefix}{number}" for number in range(row, row + len(batch.subjects))]
+    return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]

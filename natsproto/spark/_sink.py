@@ -21,14 +21,13 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row
 
-from natsproto._client import Client
+from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.spark._arrow import batches_from_rows
 from natsproto.spark._client import run_on_loop, run_with_rows
-from natsproto.spark._id_writer import WriteResult
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
-from natsproto.spark._stored_rows import WriteTask
 from natsproto.spark._writer import check_target, write_messages
 
 if TYPE_CHECKING:

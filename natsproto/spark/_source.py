@@ -25,7 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from natsproto._client import Client
+from natsproto import Client
 from natsproto.errors import ConfigError, DataLost
 from natsproto.jetstream._range_reader import Bound, Window, matching_window, starts_at_first_message
 from natsproto.jetstream._ranges import SeqRange, StreamBounds

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-import natsproto.spark._client
+import natsproto.sync._row_bridge
 from natsproto._client import Client
 from natsproto._core.engine import State
 from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
@@ -188,7 +188,7 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
 
 
 def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natsproto.spark._client, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
+    monkeypatch.setattr(natsproto.sync._row_bridge, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
     had = threading.Event()
 
     def slowly() -> Iterator[int]:

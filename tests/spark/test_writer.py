@@ -14,11 +14,11 @@ import natsproto
 from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._repeatable.marked_batches import Marker
+from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.jetstream._stream import Stream
-from natsproto.spark._id_writer import WriteResult
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._stored_rows import WriteTask
-from natsproto.spark._writer import Marker, check_ids, check_target, write_messages
+from natsproto.spark._writer import check_ids, check_target, write_messages
 from natsproto.testing import Server, run_server
 from tests.faults.helpers import monitoring
 
@@ -140,7 +140,7 @@ async def test_markers_are_purged_by_their_subject(nats_client: Client, out: Str
 
 async def test_a_marker_that_is_none_is_not_overlooked(nats_client: Client, jetstream: JetStream, out: Stream) -> None:
     await jetstream.publish("out.progress.query.1", b"hello")
-    with pytest.raises(InvalidReply, match="only the sink may publish below progressSubject"):
+    with pytest.raises(InvalidReply, match="only their writer may publish on the subject of markers"):
         await run(nats_client, ATOMIC, TASK, rows(batch(0, 5)))
     assert await stored(out) == []
 

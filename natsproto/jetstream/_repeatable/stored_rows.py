@@ -14,17 +14,16 @@ from contextlib import aclosing
 from datetime import datetime, timedelta
 from typing import cast
 
-from natsproto._client import Client
-from natsproto._value import Value
 from natsproto.errors import ConfigError
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage, stored_header_blocks
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._message import header_blocks
 from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._range_reader import MessageList, RangeReader
 from natsproto.jetstream._ranges import SeqRange
+from natsproto.jetstream._repeatable.task import TASK_HEADER, WriteTask
 from natsproto.protocol.headers import Headers
-from natsproto.spark._schema import TASK_HEADER, MessageColumns, no_id
 
 RECOVERY_WINDOW_S = 900.0
 """Seconds of the target that are read, unless an option says otherwise."""
@@ -35,39 +34,6 @@ MIN_LOOKBACK_STEP, MAX_LOOKBACK_STEP = 64, 64_000
 _MSG_ID = re.compile(rb"\r\nNats-Msg-Id: *([^\r]*)\r\n")
 _TASK = TASK_HEADER.encode()
 _BLOCK_END = b"\r\n\r\n"
-
-
-class WriteTask(Value):
-    """A piece of work that Spark may run more than once: the rows of one partition of one write or micro-batch."""
-
-    owner: str
-    epoch: int
-    """The number of the micro-batch; -1 for a write without them."""
-    partition: int
-    run: str = ""
-    """The run of the query, or the write, for which rows are looked up once in a process; "" for each task."""
-    may_be_stored: bool = False
-    """True if its rows may have been stored before, longer ago than the duplicate window."""
-    retry: bool = False
-    """True if the same run had an earlier attempt."""
-    after: int = 0
-    """All its rows come after this sequence of the target; 0 if unknown."""
-
-    @property
-    def name(self) -> str:
-        """The value of the task header, with which ids begin."""
-        return f"{self.owner}.{self.epoch}.{self.partition}" if self.epoch >= 0 else f"{self.owner}.{self.partition}"
-
-    def ids(self, row: int, batch: MessageColumns, *, stable_order: bool, option: str) -> Sequence[str]:
-        """The ids of a batch that begins with row ``row``. ConfigError, which names the ``option``, for a row without
-        one if the order of the rows is not known to be stable.
-        """
-        if not stable_order and (not batch.ids or None in batch.ids):
-            raise no_id(option, row + (list(batch.ids).index(None) if batch.ids else 0))
-        prefix = f"{self.name}."
-        if not batch.ids:
-            return [f"{prefix}{number}" for number in range(row, row + len(batch.subjects))]
-        return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
 
 
 class StoredRows:
@@ -94,7 +60,7 @@ class StoredRows:
         """
         return row < self._newest.get((partition, subject), -1)
 
-    async def read(self, client: Client, info: StreamInfo, recovery_window: float) -> None:
+    async def read(self, js: JetStream, info: StreamInfo, recovery_window: float) -> None:
         """Reads the target backwards: to the micro-batch before, or ``recovery_window`` seconds and
         MIN_LOOKBACK_MESSAGES; or to the sequence after which all rows of the task come.
         """
@@ -104,16 +70,16 @@ class StoredRows:
         while last >= first and not self._saw_earlier_epoch:
             step = min(max(MIN_LOOKBACK_STEP, looked_at // 2), MAX_LOOKBACK_STEP)
             begin = max(first, last - step + 1)
-            stored = await self._read(client, info.config.name, begin, last)
+            stored = await self._read(js, info.config.name, begin, last)
             looked_at += last - begin + 1
             if not self._after and looked_at >= MIN_LOOKBACK_MESSAGES and stored is not None and stored < oldest:
                 return
             last = begin - 1
 
-    async def _read(self, client: Client, stream: str, first: int, last: int) -> datetime | None:
+    async def _read(self, js: JetStream, stream: str, first: int, last: int) -> datetime | None:
         """Adds the messages of a range; returns when the first one was stored."""
         seq_range = SeqRange(stream=stream, start=first, end=last, earliest=True)
-        reader = RangeReader(client.jetstream(), seq_range, fail_on_data_loss=False, headers_only=True)
+        reader = RangeReader(js, seq_range, fail_on_data_loss=False, headers_only=True)
         stored: datetime | None = None
         found: list[bytes] = []
         async with aclosing(reader.message_lists()) as lists:
@@ -163,7 +129,7 @@ _LAST: list[tuple[WriteTask, StoredRows]] = []
 
 
 async def look_up(
-    client: Client, info: StreamInfo, task: WriteTask, *, recovery_window: float, remedy: str
+    js: JetStream, info: StreamInfo, task: WriteTask, *, recovery_window: float, remedy: str
 ) -> StoredRows:
     """The rows that the target has already.
 
@@ -177,7 +143,7 @@ async def look_up(
     if info.config.retention != RetentionPolicy.LIMITS:
         _check_age(info, fresh=task.epoch == 0 and not task.after, after=task.after, remedy=remedy)
     else:
-        await found.read(client, info, recovery_window)
+        await found.read(js, info, recovery_window)
     _LAST[:] = [(shared, found)]
     return found
 

@@ -10,23 +10,10 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from natsproto._client import Client
-from natsproto._value import Value
+from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.spark._schema import TASK_HEADER, MessageColumns
-from natsproto.spark._stored_rows import StoredRows, WriteTask, forget_look_ups
-
-
-class WriteResult(Value):
-    """The result of a task: its ``rows``, of which ``duplicates`` were in the stream already.
-
-    ``removed_headers`` counts the removed server-control headers by name.
-    """
-
-    rows: int
-    duplicates: int
-    removed_headers: Mapping[str, int] = {}
-
+from natsproto.jetstream._repeatable.stored_rows import StoredRows, forget_look_ups
+from natsproto.jetstream._repeatable.task import TASK_HEADER, MessageColumns, WriteResult, WriteTask
 
 IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
 """The ids of a batch that begins with this row."""
@@ -38,7 +25,7 @@ class IdWriter:
     """Publishes the rows of one task. Without ``ids`` a repetition stores them again."""
 
     def __init__(
-        self, client: Client, task: WriteTask, *, ids: IdsOf | None, look_up: LookUp, max_pending: int, timeout: float
+        self, js: JetStream, task: WriteTask, *, ids: IdsOf | None, look_up: LookUp, max_pending: int, timeout: float
     ) -> None:
         self._task, self._ids_of = task, ids
         self._mark = {TASK_HEADER: task.name} if task.epoch >= 0 else None
@@ -46,7 +33,7 @@ class IdWriter:
         if not task.may_be_stored:
             forget_look_ups()
         self._stored: StoredRows | None = None
-        self._publisher = client.jetstream().publisher(max_pending=max_pending, timeout=timeout)
+        self._publisher = js.publisher(max_pending=max_pending, timeout=timeout)
         self._unsettled: list[AckFuture] = []
 
     async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
