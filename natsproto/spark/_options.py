@@ -465,7 +465,7 @@ _BATCH_ONLY = {
 _LIMITS_A_BATCH = (
     "is for the micro-batches of readStream: bound what spark.read reads by startingOffsets and endingOffsets"
 )
-_STREAMING_ONLY = dict.fromkeys(
+_STREAMING_ONLY: dict[str, str] = dict.fromkeys(
     ("maxOffsetsPerTrigger", "maxBytesPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay"), _LIMITS_A_BATCH
 )
 _SINK: dict[str, tuple[str, Read]] = {
