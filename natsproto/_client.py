@@ -72,6 +72,16 @@ class Client(Connection):
         reported as HandlerFailed events. ``inbox_prefix`` is the prefix of the deliver subjects of consumers and
         batches (default: the option of the connection, which is always used for replies). Sends nothing. ConfigError
         for bad arguments.
+
+        Args:
+            domain: The JetStream domain, as of a leaf node; None: the option ``jetstream_domain``, or that of the
+                server.
+            prefix: The prefix of the API's subjects, as another account exports it; None: the option
+                ``jetstream_api_prefix``, or ``$JS.API``.
+            timeout: Seconds that each request to the API waits for its reply, unless it gets a ``timeout``.
+            trace: Called with an ApiTrace for every request to the API, with secrets hidden; None: no tracing.
+            inbox_prefix: The first tokens of the subjects to which messages of consumers are sent; None: the option of
+                the same name.
         """
         from natsproto.jetstream._context import JetStream  # not everybody needs it; importing natsproto is fast
 
@@ -96,6 +106,12 @@ class Client(Connection):
         exist. The result is true when all is well; see Health for probes. Takes at most ``timeout`` seconds, and
         returns at once while disconnected. Raises only ConfigError, for a consumer without a stream and for bad
         timeouts; cancelling changes nothing.
+
+        Args:
+            timeout: Seconds for everything together.
+            jetstream: Ask JetStream, too.
+            stream: A stream that must exist; None: no stream is asked for.
+            consumer: A consumer of ``stream`` that must exist, too.
         """
         from natsproto.health import check
 
@@ -120,6 +136,14 @@ class Client(Connection):
         when all servers have answered, or after ``timeout`` seconds with the reports so far; RequestTimeout without
         any. ConfigError for headers that the trace uses itself; and the errors of ``publish``. A subject without
         permission is not an error: the trace reports it. At most 1,000 reports are read, each up to 1 MiB.
+
+        Args:
+            subject: Where the traced message goes, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            deliver: Deliver the message, too; False (default) shows its way without delivering it.
+            timeout: Seconds to wait for the reports of all servers on the way.
         """
         from natsproto.tracing import trace
 
@@ -150,6 +174,12 @@ class Client(Connection):
 
         ``codec`` (default: ``natsproto.codecs.JSON``) encodes and decodes payloads. Sends nothing; create it once and
         keep it. ConfigError for an invalid codec.
+
+        Args:
+            kind: The type of what is sent and received: a dataclass, a TypedDict, a model, or any type that the codec
+                knows.
+            reply: The type of responses; None: the same.
+            codec: Converts values to payloads and back; None: JSON, ``natsproto.codecs.JSON``.
         """
         from natsproto.codecs import JSON
         from natsproto.typed import Typed
@@ -178,6 +208,17 @@ class Client(Connection):
 
         ConfigError, InvalidSubject, TypeError for bad arguments; ConnectionClosed when it is started. Draining the
         client stops it.
+
+        Args:
+            name: What clients find the service by: A-Z, a-z, 0-9, ``-`` and ``_``.
+            version: The version of the service, as semantic versioning writes it: "1.2.0".
+            description: A text for people who look the service up.
+            metadata: Labels of the instance that ``discover_services`` shows.
+            queue_group: The default queue group of the endpoints, "q": each request goes to one instance. None: to all
+                instances.
+            stats_handler: Called with each endpoint when statistics are asked for; returns what ``data`` is to hold.
+                None: no data.
+            prefix: The first token of the subjects on which the service answers questions about itself.
         """
         from natsproto.service._service import Service
 
@@ -207,6 +248,13 @@ class Client(Connection):
         Ends ``timeout`` seconds after the request, or when no further response comes for ``stall`` seconds (None: no
         limit; one of them must be set); at once without services. Unreadable responses are logged and skipped. Errors
         and cancelling are those of ``request_many``; ConfigError for an id without a name.
+
+        Args:
+            name: Ask only services with this name; None: every service of the account.
+            id: Only the instance with this id, which needs ``name``; None: all.
+            timeout: Seconds for all answers together; None: until ``stall`` ends it.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            prefix: The first token of the subjects on which services answer.
         """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_info
@@ -223,7 +271,15 @@ class Client(Connection):
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServicePing]:
-        """Yield every service instance with the seconds its response took; otherwise as ``discover_services``."""
+        """Yield every service instance with the seconds its response took; otherwise as ``discover_services``.
+
+        Args:
+            name: Ask only services with this name; None: every service of the account.
+            id: Only the instance with this id, which needs ``name``; None: all.
+            timeout: Seconds for all answers together; None: until ``stall`` ends it.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            prefix: The first token of the subjects on which services answer.
+        """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_ping
 
@@ -239,7 +295,15 @@ class Client(Connection):
         stall: float | timedelta | None = 0.5,
         prefix: str = "$SRV",
     ) -> AsyncGenerator[ServiceStats]:
-        """Yield the statistics of every service instance; otherwise as ``discover_services``."""
+        """Yield the statistics of every service instance; otherwise as ``discover_services``.
+
+        Args:
+            name: Ask only services with this name; None: every service of the account.
+            id: Only the instance with this id, which needs ``name``; None: all.
+            timeout: Seconds for all answers together; None: until ``stall`` ends it.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            prefix: The first token of the subjects on which services answer.
+        """
         from natsproto.service._discovery import request_services
         from natsproto.service._responses import decode_stats
 
@@ -253,7 +317,15 @@ class Client(Connection):
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> Message:
-        """Send a request to a service endpoint; raises the ServiceError of its response."""
+        """Send a request to a service endpoint; raises the ServiceError of its response.
+
+        Args:
+            subject: The subject of the service's endpoint.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            timeout: Seconds to wait for the reply; None: the option ``request_timeout``.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         from natsproto.service._responses import error_of
 
         reply = await self.request(subject, payload, timeout=timeout, headers=headers)
@@ -285,6 +357,15 @@ class Client(Connection):
         Bad arguments raise at the call. Cancelling, and leaving the block of ``async with``, cancel the generator of
         the endpoint; without the block, leaving the loop does in the next turn of the event loop. See
         docs/adr-response-streams.md.
+
+        Args:
+            subject: Where the endpoint listens, such as its name after the prefix of its group.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
+                when the reading ends.
+            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         from natsproto.service._stream_request import ResponseStream
 
@@ -352,6 +433,13 @@ def connect(
     cause of every server after one pass over the pool, each with ``connect_timeout`` seconds; with
     ``retry_connect_for=30`` after 30 more seconds of attempts. LoginRefused, which is also NotAuthorized, when all
     servers rejected the credentials. Cancelling closes everything.
+
+    Args:
+        servers: One URL, a comma-separated list, a sequence, or Options. None: those of the context or
+            ``nats://127.0.0.1:4222``.
+        context: The name of a context of the ``nats`` tool, whose settings are the defaults of the other options; None:
+            no context.
+        **options: The fields of Options, by keyword.
     """
     return Connecting(options_for(servers, context, options), DEFAULT_RUNTIME)
 

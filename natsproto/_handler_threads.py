@@ -92,6 +92,11 @@ def in_threads(
     A thread cannot be cancelled. If the caller is, as at the end of ``drain_timeout``, the thread goes on; its message
     is neither acknowledged nor returned, and delivered again after ``ack_wait``. ConfigError for an async handler,
     another executor or no threads.
+
+    Args:
+        handler: A ``def`` handler that may block.
+        executor: True for threads of its own, or a ThreadPoolExecutor.
+        threads: How many daemon threads call it at most.
     """
     check_handler("handler", handler, "message")
     if executor is not True and not isinstance(executor, ThreadPoolExecutor):

@@ -588,6 +588,9 @@ class Options(Value):
         NATS_CERT, NATS_KEY and NATS_CA (paths, read at every attempt); NATS_TIMEOUT (``5s``, ``1m30s``), for connecting
         and for requests; NATS_SOCKS_PROXY; NATS_CONTEXT names a context that the others override. Empty variables count
         as unset. Secrets may be references, see ``from_context``. ConfigError for invalid values.
+
+        Args:
+            environ: The environment variables to read.
         """
         env = {name: value for name, value in environ.items() if name.startswith("NATS_") and value}
         found = read_context(env["NATS_CONTEXT"], environ) if "NATS_CONTEXT" in env else {}
@@ -627,6 +630,10 @@ class Options(Value):
         every attempt, ``env://NAME`` (a variable of ``environ``) and ``data:;base64,TEXT``, read once. ConfigError when
         there is no such context, it cannot be read, a variable is not set, or it needs an unsupported feature: nsc, the
         Windows certificate store, other references (``op://``, ``nsc://``).
+
+        Args:
+            name: The name of the context; None: the one that is selected in the ``nats`` tool.
+            environ: The environment variables to read.
         """
         return cls(**cast("dict[str, Any]", read_context(name, environ)))
 

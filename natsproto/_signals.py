@@ -20,6 +20,9 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     Wait for it where the program works, for example with ``consume(handler).run(until=stop_event())``, and leave the
     blocks in order. A second signal has its usual effect at once: Ctrl-C cancels the program, SIGTERM ends it. Works on
     Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
+
+    Args:
+        *signals: The signals that set the event; none: SIGINT and SIGTERM.
     """
     if threading.current_thread() is not threading.main_thread():
         raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")

@@ -96,7 +96,11 @@ KINDS: Mapping[str, type[Advisory]] = MappingProxyType(
 
 
 def read_event(message: Message) -> Advisory:
-    """Return the event in a message. Never raises: an unknown event is an Advisory with all its fields in ``extra``."""
+    """Return the event in a message. Never raises: an unknown event is an Advisory with all its fields in ``extra``.
+
+    Args:
+        message: A message of the system account, or of a subject for service latency.
+    """
     try:
         payload = parse(message.data, "account event")
         name = payload.get("type")
@@ -152,6 +156,9 @@ class AccountEvents(AsyncForHint):
     async def next(self, timeout: float | None = None) -> Advisory:
         """Return the next event. Waits at most ``timeout`` seconds (None: for ever). TimeoutError; SubscriptionClosed
         when it was stopped.
+
+        Args:
+            timeout: Seconds to wait for an event; None: no limit.
         """
         async with asyncio.timeout(timeout):
             try:

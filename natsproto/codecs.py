@@ -32,11 +32,20 @@ class Codec(Protocol):
     """Encodes values to payloads and decodes payloads to values. Both raise InvalidPayload on failure."""
 
     def encode(self, value: object) -> bytes:
-        """Return the payload for a value."""
+        """Return the payload for a value.
+
+        Args:
+            value: Any value of a type that the codec knows.
+        """
         ...
 
     def decode(self, payload: bytes, kind: type[T]) -> T:
-        """Return the value in a payload, which is an instance of ``kind``."""
+        """Return the value in a payload, which is an instance of ``kind``.
+
+        Args:
+            payload: The bytes, as ``message.data`` has them.
+            kind: The type of the value to return.
+        """
         ...
 
 
@@ -49,7 +58,11 @@ class JsonCodec:
     """
 
     def encode(self, value: object) -> bytes:
-        """Return the value as compact UTF-8. InvalidPayload for values that JSON does not have, such as NaN."""
+        """Return the value as compact UTF-8. InvalidPayload for values that JSON does not have, such as NaN.
+
+        Args:
+            value: Any value of a type that the codec knows.
+        """
         try:
             text = json.dumps(value, default=_plain, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
             return text.encode()
@@ -57,7 +70,12 @@ class JsonCodec:
             raise InvalidPayload("encode", type(value).__name__, str(exc)) from exc
 
     def decode(self, payload: bytes, kind: type[T]) -> T:
-        """Return the checked value. InvalidPayload for invalid JSON, and for a value of another type, with its path."""
+        """Return the checked value. InvalidPayload for invalid JSON, and for a value of another type, with its path.
+
+        Args:
+            payload: The bytes, as ``message.data`` has them.
+            kind: The type of the value to return.
+        """
         try:
             return cast(
                 "T", reader(cast("Hashable", kind))(json.loads(payload.decode(), parse_constant=_reject_constant))
@@ -74,7 +92,13 @@ JSON = JsonCodec()
 
 
 class Adapter:
-    """A codec made of two functions. Their exceptions become InvalidPayload."""
+    """A codec made of two functions. Their exceptions become InvalidPayload.
+
+    Args:
+        name: How errors call the codec.
+        encode: Returns the payload of a value.
+        decode: Returns the value of a payload and its type.
+    """
 
     def __init__(
         self, name: str, encode: Callable[[object], bytes], decode: Callable[[bytes, type[object]], object]
@@ -82,14 +106,23 @@ class Adapter:
         self._name, self._encode, self._decode = name, encode, decode
 
     def encode(self, value: object) -> bytes:
-        """Call the encode function."""
+        """Call the encode function.
+
+        Args:
+            value: Any value of a type that the codec knows.
+        """
         try:
             return self._encode(value)
         except Exception as exc:
             raise InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
 
     def decode(self, payload: bytes, kind: type[T]) -> T:
-        """Call the decode function."""
+        """Call the decode function.
+
+        Args:
+            payload: The bytes, as ``message.data`` has them.
+            kind: The type of the value to return.
+        """
         try:
             return cast("T", self._decode(payload, kind))
         except Exception as exc:
@@ -110,7 +143,11 @@ def pydantic() -> Codec:
 
 
 def msgspec(format: Literal["json", "msgpack"] = "json") -> Codec:
-    """Return a codec for JSON or MessagePack with msgspec: structs, and every other type that it supports."""
+    """Return a codec for JSON or MessagePack with msgspec: structs, and every other type that it supports.
+
+    Args:
+        format: "json" (default) or "msgpack".
+    """
     library = getattr(_import_library("msgspec"), format)
     return Adapter(f"msgspec({format})", library.encode, lambda payload, kind: library.decode(payload, type=kind))
 

@@ -42,6 +42,10 @@ class Middleware(Protocol[M_contra]):
 
         Its exceptions reach the caller like those of the handler. Without ``await call()`` the handler is skipped, and
         ``consume`` acknowledges the message as handled. Calling twice handles the message twice.
+
+        Args:
+            message: What the handler would get.
+            call: Calls the next middleware or the handler.
         """
         ...
 
@@ -53,6 +57,10 @@ def with_middleware(
 
     Several messages may be handled at the same time, so a middleware must keep the state of a message in local
     variables. TypeError for objects that are not callable.
+
+    Args:
+        handler: The innermost handler, ``def`` or ``async def``.
+        *middleware: What goes around it, the first one outermost.
     """
     check_handler("handler", handler, "message")
     for outer in middleware:

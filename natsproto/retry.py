@@ -117,14 +117,23 @@ class RetryPolicy(Value):
             fields[name] = accept_seconds(name, getattr(self, name))
 
     def delay_of(self, attempt: int) -> float:
-        """Return the seconds between this attempt (from 1) and the next, without the jitter."""
+        """Return the seconds between this attempt (from 1) and the next, without the jitter.
+
+        Args:
+            attempt: How often the message was delivered, from 1.
+        """
         if self.delays:
             return seconds("delays", self.delays[min(attempt, len(self.delays)) - 1])
         grown = seconds("first_delay", self.first_delay) * 2.0 ** min(attempt - 1, 60)
         return min(grown, seconds("max_delay", self.max_delay))
 
     def gives_up(self, error: BaseException, attempt: int) -> bool:
-        """Return True when no attempt follows this error in this attempt (from 1)."""
+        """Return True when no attempt follows this error in this attempt (from 1).
+
+        Args:
+            error: The exception of the handler.
+            attempt: How often the message was delivered, from 1.
+        """
         if attempt >= self.max_attempts or isinstance(error, self.give_up_on):
             return True
         return not isinstance(error, self.retry_on)
@@ -138,6 +147,10 @@ class Retry:
     A message that the handler has acknowledged itself is left alone. A message delivered more often than
     ``max_attempts`` has killed its workers; it becomes a dead letter without another call.
     Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
+
+    Args:
+        js: The JetStream context to use.
+        policy: When to retry, and where dead letters go.
     """
 
     def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
@@ -145,7 +158,12 @@ class Retry:
         self.policy: RetryPolicy = policy
 
     async def __call__(self, message: JsMessage, call: Call) -> None:
-        """Call the handler. If it raises, retry the message or make it a dead letter."""
+        """Call the handler. If it raises, retry the message or make it a dead letter.
+
+        Args:
+            message: What the handler would get.
+            call: Calls the next middleware or the handler.
+        """
         if message.metadata.num_delivered > self.policy.max_attempts:
             await self._give_up(message, None)
             return
@@ -160,6 +178,10 @@ class Retry:
 
         Returns False when the handler raised: the error is logged and emitted as a HandlerFailed event, and the message
         is retried or becomes a dead letter. Cancelling leaves the message unacknowledged.
+
+        Args:
+            message: A delivery of a consumer with acknowledgement.
+            handler: Called with the message, ``def`` or ``async def``.
         """
 
         async def call() -> None:
@@ -184,6 +206,10 @@ class Retry:
         """Retry the message or make it a dead letter, by the policy. For code without a handler, such as batches.
 
         Errors on the way are emitted as HandlerFailed events; the server then redelivers the message.
+
+        Args:
+            message: The delivery that could not be handled.
+            error: The exception, which decides by the policy between a retry and a dead letter.
         """
         if message.is_acked:
             return
@@ -264,7 +290,11 @@ class DeadLetter(Value):
 
     @classmethod
     def of(cls, message: Message | RawMessage) -> DeadLetter:
-        """Decode the headers of a message. LocalProtocolError when it is not a dead letter."""
+        """Decode the headers of a message. LocalProtocolError when it is not a dead letter.
+
+        Args:
+            message: What a consumer or ``get_message`` of the stream of dead letters returned.
+        """
         headers = message.headers
         subject = headers.get(SUBJECT_HEADER)
         try:
@@ -302,6 +332,13 @@ async def replay(
 
     StreamNotFound; NoStream when no stream has the subject of a dead letter, which is kept; and the errors of
     ``js.publish`` and ``delete_message``. Cancelling leaves the remaining dead letters.
+
+    Args:
+        js: The JetStream context to use.
+        stream: The stream of dead letters.
+        subject: Only dead letters on this subject; wildcards allowed.
+        select: Returns True for dead letters to replay; None: all.
+        to: The subject to publish them to; None: each to its original subject.
     """
     letters = await js.stream(stream)
     last = (await letters.info()).state.last_seq

@@ -20,7 +20,12 @@ _ARGUMENT = re.compile(r",\s*")
 
 
 def partition(number: int, *parts: str) -> int:
-    """Return the partition, from 0 to ``number`` - 1, that the server's ``partition(number, …)`` yields."""
+    """Return the partition, from 0 to ``number`` - 1, that the server's ``partition(number, …)`` yields.
+
+    Args:
+        number: How many partitions there are, at least 1.
+        *parts: The tokens that decide; the order matters.
+    """
     if type(number) is not int or number < 1:
         raise ConfigError("number", number, "must be a positive int")
     digest = 0x811C9DC5  # FNV-1a, 32 bits
@@ -38,6 +43,10 @@ class SubjectMapping:
     and InvalidSubject for mappings that the server refuses, and for its function ``random``, whose result cannot be
     predicted. The server drops a message when a token to ``split`` consists of delimiters or begins with two of them;
     ``apply`` does not report this.
+
+    Args:
+        source: Which subjects are mapped: a pattern with ``*`` and ``>``.
+        destination: The new subject, with functions of the wildcards.
     """
 
     source: str
@@ -56,7 +65,11 @@ class SubjectMapping:
         return f"SubjectMapping({self.source!r}, {self.destination!r})"
 
     def apply(self, subject: str) -> str | None:
-        """Return the mapped subject, or None when the source does not match. InvalidSubject."""
+        """Return the mapped subject, or None when the source does not match. InvalidSubject.
+
+        Args:
+            subject: A subject without wildcards; one that the source does not match gives None.
+        """
         publish_subject(subject)
         if not matches(self.source, subject):
             return None

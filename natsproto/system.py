@@ -65,6 +65,12 @@ class System:
 
         NoResponders when this is not the system account; ServerError when a server refuses the request;
         PermissionDenied, and the other errors of ``request_many``.
+
+        Args:
+            kind: Which monitoring data, as the server's endpoints are called.
+            timeout: Seconds for all answers together; None: until ``stall`` ends it.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            **filters: Options of the endpoint, as the NATS documentation names them.
         """
         replies = self._connection.request_many(
             f"$SYS.REQ.SERVER.PING.{kind}", _body(filters), timeout=timeout, stall=stall
@@ -80,7 +86,14 @@ class System:
         timeout: float | timedelta | None = None,
         **filters: object,
     ) -> SystemReply:
-        """Return the response of one server. NoResponders for an unknown server, and outside the system account."""
+        """Return the response of one server. NoResponders for an unknown server, and outside the system account.
+
+        Args:
+            server_id: Which server: ``server_info.server_id``, a key that begins with N.
+            kind: Which monitoring data, as the server's endpoint is called.
+            timeout: Seconds to wait for the answer; None: the option ``request_timeout``.
+            **filters: Options of the endpoint, as the NATS documentation names them.
+        """
         subject = f"$SYS.REQ.SERVER.{server_id}.{kind}"
         return _reply(await self._connection.request(subject, _body(filters), timeout=timeout))
 
@@ -95,7 +108,15 @@ class System:
         stall: float | timedelta | None = 0.5,
         **filters: object,
     ) -> AsyncGenerator[SystemReply]:
-        """Yield the response of every server that has the account. Errors are those of ``servers``."""
+        """Yield the response of every server that has the account. Errors are those of ``servers``.
+
+        Args:
+            account: The public key or the name of the account.
+            kind: Which monitoring data of the account.
+            timeout: Seconds for all answers together; None: until ``stall`` ends it.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            **filters: Options of the endpoint, as the NATS documentation names them.
+        """
         subject = f"$SYS.REQ.ACCOUNT.{account}.{kind}"
         return _read(self._connection.request_many(subject, _body(filters), timeout=timeout, stall=stall))
 
@@ -104,11 +125,18 @@ class System:
 
         ``account`` is a name or public key; the default is all accounts. PermissionDenied ends the events for users
         without permission; InvalidSubject for an invalid name.
+
+        Args:
+            account: The account whose clients to follow; "*": all accounts.
         """
         return AccountEvents(self._connection, account)
 
     async def user_info(self, *, timeout: float | timedelta | None = None) -> SystemReply:
-        """Return the server's data about this connection's user: account, permissions, expiry. For every user."""
+        """Return the server's data about this connection's user: account, permissions, expiry. For every user.
+
+        Args:
+            timeout: Seconds to wait for the answer; None: the option ``request_timeout``.
+        """
         return _reply(await self._connection.request("$SYS.REQ.USER.INFO", timeout=timeout))
 
 

@@ -83,23 +83,45 @@ class Typed(Generic[T, R]):
         return f"Typed({self._kind!r}, {self._reply!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
-        """Return the payload for a value."""
+        """Return the payload for a value.
+
+        Args:
+            value: Any value of a type that the codec knows.
+        """
         return self.codec.encode(value)
 
     def decode(self, payload: bytes) -> T:
-        """Return the value in a payload."""
+        """Return the value in a payload.
+
+        Args:
+            payload: The bytes, as ``message.data`` has them.
+        """
         return self.codec.decode(payload, self._kind)
 
     async def publish(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publish a value; see ``Connection.publish``."""
+        """Publish a value; see ``Connection.publish``.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            value: The value to send; the codec converts it.
+            reply: The subject for responses, which receivers see as ``message.reply``; None: none.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         await self._connection.publish(subject, self.codec.encode(value), reply=reply, headers=headers)
 
     def publish_nowait(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publish a value without waiting; see ``Connection.publish_nowait``."""
+        """Publish a value without waiting; see ``Connection.publish_nowait``.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            value: The value to send; the codec converts it.
+            reply: The subject for responses, which receivers see as ``message.reply``; None: none.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         self._connection.publish_nowait(subject, self.codec.encode(value), reply=reply, headers=headers)
 
     async def request(
@@ -112,6 +134,12 @@ class Typed(Generic[T, R]):
     ) -> TypedMessage[R]:
         """Publish a value and wait for the first reply; see ``Connection.request``. ServiceError for a service's error
         response.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            value: The value to send; the codec converts it.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         reply = await self._connection.request(subject, self.codec.encode(value), timeout=timeout, headers=headers)
         error = error_of(reply)
@@ -131,7 +159,19 @@ class Typed(Generic[T, R]):
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[TypedMessage[R]]:
-        """Publish a value and yield every reply; see ``Connection.request_many``."""
+        """Publish a value and yield every reply; see ``Connection.request_many``.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            value: The value to send; the codec converts it.
+            timeout: Seconds for all replies together. Left out: the option ``request_timeout``; None: until ``stall``
+                or ``max_messages`` ends it, of which one is needed.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            max_messages: Replies after which it ends; None: no such limit.
+            sentinel: Ends the replies: a function of a reply that returns True for the last one, which is not yielded,
+                or "empty" for one without payload.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         replies = self._connection.request_many(
             subject,
             self.codec.encode(value),
@@ -162,6 +202,19 @@ class Typed(Generic[T, R]):
         """Subscribe to messages with values of the type; see ``Connection.subscribe``.
 
         Reading ``value`` raises InvalidPayload for a payload of another type; the subscription continues.
+
+        Args:
+            subject: The subject to listen to; ``*`` stands for one token, ``>`` at the end for any number.
+            queue: The queue group: each message goes to one of its subscribers. None: to all.
+            cb: The handler, ``def`` or ``async def``, called with one message after the other. None: read the
+                subscription yourself.
+            max_messages: Messages after which the subscription ends; None: no limit.
+            pending_msgs_limit: Messages that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            pending_bytes_limit: Bytes that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            slow_policy: What happens to messages beyond the limits: "drop_newest" (default), "drop_oldest", "error",
+                which ends the subscription, or "pause", which stops reading from the server.
         """
         if cb is not None:
             check_handler("cb", cb, "message")
@@ -189,6 +242,9 @@ class Typed(Generic[T, R]):
 
         The function's return value becomes the response, if one is expected. An endpoint responds to a payload of
         another type with error 400.
+
+        Args:
+            function: Called with the value, ``def`` or ``async def``; it returns the value of the response.
         """
         check_handler("handler", function, "value")
         codec, kind = self.codec, self._kind

@@ -132,7 +132,7 @@ def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) ->
 
 def _is_created(kind: type[object]) -> bool:
     """True if only natsproto creates objects of the class, whose constructor is no promise then."""
-    if kind.__module__.startswith("natsproto.sync.") or "reated by " in (kind.__doc__ or ""):
+    if kind.__module__.startswith("natsproto.sync.") or "reated by " in " ".join((kind.__doc__ or "").split()):
         return True
     return issubclass(kind, natsproto.NatsError) and kind is not natsproto.errors.ServiceError
 

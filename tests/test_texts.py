@@ -27,3 +27,20 @@ def test_every_option_has_its_text(kind: type[object]) -> None:
     assert [field.name for field in fields if len(field.text) < 20] == []
     shown = inspect.getdoc(kind) or ""
     assert [field.name for field in fields if f"\n    {field.name}: {field.text}" not in shown] == []
+
+
+def test_every_parameter_has_its_text() -> None:
+    assert len(texts.functions()) > 350
+    assert texts.without_text() == []
+    assert texts.unused_keys() == set()
+
+
+def test_no_text_only_repeats_the_names() -> None:
+    repeating = [
+        f"{function.owner}.{function.name}.{parameter}: {text}"
+        for function in texts.functions()
+        for parameter in function.parameters
+        for text in [texts.parameter_texts()[texts.key_of(function, parameter)]]
+        if len(texts.new_words(text, f"{function.owner} {function.name} {parameter}")) < 2
+    ]
+    assert repeating == []

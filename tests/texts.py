@@ -4,18 +4,24 @@
 
 * a field's docstring, under the field of a record or of ``Options``; the TypedDicts of keyword arguments and the tables
   of docs/connecting.md get a copy,
-* tests/parameters.toml, for parameters that several functions have; their docstrings get a copy in ``Args:``. The text
-  of any other parameter is written there, in the docstring of its function.
+* tests/parameters.toml, for the parameters of public functions; their docstrings get a copy, in ``Args:``. The
+  parameters of a constructor are in the docstring of its class.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import inspect
 import re
 import textwrap
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
+from types import FunctionType
 from typing import NamedTuple
+
+from tests import public_api
 
 ROOT = Path(__file__).parent.parent
 WIDTH = 120
@@ -115,6 +121,175 @@ def with_cells(page: str, origin: ast.ClassDef) -> str:
     return re.sub(r"^(\| `(\w+)` \| [^|\n]* \| )[^\n]*\|$", row, page, flags=re.MULTILINE)
 
 
+# ---------------------------------------------------------------- parameters
+
+UNDOCUMENTED = ("natsproto.protocol", "natsproto.compat")
+"""Modules that are experimental, or have the API of another library."""
+
+BY_FIELDS = {"Value", "Protocol", "BaseRecord", "Enum", "tuple"}
+"""Bases of classes whose fields are the arguments of the constructor."""
+
+
+class Function(NamedTuple):
+    """A public function: where it is, and the names of its parameters with their stars."""
+
+    file: str
+    owner: str
+    name: str
+    parameters: tuple[str, ...]
+
+
+@functools.cache
+def functions() -> tuple[Function, ...]:
+    """The public functions and methods that have parameters, each once."""
+    found: dict[Function, None] = {}
+    for module in public_api.public_modules():
+        if not module.__name__.startswith(UNDOCUMENTED):
+            for name in public_api.names(module):
+                found.update(dict.fromkeys(_functions_of(getattr(module, name))))
+    return tuple(found)
+
+
+def _functions_of(value: object) -> Iterator[Function]:
+    if inspect.isfunction(value):
+        yield from _function(value, "")
+    for base in value.__mro__ if inspect.isclass(value) else ():
+        if base.__module__.startswith(UNDOCUMENTED) and base.__name__ not in ("Message", "Headers"):
+            continue
+        for name, member in vars(base).items():
+            function = getattr(member, "__func__", member)
+            made = name == "__init__" and _is_made_by_users(value) and _is_made_by_users(base)
+            named = not name.startswith("_") and name not in dir(Coroutine)
+            if inspect.isfunction(function) and (made or named or name == "__call__"):
+                yield from _function(function, base.__name__)
+
+
+def _is_made_by_users(kind: object) -> bool:
+    assert inspect.isclass(kind)
+    return not public_api._is_created(kind) and not BY_FIELDS & {base.__name__ for base in kind.__mro__}
+
+
+def _function(value: FunctionType, owner: str) -> Iterator[Function]:
+    function = inspect.unwrap(value)
+    path = Path(inspect.getfile(function))
+    if not path.is_relative_to(ROOT / "natsproto") or function.__name__ == "replace":  # its arguments are the fields
+        return
+    signature = inspect.signature(function)
+    signature = getattr(vars(function).get("__signature__"), "plain", signature)
+    stars: dict[object, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
+    names = [stars.get(one.kind, "") + one.name for one in signature.parameters.values()]
+    names = [name for name in names if name not in ("self", "cls", "wrapper", "*args")]
+    file = str(path.relative_to(ROOT))
+    if names and function.__qualname__.split(".")[-2:] == [*[owner][: bool(owner)], function.__name__]:
+        yield Function(file, owner, function.__name__, tuple(names))
+
+
+@functools.cache
+def parameter_texts() -> dict[str, str]:
+    return tomllib.loads((ROOT / "tests/parameters.toml").read_text())
+
+
+def key_of(function: Function, parameter: str) -> str:
+    """The most particular key of a parameter's text, or "" without a text."""
+    name = parameter.lstrip("*")
+    where = [f"{function.owner}.{function.name}.{name}", f"{function.name}.{name}", f"{function.owner}.{name}", name]
+    if function.file.startswith("natsproto/sync/"):
+        where = [*(f"sync.{key}" for key in where), *where]
+    return next((key for key in where if key in parameter_texts()), "")
+
+
+def arguments(function: Function, indent: str) -> list[str]:
+    """The lines of the section ``Args:``."""
+    lines = [f"{indent}Args:"]
+    for parameter in function.parameters:
+        text = parameter_texts()[key_of(function, parameter)].replace("`", "``")
+        lines += textwrap.wrap(
+            f"{parameter}: {text}",
+            WIDTH,
+            initial_indent=f"{indent}    ",
+            subsequent_indent=f"{indent}        ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    return lines
+
+
+def with_arguments(source: str, file: str) -> str:
+    """A module whose public functions have the texts of their parameters in their docstrings."""
+    lines = source.splitlines()
+    tree = ast.parse(source)
+    edits: list[tuple[int, int, list[str]]] = []
+    for function in functions():
+        if function.file == file:
+            node = _docstring_of(tree, function)
+            begin, end = node.lineno - 1, node.end_lineno or node.lineno
+            indent = " " * node.col_offset
+            edits.append((begin, end, _section(lines[begin:end], arguments(function, indent), indent)))
+    for begin, end, new in sorted(edits, reverse=True):
+        lines[begin:end] = new
+    return "\n".join([*lines, ""])
+
+
+def _section(docstring: list[str], section: list[str], indent: str) -> list[str]:
+    """A docstring with another section ``Args:`` at its end."""
+    text = [line.rstrip() for line in docstring]
+    text[-1] = text[-1].removesuffix('"""').rstrip()
+    if f"{indent}Args:" in text:
+        text = text[: text.index(f"{indent}Args:")]
+    while not text[-1].strip():
+        text.pop()
+    return [*text, "", *section, f'{indent}"""']
+
+
+def _docstring_of(tree: ast.Module, function: Function) -> ast.Constant:
+    body = class_of(tree, function.owner).body if function.owner else tree.body
+    if function.name != "__init__":
+        body = [
+            node
+            for node in body
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name == function.name
+        ][-1].body
+    first = body[0]
+    assert isinstance(first, ast.Expr), function
+    assert isinstance(first.value, ast.Constant), function
+    return first.value
+
+
+def without_text() -> list[str]:
+    """The parameters of public functions that have no text."""
+    return [
+        f"{function.owner}.{function.name}.{parameter}"
+        for function in functions()
+        for parameter in function.parameters
+        if not key_of(function, parameter)
+    ]
+
+
+def unused_keys() -> set[str]:
+    """The texts that no function uses."""
+    used = {key_of(function, parameter) for function in functions() for parameter in function.parameters}
+    return parameter_texts().keys() - used
+
+
+FILLERS = frozenset(
+    re.findall(
+        r"\w+",
+        "a an the of to for in on at by with and or is are be it its that this which whose as from if not no none all "
+        "any only than then there these those",
+    )
+)
+
+
+def new_words(text: str, names: str) -> set[str]:
+    """The words of a text that are neither fillers nor parts of the names that a reader has in view anyway."""
+    known = {word.lower() for name in re.split(r"[\W_]+", names) for word in [name, *re.findall(r"[A-Z][a-z]+", name)]}
+    known |= {f"{word}s" for word in known} | {word.removesuffix("s") for word in known}
+    return set(re.findall(r"[a-z]+", text.lower())) - FILLERS - known
+
+
+# ---------------------------------------------------------------- all copies
+
+
 def outdated() -> dict[Path, str]:
     """The files whose copies differ from the texts, with what they should hold."""
     found: dict[Path, str] = {}
@@ -122,6 +297,9 @@ def outdated() -> dict[Path, str]:
         path = ROOT / file
         source = found.get(path) or path.read_text()
         found[path] = with_keys(source, dictionary, class_of(ast.parse((ROOT / origin).read_text()), kind))
+    for file in sorted({function.file for function in functions()}):
+        path = ROOT / file
+        found[path] = with_arguments(found.get(path) or path.read_text(), file)
     options = class_of(ast.parse((ROOT / "natsproto/_options.py").read_text()), "Options")
     page = ROOT / "docs/connecting.md"
     found[page] = with_cells(page.read_text(), options)

@@ -140,6 +140,13 @@ class Connection:
         InvalidSubject, InvalidHeader, PayloadTooLarge, TypeError for bad arguments and ConnectionClosed are raised
         before a byte is written. Returning does not mean that the server has the message; ``flush`` confirms that.
         Cancelling while it waits publishes nothing.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            reply: The subject for responses, which receivers see as ``message.reply``; None: none.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         outbox = self._outbox
         if self._instrumentation is not None:
@@ -170,7 +177,15 @@ class Connection:
         reply: str | None = None,
         headers: HeadersLike | None = None,
     ) -> None:
-        """Publish a message without waiting: OutboxFull when the limit is reached, otherwise as ``publish``."""
+        """Publish a message without waiting: OutboxFull when the limit is reached, otherwise as ``publish``.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            reply: The subject for responses, which receivers see as ``message.reply``; None: none.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         if self._instrumentation is not None:
             with self._instrumentation.sending("send", subject, payload, headers) as sending:
                 self._put_message(subject, payload, reply, sending.headers)
@@ -273,6 +288,13 @@ class Connection:
         connection breaks meanwhile (unless ``fail_requests_on_disconnect`` is off); ConnectionClosed; and the errors of
         ``publish``. After a timeout or a lost connection the request may have been handled. Cancelling drops a late
         reply.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            timeout: Seconds to wait for the reply; None: the option ``request_timeout``.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         if self._instrumentation is None:
@@ -379,6 +401,18 @@ class Connection:
         sent; SlowConsumer after the received replies when more arrive than the pending limits hold; ConnectionClosed;
         and the errors of ``publish``; bad arguments raise at the call. Cancelling, or leaving the loop, ends receiving:
         at once under ``contextlib.aclosing``, else in the next turn of the event loop.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            timeout: Seconds for all replies together. Left out: the option ``request_timeout``; None: until ``stall``
+                or ``max_messages`` ends it, of which one is needed.
+            stall: Seconds without another reply after which the replies count as complete. None: no such limit.
+            max_messages: Replies after which it ends; None: no such limit.
+            sentinel: Ends the replies: a function of a reply that returns True for the last one, which is not yielded,
+                or "empty" for one without payload.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         wait = self._options.request_timeout if timeout is DEFAULT else timeout
         if wait is not None:
@@ -431,6 +465,21 @@ class Connection:
 
         InvalidSubject, ConfigError, TypeError and ConnectionClosed are raised at once. While disconnected, the
         subscription is sent with the next connection.
+
+        Args:
+            subject: The subject to listen to; ``*`` stands for one token, ``>`` at the end for any number.
+            queue: The queue group: each message goes to one of its subscribers. None: to all.
+            cb: The handler, ``def`` or ``async def``, called with one message after the other. None: read the
+                subscription yourself.
+            executor: For a ``def`` callback that blocks: True calls it in a daemon thread, or give a
+                ThreadPoolExecutor. None: the callback is called on the event loop.
+            max_messages: Messages after which the subscription ends; None: no limit.
+            pending_msgs_limit: Messages that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            pending_bytes_limit: Bytes that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            slow_policy: What happens to messages beyond the limits: "drop_newest" (default), "drop_oldest", "error",
+                which ends the subscription, or "pause", which stops reading from the server.
         """
         if cb is not None or executor:
             cb = with_executor("cb", cb, executor)
@@ -483,6 +532,9 @@ class Connection:
         ``timeout`` in seconds (default: the option ``request_timeout``). Waits for a reconnect if needed.
         RequestTimeout; ConnectionLost when the connection breaks before the server's answer: messages may or may not
         have been handled. Cancelling changes nothing.
+
+        Args:
+            timeout: Seconds to wait for the server's confirmation; None: the option ``request_timeout``.
         """
         wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         await self._engine.flush(wait)
@@ -494,7 +546,11 @@ class Connection:
             await engine.state_changed.wait(deadline)
 
     async def rtt(self, timeout: float | timedelta | None = None) -> float:
-        """Return the seconds of a round trip to the server; raises the errors of ``flush``."""
+        """Return the seconds of a round trip to the server; raises the errors of ``flush``.
+
+        Args:
+            timeout: Seconds to wait for the server's PONG; None: the option ``request_timeout``.
+        """
         await self.flush(timeout)
         started = perf_counter()
         await self.flush(timeout)
@@ -519,6 +575,9 @@ class Connection:
         A tls or wss URL requires TLS of all servers from now on; no later list lifts that. ConfigError for an invalid
         server URL, and for ``ws://`` when TLS is required; nothing is changed then.
         ConnectionClosed when the client is closed.
+
+        Args:
+            servers: One URL, a comma-separated list or a sequence, for the next attempts to connect.
         """
         if self._engine.state is State.CLOSED:
             raise self._outbox.closed_error("set_servers")
@@ -535,6 +594,9 @@ class Connection:
 
         Returns a function that stops it. For code that must react at once; otherwise read ``events()``. Errors of the
         callback are logged. TypeError for an object that is not callable.
+
+        Args:
+            callback: Called with every Event on the event loop; it must not block.
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")
@@ -558,6 +620,9 @@ class Connection:
 
         It does not wait for the handler or loop that calls it, nor for others that drain. There, use ``timeout`` and
         not ``asyncio.wait_for``, which makes another task of it on Python 3.11.
+
+        Args:
+            timeout: Seconds for handlers and buffered messages. Left out: the option ``drain_timeout``; None: no limit.
         """
         wait = self._options.drain_timeout if timeout is DEFAULT else timeout
         await self._engine.drain(NO_LIMIT_S if wait is None else positive_seconds("timeout", wait))

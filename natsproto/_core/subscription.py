@@ -212,6 +212,9 @@ class Subscription(AsyncForHint, Generic[M]):
 
         ConfigError at once if ``max_messages`` is not a positive number. Cancelling loses no message that was not
         yielded.
+
+        Args:
+            max_messages: The most messages of one list; None: all that have arrived.
         """
         if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages < 2**63):
             raise ConfigError("max_messages", max_messages, "must be a positive number, and less than 2**63")
@@ -247,6 +250,9 @@ class Subscription(AsyncForHint, Generic[M]):
 
         RequestTimeout when no message came in time, SubscriptionClosed when the subscription has ended (or the error
         that ended it), ConfigError and TypeError for bad timeouts. Cancelling loses no message.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that has arrived.
         """
         self._check_readable()
         inbox = self._inbox
@@ -299,6 +305,9 @@ class Subscription(AsyncForHint, Generic[M]):
 
         ConfigError if ``max_messages`` is not from 1 to 999,999,999, which is as far as servers count. Does nothing if
         the subscription has ended. Never waits.
+
+        Args:
+            max_messages: End after this many messages since the beginning instead of at once; None: at once.
         """
         check_max_messages(max_messages)
         if self._close_reason is None:
@@ -313,6 +322,9 @@ class Subscription(AsyncForHint, Generic[M]):
 
         RequestTimeout when the server does not confirm within ``timeout`` seconds (None: no limit), DrainTimeout when
         the callback takes longer. In either case, and when cancelled, the subscription has ended.
+
+        Args:
+            timeout: Seconds for the messages that have arrived; None: no limit.
         """
         wait = time_limit("timeout", timeout)
         loop = asyncio.get_running_loop()

@@ -116,6 +116,14 @@ class AuthCallout:
     contains the claims; in operator mode it is the key of the callout's own account if that is another account.
 
     InvalidCredentials for keys of other kinds.
+
+    Args:
+        decide: Called with an AuthRequest, ``def`` or ``async def``; returns UserClaims or Refused.
+        issuer: The account key that the server's configuration names, or in operator mode a key of the user's account.
+            It signs the users.
+        issuer_account: In operator mode the public key of the user's account; "": the issuer is the account.
+        xkey: The key that decrypts requests; needed if the server's configuration names its public key.
+        signer: The key that signs the responses, if that is not ``issuer``; None: the issuer.
     """
 
     def __init__(
@@ -144,6 +152,11 @@ class AuthCallout:
 
         ``nc`` must be connected as one of the ``auth_users`` of the server's configuration, who need no callout. Errors
         are those of ``Client.add_service``.
+
+        Args:
+            nc: A client in the account of the callout.
+            name: What ``discover_services`` shows it as.
+            version: A semantic version, which ``discover_services`` shows.
         """
         self._connection = nc
         service = await nc.add_service(name, version, description="decides who may connect")
@@ -151,7 +164,11 @@ class AuthCallout:
         return service
 
     async def __call__(self, request: Request) -> None:
-        """Respond to one request of a server."""
+        """Respond to one request of a server.
+
+        Args:
+            request: A question of the server, which contains a signed JWT.
+        """
         sealed_for = request.headers.get(_XKEY_HEADER) or ""
         try:
             claims, auth_request = self._decode(request.data, sealed_for)

@@ -94,6 +94,11 @@ class UserClaims(Value):
         """Return the JWT for the public key ``user``, signed by an account key or a signing key of ``issuer_account``.
 
         ``issuer_account`` is that account's public key. InvalidCredentials when a key is of another kind.
+
+        Args:
+            user: The public key of the user.
+            issuer: The account's key pair, or one of its signing keys.
+            issuer_account: In operator mode the public key of the user's account; "": the issuer is the account.
         """
         decode_public(user, "user")
         if issuer.kind != "account":
@@ -174,6 +179,9 @@ def decode_jwt(jwt: str) -> Claims:
 
     The caller decides if that issuer is trusted, and checks ``not_before`` and ``expires_at``. InvalidCredentials,
     without any of the text, for a damaged or modified JWT.
+
+    Args:
+        jwt: The JWT. Its signature is not checked.
     """
     try:
         signed, _, signature = jwt.rpartition(".")
@@ -203,7 +211,12 @@ def decode_jwt(jwt: str) -> Claims:
 
 
 def creds_text(jwt: str, seed: str) -> str:
-    """Return the text of a creds file, as ``nsc`` writes it: a user's JWT and the user's seed."""
+    """Return the text of a creds file, as ``nsc`` writes it: a user's JWT and the user's seed.
+
+    Args:
+        jwt: What ``UserClaims.issue`` returned.
+        seed: The seed of the key pair that the JWT is for, which begins with SU.
+    """
     return (
         f"-----BEGIN NATS USER JWT-----\n{jwt}\n------END NATS USER JWT------\n\n"
         f"-----BEGIN USER NKEY SEED-----\n{seed}\n------END USER NKEY SEED------\n"

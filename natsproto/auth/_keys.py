@@ -48,13 +48,21 @@ class KeyPair:
 
     @classmethod
     def generate(cls, kind: KeyKind) -> KeyPair:
-        """Generate a key pair from the system's random numbers. ConfigError for an unknown kind."""
+        """Generate a key pair from the system's random numbers. ConfigError for an unknown kind.
+
+        Args:
+            kind: What the key is for: "account", "user", "operator", "server" or "cluster".
+        """
         return cls(kind, bytes(SigningKey.generate()))
 
     @classmethod
     @hide_arguments
     def from_seed(cls, seed: str) -> KeyPair:
-        """Return the key pair of ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials for a damaged seed or an xkey's."""
+        """Return the key pair of ``seed`` (``SA…``, ``SU…`` …). InvalidCredentials for a damaged seed or an xkey's.
+
+        Args:
+            seed: The seed, which begins with S. It is a secret.
+        """
         kind, key = _decode_seed(seed)
         if kind == "curve":
             raise InvalidCredentials("nkey seed", "is the seed of an xkey: use XKey.from_seed")
@@ -66,7 +74,11 @@ class KeyPair:
         return _encode_seed(self.kind, bytes(self._key))
 
     def sign(self, data: bytes) -> bytes:
-        """Return the signature, 64 bytes. The method can be the ``signer`` of ``Credentials``."""
+        """Return the signature, 64 bytes. The method can be the ``signer`` of ``Credentials``.
+
+        Args:
+            data: Any bytes, such as the nonce of a server.
+        """
         return self._key.sign(data).signature
 
 
@@ -92,7 +104,11 @@ class XKey:
     @classmethod
     @hide_arguments
     def from_seed(cls, seed: str) -> XKey:
-        """Return the key pair of ``seed`` (``SX…``). InvalidCredentials for a damaged seed or one of another kind."""
+        """Return the key pair of ``seed`` (``SX…``). InvalidCredentials for a damaged seed or one of another kind.
+
+        Args:
+            seed: The seed, which begins with S. It is a secret.
+        """
         kind, key = _decode_seed(seed)
         if kind != "curve":
             raise InvalidCredentials("xkey seed", f"is the seed of a {kind} key: seeds of xkeys start with SX")
@@ -107,6 +123,10 @@ class XKey:
         """Encrypt ``data`` for the holder of the public xkey ``recipient``. The result is 44 bytes longer.
 
         It authenticates the sender too. InvalidCredentials if ``recipient`` is not a public xkey.
+
+        Args:
+            data: The bytes to encrypt.
+            recipient: Whose private key can open it: a public key, which begins with X.
         """
         return _XKEY_VERSION + bytes(self._box(recipient).encrypt(data))
 
@@ -114,6 +134,10 @@ class XKey:
         """Decrypt data that the holder of the public xkey ``sender`` has sealed for this key pair.
 
         InvalidCredentials for data from another sender, for another recipient, or modified data.
+
+        Args:
+            sealed: What ``seal`` returned.
+            sender: Whose key sealed it: a public key, which begins with X.
         """
         if not sealed.startswith(_XKEY_VERSION):
             raise InvalidCredentials("sealed data", "are not sealed with an xkey (version xkv1)")
@@ -131,7 +155,13 @@ class XKey:
 
 
 def verify(public_key: str, data: bytes, signature: bytes) -> bool:
-    """Return True when the holder of ``public_key`` has signed ``data``. InvalidCredentials for another kind of key."""
+    """Return True when the holder of ``public_key`` has signed ``data``. InvalidCredentials for another kind of key.
+
+    Args:
+        public_key: The text form, which begins with A, C, N, O or U.
+        data: The bytes that were signed.
+        signature: 64 bytes, as ``KeyPair.sign`` returns them.
+    """
     key = VerifyKey(decode_public(public_key, *get_args(KeyKind)))
     try:
         key.verify(data, signature)

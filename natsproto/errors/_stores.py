@@ -177,7 +177,12 @@ class DigestMismatch(ObjectStoreError):
 
 
 class ServiceError(NatsError):
-    """A service responded with an error (ADR-32). Raised in a handler, it becomes the response."""
+    """A service responded with an error (ADR-32). Raised in a handler, it becomes the response.
+
+    Args:
+        code: A number for programs, such as 400 or 404; 500 is that of unexpected exceptions.
+        description: A text for people, in one line.
+    """
 
     code: int
     description: str

@@ -40,7 +40,13 @@ class Admin:
     async def step_down_stream_leader(
         self, stream: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Make another server the leader of the stream: any, or (server 2.11) one that ``placement`` describes."""
+        """Make another server the leader of the stream: any, or (server 2.11) one that ``placement`` describes.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            placement: What the new leader must be like (server 2.11); None: any server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         name = check_stream_name(stream)
         await self._do(
             f"STREAM.LEADER.STEPDOWN.{name}", _placement_body(placement), f"step down leader of {name!r}", timeout
@@ -49,28 +55,52 @@ class Admin:
     async def step_down_consumer_leader(
         self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Make another server the leader of the consumer."""
+        """Make another server the leader of the consumer.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            consumer: A consumer of the stream, by its name.
+            placement: What the new leader must be like (server 2.11); None: any server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         names = f"{check_stream_name(stream)}.{check_consumer_name(consumer)}"
         await self._do(
             f"CONSUMER.LEADER.STEPDOWN.{names}", _placement_body(placement), f"step down leader of {names!r}", timeout
         )
 
     async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
-        """Remove a server (by name or peer id) from the stream and its consumers at once; another one replaces it."""
+        """Remove a server (by name or peer id) from the stream and its consumers at once; another one replaces it.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            peer: The name or the peer id of the server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         name = check_stream_name(stream)
         await self._do(
             f"STREAM.PEER.REMOVE.{name}", {"peer": peer}, f"remove peer {peer!r} from stream {name!r}", timeout
         )
 
     async def evacuate_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
-        """Move the stream and its consumers off a server, after another one has caught up. Server 2.15."""
+        """Move the stream and its consumers off a server, after another one has caught up. Server 2.15.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            peer: The name or the peer id of the server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         name = check_stream_name(stream)
         operation = f"evacuate stream {name!r} from {peer!r}"
         await self._api.require_api_level(5, "2.15", operation, timeout)
         await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, operation, timeout)
 
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
-        """Cancel an unfinished move, scaling or change of retention. Server 2.15."""
+        """Cancel an unfinished move, scaling or change of retention. Server 2.15.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         name = check_stream_name(stream)
         operation = f"cancel move of stream {name!r}"
         await self._api.require_api_level(5, "2.15", operation, timeout)
@@ -81,19 +111,36 @@ class Admin:
     async def step_down_meta_leader(
         self, *, placement: Placement | None = None, timeout: Duration | None = None
     ) -> None:
-        """Make another server the meta leader of the cluster: any, or one that ``placement`` describes."""
+        """Make another server the meta leader of the cluster: any, or one that ``placement`` describes.
+
+        Args:
+            placement: What the new leader must be like (server 2.11); None: any server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         operation = "step down meta leader"
         self._check_account(operation)
         await self._do("META.LEADER.STEPDOWN", _placement_body(placement), operation, timeout)
 
     async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
-        """Remove a server permanently, by its name, or by its peer id when its name is no longer known."""
+        """Remove a server permanently, by its name, or by its peer id when its name is no longer known.
+
+        Args:
+            server: The name of the server; "": given by ``peer_id``.
+            peer_id: The id of the server, for one whose name is not known; "": given by ``server``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         body, operation = _server(server, peer_id), f"remove server {server or peer_id!r}"
         self._check_account(operation)
         await self._do("SERVER.REMOVE", body, operation, timeout)
 
     async def evacuate_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
-        """Move everything off a server, which stays in the cluster. Server 2.15."""
+        """Move everything off a server, which stays in the cluster. Server 2.15.
+
+        Args:
+            server: The name of the server; "": given by ``peer_id``.
+            peer_id: The id of the server, for one whose name is not known; "": given by ``server``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         body, operation = _server(server, peer_id), f"evacuate server {server or peer_id!r}"
         await self._api.require_api_level(5, "2.15", operation, timeout)
         await self._system_call("SERVER.EVACUATE", body, operation, timeout)
@@ -109,7 +156,17 @@ class Admin:
         tags: Iterable[str] = (),
         timeout: Duration | None = None,
     ) -> StreamInfo:
-        """Move a stream off ``server``, or to servers with ``cluster`` and ``tags``; return its new info."""
+        """Move a stream off ``server``, or to servers with ``cluster`` and ``tags``; return its new info.
+
+        Args:
+            account: The account that owns the stream, as the server calls it.
+            stream: A stream of this account, as ``stream_names`` lists it.
+            server: The server to leave; "": none in particular.
+            cluster: The name of a cluster, whose servers then hold the replicas; "": any cluster.
+            domain: Where that cluster is; "": in the present JetStream domain.
+            tags: Tags that the new servers must have.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         body: dict[str, object] = {"server": server, "cluster": cluster, "domain": domain, "tags": list(tags)}
         payload = await self._system_call(
             f"ACCOUNT.STREAM.MOVE.{_account(account)}.{check_stream_name(stream)}",
@@ -120,7 +177,13 @@ class Admin:
         return decode(StreamInfo, payload)
 
     async def cancel_account_stream_move(self, account: str, stream: str, *, timeout: Duration | None = None) -> None:
-        """As ``cancel_stream_move``, for a stream of any account."""
+        """As ``cancel_stream_move``, for a stream of any account.
+
+        Args:
+            account: The account that owns the stream, as the server calls it.
+            stream: A stream of this account, as ``stream_names`` lists it.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._system_call(
             f"ACCOUNT.STREAM.CANCEL_MOVE.{_account(account)}.{check_stream_name(stream)}",
             {},
@@ -129,7 +192,12 @@ class Admin:
         )
 
     async def purge_account(self, account: str, *, timeout: Duration | None = None) -> bool:
-        """Delete every stream and consumer of an account; return True if the server has started."""
+        """Delete every stream and consumer of an account; return True if the server has started.
+
+        Args:
+            account: The account whose streams and consumers are all deleted.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         payload = await self._system_call(
             f"ACCOUNT.PURGE.{_account(account)}", {}, f"purge account {account!r}", timeout
         )
@@ -141,6 +209,10 @@ class Admin:
 
         Every running server replies; the replies of those that agreed are returned. ApiError of the first reply when
         none agreed. It ends half a second after the last reply, or at ``timeout``.
+
+        Args:
+            quorum: The number of servers that must agree from now on.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         api, operation = self._api, f"rescue meta with a quorum of {quorum}"
         self._check_account(operation)

@@ -142,7 +142,11 @@ class KeyValueConfig(Record):
 
     @classmethod
     def from_stream(cls, config: StreamConfig) -> KeyValueConfig:
-        """Return the configuration of the bucket in a stream. ConfigError when the name is not a bucket's."""
+        """Return the configuration of the bucket in a stream. ConfigError when the name is not a bucket's.
+
+        Args:
+            config: The configuration of the bucket's stream.
+        """
         return cls(
             bucket=_bucket_of(config.name, KV_STREAM, "key/value bucket"),
             description=config.description,
@@ -221,7 +225,11 @@ class ObjectStoreConfig(Record):
 
     @classmethod
     def from_stream(cls, config: StreamConfig) -> ObjectStoreConfig:
-        """Return the configuration of the store in a stream. ConfigError when the name is not a store's."""
+        """Return the configuration of the store in a stream. ConfigError when the name is not a store's.
+
+        Args:
+            config: The configuration of the store's stream.
+        """
         return cls(
             bucket=_bucket_of(config.name, OBJECT_STREAM, "object store"),
             description=config.description,

@@ -86,6 +86,13 @@ class BucketManager(StreamManager):
 
         ``key_codec`` converts the keys of this handle (ADR-54). Creating an existing bucket again does nothing, also if
         another client has created it; BucketExists when its configuration differs. Otherwise as ``create_stream``.
+
+        Args:
+            config: The name of the bucket, or a KeyValueConfig.
+            key_codec: Converts keys that the server does not allow, such as paths; every client of the bucket needs the
+                same. None: keys are sent as they are.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of KeyValueConfig, by keyword; they override those of ``config``.
         """
         return await self._write_key_value(
             "CREATE", amended(KeyValueConfig, config, fields, "bucket"), key_codec, timeout
@@ -104,6 +111,13 @@ class BucketManager(StreamManager):
 
         Fields of its stream that other clients have set are kept; see ``update_stream``. BucketNotFound;
         InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_key_value``.
+
+        Args:
+            target: The name of the bucket, of which the given fields change, or a KeyValueConfig, which replaces all.
+            key_codec: Converts keys that the server does not allow, such as paths; every client of the bucket needs the
+                same. None: keys are sent as they are.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **changes: The fields of KeyValueConfig to change, by keyword.
         """
         if target is None or isinstance(target, str):
             from natsproto.jetstream.kv._bucket import KeyValue
@@ -127,6 +141,13 @@ class BucketManager(StreamManager):
         """Make the bucket exactly this: fields that are not given get their defaults, also those of an existing bucket.
 
         Raises the errors of ``create_key_value`` and ``update_key_value``.
+
+        Args:
+            config: The name of the bucket, or a KeyValueConfig.
+            key_codec: Converts keys that the server does not allow, such as paths; every client of the bucket needs the
+                same. None: keys are sent as they are.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of KeyValueConfig, by keyword; they override those of ``config``.
         """
         return await self._write_key_value("", amended(KeyValueConfig, config, fields, "bucket"), key_codec, timeout)
 
@@ -167,6 +188,15 @@ class BucketManager(StreamManager):
         ``kind`` is the type of its values (default: bytes) and ``codec`` converts them (default: JSON), see
         ``KeyValue.typed``; ``key_codec`` converts keys (ADR-54). With ``bind`` no request is sent, so the bucket may
         not exist. Do not bind a mirror: only the server knows where its keys are written.
+
+        Args:
+            bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+            kind: The type of the values; None: bytes.
+            codec: Converts values of ``kind`` to payloads and back; None: JSON.
+            key_codec: Converts keys that the server does not allow, such as paths; every client of the bucket needs the
+                same. None: keys are sent as they are.
+            bind: Send no request, so that the bucket may not exist.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         from natsproto.jetstream.kv._bucket import KeyValue
 
@@ -177,12 +207,21 @@ class BucketManager(StreamManager):
         return found.typed(kind) if codec is None else found.typed(kind, codec)
 
     async def delete_key_value(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Delete a bucket with all its entries. BucketNotFound."""
+        """Delete a bucket with all its entries. BucketNotFound.
+
+        Args:
+            bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._delete_bucket(KV_STREAM, bucket, timeout)
 
     @items
     async def key_value_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yield the name of every bucket, including mirrors."""
+        """Yield the name of every bucket, including mirrors.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         async with aclosing(self.stream_names(timeout=timeout)) as names:
             async for name in names:
                 if name.startswith(KV_STREAM):
@@ -190,7 +229,11 @@ class BucketManager(StreamManager):
 
     @items
     async def key_value_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[KeyValueStatus]:
-        """Yield the configuration and state of every bucket, including mirrors."""
+        """Yield the configuration and state of every bucket, including mirrors.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         from natsproto.jetstream.kv._status import KeyValueStatus
 
         async for info in self.streams(timeout=timeout):
@@ -212,6 +255,11 @@ class BucketManager(StreamManager):
 
         Creating an existing store again does nothing, also if another client has created it; BucketExists when its
         configuration differs. Otherwise as ``create_stream``.
+
+        Args:
+            config: The name of the store, or an ObjectStoreConfig.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of ObjectStoreConfig, by keyword; they override those of ``config``.
         """
         return await self._write_object_store("CREATE", amended(ObjectStoreConfig, config, fields, "bucket"), timeout)
 
@@ -227,6 +275,12 @@ class BucketManager(StreamManager):
 
         Fields of its stream that other clients have set are kept; see ``update_stream``. BucketNotFound;
         InvalidStreamConfig for fields that cannot be changed; otherwise as ``create_object_store``.
+
+        Args:
+            target: The name of the store, of which the given fields change, or an ObjectStoreConfig, which replaces
+                all.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **changes: The fields of ObjectStoreConfig to change, by keyword.
         """
         if target is None or isinstance(target, str):
             from natsproto.jetstream.objectstore._store import ObjectStore
@@ -247,12 +301,22 @@ class BucketManager(StreamManager):
         """Make the store exactly this: fields that are not given get their defaults, also those of an existing store.
 
         Raises the errors of ``create_object_store`` and ``update_object_store``.
+
+        Args:
+            config: The name of the store, or an ObjectStoreConfig.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of ObjectStoreConfig, by keyword; they override those of ``config``.
         """
         return await self._write_object_store("", amended(ObjectStoreConfig, config, fields, "bucket"), timeout)
 
     async def object_store(self, bucket: str, *, bind: bool = False, timeout: Duration | None = None) -> ObjectStore:
         """Return the object store with this name; BucketNotFound. With ``bind`` no request is sent, so the store may
         not exist, and fast ingest is not used.
+
+        Args:
+            bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+            bind: Send no request, so that the store may not exist.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         from natsproto.jetstream.objectstore._store import ObjectStore
 
@@ -260,12 +324,21 @@ class BucketManager(StreamManager):
         return ObjectStore(self._api, bucket, info)
 
     async def delete_object_store(self, bucket: str, *, timeout: Duration | None = None) -> None:
-        """Delete an object store with all its objects. BucketNotFound."""
+        """Delete an object store with all its objects. BucketNotFound.
+
+        Args:
+            bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._delete_bucket(OBJECT_STREAM, bucket, timeout)
 
     @items
     async def object_store_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yield the name of every object store."""
+        """Yield the name of every object store.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         async with aclosing(self.stream_names(subject=_ALL_CHUNKS, timeout=timeout)) as names:
             async for name in names:
                 if name.startswith(OBJECT_STREAM):
@@ -273,7 +346,11 @@ class BucketManager(StreamManager):
 
     @items
     async def object_store_statuses(self, *, timeout: Duration | None = None) -> AsyncGenerator[ObjectStoreStatus]:
-        """Yield the configuration and state of every object store."""
+        """Yield the configuration and state of every object store.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         from natsproto.jetstream.objectstore._store import ObjectStoreStatus
 
         async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):

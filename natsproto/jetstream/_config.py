@@ -145,7 +145,13 @@ class StreamSource(Record):
 
     @classmethod
     def in_domain(cls, name: str, domain: str, **fields: object) -> StreamSource:
-        """Create a source in another JetStream domain of the same account."""
+        """Create a source in another JetStream domain of the same account.
+
+        Args:
+            name: The stream to copy from, as it is called there.
+            domain: The JetStream domain that holds the stream, such as that of a leaf node.
+            **fields: Other fields of StreamSource, by keyword.
+        """
         return cls(name=name).replace(external=ExternalStream(api=f"$JS.{domain}.API"), **fields)
 
 

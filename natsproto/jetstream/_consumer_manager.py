@@ -72,6 +72,12 @@ class ConsumerManager:
         Creating an existing consumer again does nothing; ConsumerExists when its configuration differs. ConfigError and
         InvalidConsumerConfig; UnsupportedByServer when an older server does not know a field (before 2.12 it creates
         the consumer without the field). ``pedantic`` makes the server reject values that it would otherwise adjust.
+
+        Args:
+            config: The durable name, or a ConsumerConfig; None: the server makes a name.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of ConsumerConfig, by keyword; they override those of ``config``.
         """
         return await self._write_consumer("create", config, fields, pedantic, timeout)
 
@@ -89,6 +95,12 @@ class ConsumerManager:
         The consumer is read, and written with the changes; see ``JetStream.update_stream``. ``filter_subject`` and
         ``filter_subjects`` replace each other. Returns a PushConsumer if the consumer has a ``deliver_subject``.
         ConsumerNotFound; InvalidConsumerConfig for fields that cannot be changed; otherwise as ``create_consumer``.
+
+        Args:
+            target: The name of the consumer, of which the given fields change, or a ConsumerConfig, which replaces all.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **changes: The fields of ConsumerConfig to change, by keyword.
         """
         if target is None or isinstance(target, str):
             partial, fields = named_changes(ConsumerConfig, target, changes, "durable_name", "name")
@@ -116,6 +128,12 @@ class ConsumerManager:
         """Make the consumer exactly this: fields that are not given get their defaults, also those of an existing one.
 
         Raises the errors of ``create_consumer`` and ``update_consumer``.
+
+        Args:
+            config: The durable name, or a ConsumerConfig; None: the server makes a name.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of ConsumerConfig, by keyword; they override those of ``config``.
         """
         return await self._write_consumer("", config, fields, pedantic, timeout)
 
@@ -123,6 +141,11 @@ class ConsumerManager:
         """Return the consumer with this name. With ``bind`` no request is sent, so it may not exist.
 
         ConsumerNotFound; ConfigError when it is a push consumer.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            bind: Send no request, so that the consumer may not exist, and ``cached_info`` is not there.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         if bind:
             return self._consumer(name, None)
@@ -150,6 +173,16 @@ class ConsumerManager:
         comes a round trip earlier, and there is no ``fetch`` and ``next``. ``idle_heartbeat`` is the interval of its
         heartbeats (default 1 s); after three missed ones the consumer is replaced. ``name_prefix`` is the prefix of the
         consumers' names, ``<prefix>_1`` and so on; a number in use by another reader is skipped.
+
+        Args:
+            config: A ConsumerConfig; None: that of ``fields``.
+            start_seq: The first message with this sequence or a higher one; None: from the beginning.
+            start_time: The first message stored at or after this time; None: from the beginning.
+            push: Let the server push the messages, which saves a round trip before the first one; then there is no
+                ``fetch`` and no ``next``.
+            name_prefix: The beginning of the consumers' names, for permissions and monitoring; "": the server makes
+                names.
+            **fields: The fields of ConsumerConfig, by keyword, except those that an ordered consumer sets itself.
         """
         if push and not fields.get("flow_control", True):
             raise ConfigError("flow_control", False, "is required for an ordered push consumer")
@@ -179,6 +212,11 @@ class ConsumerManager:
 
         Its ``deliver_subject`` is a new inbox by default, with an ``idle_heartbeat`` of 1 s, so that the end of the
         consumer is noticed; 0 means none. Otherwise as ``create_consumer``.
+
+        Args:
+            config: The durable name, or a ConsumerConfig; None: the server makes a name.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of ConsumerConfig, by keyword; they override those of ``config``.
         """
         config = amended(ConsumerConfig, config, fields, "durable_name")
         if not config.deliver_subject:
@@ -201,6 +239,13 @@ class ConsumerManager:
 
         With ``deliver_subject`` (and ``deliver_group`` and ``idle_heartbeat`` if it has them) no request is sent, so it
         may not exist. ConsumerNotFound; ConfigError when it is a pull consumer.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            deliver_subject: The subject that it sends to, if you know it: then no request is sent. "": it is looked up.
+            deliver_group: Its queue group, with ``deliver_subject``; "": none.
+            idle_heartbeat: Its seconds between heartbeats, with ``deliver_subject``; None: none.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         if deliver_group:
             queue_group(deliver_group)
@@ -218,11 +263,21 @@ class ConsumerManager:
         )
 
     async def delete_consumer(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Delete a consumer. ConsumerNotFound."""
+        """Delete a consumer. ConsumerNotFound.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._consumer(name, None).delete(timeout=timeout)
 
     async def consumer_info(self, name: str, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """Get the configuration and state of a consumer. ConsumerNotFound, which names consumers that exist."""
+        """Get the configuration and state of a consumer. ConsumerNotFound, which names consumers that exist.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         try:
             return await self._consumer(name, None).info(timeout=timeout)
         except ConsumerNotFound as exc:
@@ -243,7 +298,11 @@ class ConsumerManager:
         return ConsumerNotFound(error.code, error.err_code, error.description, error.operation, page.consumers)
 
     def consumers(self, *, timeout: Duration | None = None) -> Listing[ConsumerInfo]:
-        """Return the info of every consumer: read it with ``async for``."""
+        """Return the info of every consumer: read it with ``async for``.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return Listing(self._consumer_pages(timeout))
 
     async def _consumer_pages(self, timeout: Duration | None) -> AsyncGenerator[Page[ConsumerInfo]]:
@@ -262,7 +321,11 @@ class ConsumerManager:
 
     @items
     async def consumer_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yield the name of every consumer."""
+        """Yield the name of every consumer.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         pages = self._api.pages(
             ConsumerNamesPage,
             f"CONSUMER.NAMES.{self.name}",
@@ -278,21 +341,44 @@ class ConsumerManager:
                     yield name
 
     async def pause_consumer(self, name: str, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
-        """Pause a consumer until then. See PullConsumer.pause."""
+        """Pause a consumer until then. See PullConsumer.pause.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            until: Deliver nothing before this time.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self._consumer(name, None).pause(until, timeout=timeout)
 
     async def resume_consumer(self, name: str, *, timeout: Duration | None = None) -> ConsumerPause:
-        """End the pause of a consumer. See PullConsumer.resume."""
+        """End the pause of a consumer. See PullConsumer.resume.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self._consumer(name, None).resume(timeout=timeout)
 
     async def unpin_consumer(self, name: str, priority_group: str, *, timeout: Duration | None = None) -> None:
-        """Unpin a priority group from its client. See PullConsumer.unpin."""
+        """Unpin a priority group from its client. See PullConsumer.unpin.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            priority_group: The priority group whose client is unpinned.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._consumer(name, None).unpin(priority_group, timeout=timeout)
 
     async def reset_consumer(
         self, name: str, seq: int | None = None, *, timeout: Duration | None = None
     ) -> ConsumerReset:
-        """Make a consumer deliver again from a sequence. See PullConsumer.reset."""
+        """Make a consumer deliver again from a sequence. See PullConsumer.reset.
+
+        Args:
+            name: Which consumer: its durable name, or the one that the server has made.
+            seq: The sequence to deliver from; None: the first message after the acknowledged ones.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self._consumer(name, None).reset(seq, timeout=timeout)
 
     async def _write_consumer(

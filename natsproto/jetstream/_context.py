@@ -57,13 +57,21 @@ class JetStream(BucketManager):
 
         ``codec`` (default: ``natsproto.codecs.JSON``) converts values to payloads and back. Sends nothing. ConfigError
         when ``codec`` is not a codec.
+
+        Args:
+            kind: The type of the values: a dataclass, a TypedDict, a model, or any type that the codec knows.
+            codec: Converts values to payloads and back; None: JSON, ``natsproto.codecs.JSON``.
         """
         from natsproto.codecs import JSON
 
         return TypedJetStream(self._connection, self.publish, kind, JSON if codec is None else codec)
 
     async def account_info(self, *, timeout: Duration | None = None) -> AccountInfo:
-        """Get the usage and the limits of the account. Raises the errors of every API call; see Stream."""
+        """Get the usage and the limits of the account. Raises the errors of every API call; see Stream.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self._api.call_for(AccountInfo, "INFO", operation="account info", timeout=timeout)
 
     # ---------------------------------------------------------------- publishing
@@ -102,6 +110,17 @@ class JetStream(BucketManager):
         for arguments that are invalid or contradict the headers; UnsupportedByServer for arguments that the server
         would ignore; PermissionDenied; StreamWentBack, once, when the stream stored the message and has lost others;
         and the errors of ``nc.publish``. A cancelled call may still store the message.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            timeout: Seconds to wait for the acknowledgement, over all attempts; None: that of the JetStream context.
+            retry_attempts: How often a message is sent again while no stream has its subject, as during an election;
+                -1: until the timeout. None: 2, or with a message id until the timeout.
+            retry_wait: Seconds between two of these attempts.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         instrumentation = self._connection._instrumentation
         if instrumentation is None:
@@ -177,6 +196,16 @@ class JetStream(BucketManager):
         every message without one, so that all survive reconnects.
 
         ConfigError for limits that are not positive.
+
+        Args:
+            max_pending: Messages that may wait for their acknowledgement; then ``publish`` waits.
+            max_pending_bytes: Bytes that may wait for their acknowledgement; then ``publish`` waits.
+            timeout: Seconds to wait for each acknowledgement; None: that of the JetStream context.
+            retry_attempts: How often a message is sent again while no stream has its subject, as during an election;
+                -1: until the timeout. None: 2, or with a message id until the timeout.
+            retry_wait: Seconds between two of these attempts.
+            auto_msg_id: Give each message without a ``msg_id`` an id, so that it can be sent again after an outage
+                without being stored twice.
         """
         _check_positive(max_pending=max_pending, max_pending_bytes=max_pending_bytes)
         limits = PublisherOptions(
@@ -204,6 +233,12 @@ class JetStream(BucketManager):
         ``allow_atomic`` and nats-server 2.12. ``max_messages`` is the server's default limit. ``timeout`` in seconds
         (default: the context's) applies to each reply. The client keeps the batch until it is committed, and sends it
         again when the connection or the stream's leader was lost before that.
+
+        Args:
+            timeout: Seconds to wait for each reply; None: that of the JetStream context.
+            max_messages: The most messages of the batch; 1,000 is the default limit of the server.
+            retry_attempts: How often a message is sent again while no stream has its subject.
+            retry_wait: Seconds between two of these attempts.
         """
         _check_positive(max_messages=max_messages)
         return AtomicBatch(
@@ -254,6 +289,18 @@ class JetStream(BucketManager):
         the longest wait for a reply. A batch that is idle for two seconds is committed.
 
         ConfigError for bad arguments; UnsupportedByServer on entering when the server is too old.
+
+        Args:
+            gap: What lost messages do: with "fail" (default) they are sent again, and the messages are stored in order
+                and complete; with "ok" they are counted in ``lost``.
+            flow: The most messages for one acknowledgement; the stream chooses the number, at most 500.
+            outstanding: Acknowledgements that may be missing before ``publish`` waits.
+            max_pending_bytes: Bytes that may wait for their acknowledgement; then ``publish`` waits.
+            timeout: Seconds to wait for a reply; None: that of the JetStream context.
+            retry_attempts: How often a message is sent again while no stream has its subject.
+            retry_wait: Seconds between two of these attempts.
+            auto_msg_id: Give each message without a ``msg_id`` an id, so that it can be sent again after an outage
+                without being stored twice.
         """
         if gap not in ("fail", "ok"):
             raise ConfigError("gap", gap, 'must be "fail" or "ok"')
@@ -281,6 +328,13 @@ class JetStream(BucketManager):
         The stream needs ``allow_msg_counter`` and nats-server 2.12. With a ``msg_id`` the number is added only once,
         and the result is the value right after that. Raises the errors of ``publish``; after PublishUncertain the
         number may have been added.
+
+        Args:
+            subject: Which counter: each subject of the stream is one.
+            n: How much to add; negative to subtract, 0 to read.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         await self._api.require_api_level(2, "2.12", f"counter {subject!r}", timeout)
         ack = await self.publish(subject, headers={INCREMENT_HEADER: increment(n)}, msg_id=msg_id, timeout=timeout)
@@ -296,6 +350,11 @@ class JetStream(BucketManager):
 
         Without ``stream`` the stream is found by its subjects; a stream that only has sources must be named. NoStream,
         StreamNotFound; InvalidReply when the message is not a counter's.
+
+        Args:
+            subject: Which counter: each subject of the stream is one.
+            stream: The stream of the counter; None: the one that listens on the subject, which is looked up.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         name = await self.stream_name_by_subject(subject, timeout=timeout) if stream is None else stream
         return CounterValue.read(await self._stream(name, None).get_last_message(subject, timeout=timeout))
@@ -304,7 +363,13 @@ class JetStream(BucketManager):
     async def counters(
         self, stream: str, subjects: Iterable[str] = (">",), *, timeout: Duration | None = None
     ) -> AsyncGenerator[CounterValue]:
-        """Yield every counter of a stream whose subject matches, as a snapshot. See Stream.get_last_messages."""
+        """Yield every counter of a stream whose subject matches, as a snapshot. See Stream.get_last_messages.
+
+        Args:
+            stream: A stream with ``allow_msg_counter``, by its name.
+            subjects: The counters to read; wildcards allowed.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         async with aclosing(self._stream(stream, None).get_last_messages(subjects, timeout=timeout).batches()) as found:
             async for batch in found:
                 for message in batch:
@@ -316,6 +381,11 @@ class JetStream(BucketManager):
         """Remove the schedule stored under this subject; False when there was none, or it has ended.
 
         Without ``stream`` the stream is found by its subjects. NoStream, StreamNotFound.
+
+        Args:
+            subject: The subject to which the message with ``schedule=`` was published.
+            stream: Its stream; None: the one that listens on the subject, which is looked up.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         name = await self.stream_name_by_subject(subject, timeout=timeout) if stream is None else stream
         return await self._stream(name, None).purge(subject=subject, timeout=timeout) > 0
@@ -335,6 +405,15 @@ class JetStream(BucketManager):
         ``subject`` is the schedule's target, to publish early, or any other subject of the stream except the schedule's
         own. With ``expected_last_subject_seq`` and ``expected_last_subject_seq_subject=replaced``, only a schedule that
         has not fired yet is ended. Raises the errors of ``publish``, including ScheduleRefused.
+
+        Args:
+            replaced: The subject of the schedule to end.
+            subject: The subject of the new message with a schedule.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            timeout: Seconds to wait for the acknowledgement; None: that of the JetStream context.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         own = Headers(headers or ())
         for name in (SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER):
@@ -358,6 +437,9 @@ class JetStream(BucketManager):
         """Return a core message from a stream, for example of a push consumer, as a JsMessage to acknowledge.
 
         LocalProtocolError when its reply subject is not an ack subject.
+
+        Args:
+            message: A message of core NATS that a consumer has delivered.
         """
         return JsMessage._of(message, self._api.prefix)
 
@@ -373,6 +455,9 @@ class JetStream(BucketManager):
 
         ``subject`` selects some of them ("$JS.EVENT.ADVISORY.CONSUMER.>"); other domains use the same subjects. Use it
         with ``async with`` or ``await``. InvalidSubject; ConnectionClosed.
+
+        Args:
+            subject: The advisories to receive, with wildcards; the default is all of the account.
         """
         from natsproto.jetstream.advisories import Advisories
 

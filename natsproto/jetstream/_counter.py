@@ -32,7 +32,11 @@ class CounterValue(Value):
 
     @classmethod
     def read(cls, message: RawMessage) -> CounterValue:
-        """Read the value from a stored message; InvalidReply when the message is not a counter's."""
+        """Read the value from a stored message; InvalidReply when the message is not a counter's.
+
+        Args:
+            message: What ``stream.get_message`` and the like returned.
+        """
         value = _number("val", parse(message.data, "counter").get("val"))
         said = message.headers.last("Nats-Counter-Sources")
         sources: dict[str, Mapping[str, int]] = {}

@@ -218,7 +218,13 @@ class JsMessage(Message):
         return type(self._note) is bytes
 
     async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> NoReturn:
-        """LocalProtocolError: the reply subject of a message from a stream is its ack subject."""
+        """LocalProtocolError: the reply subject of a message from a stream is its ack subject.
+
+        Args:
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
         raise LocalProtocolError(
             f"cannot respond to message on {self.subject!r}: it comes from a stream, which keeps no reply subject: "
             "acknowledge it with ack(), nak() or term(), or publish the response"
@@ -258,6 +264,9 @@ class JsMessage(Message):
         acknowledge the message again. ConsumerGone when the consumer or its stream was deleted; DeliveryUnknown when
         the server was restarted and does not know the delivery, which it repeats; ConnectionClosed. Cancelling it is
         like a timeout: the server may have received it.
+
+        Args:
+            timeout: Seconds to wait for the server's confirmation; None: the option ``request_timeout``.
         """
         before = self._claim(ACKED)
         try:
@@ -325,19 +334,35 @@ class JsMessage(Message):
         self._note = ACKED
 
     async def nak(self, delay: Duration | None = None) -> None:
-        """Ask for redelivery, now or after ``delay`` seconds."""
+        """Ask for redelivery, now or after ``delay`` seconds.
+
+        Args:
+            delay: Seconds before the message is delivered again; None: at once.
+        """
         await self._send_ack(_nak(delay))
 
     def nak_nowait(self, delay: Duration | None = None) -> None:
-        """``nak`` that never waits."""
+        """``nak`` that never waits.
+
+        Args:
+            delay: Seconds before the message is delivered again; None: at once.
+        """
         self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Tell the server not to redeliver the message. The reason is part of the server's advisory."""
+        """Tell the server not to redeliver the message. The reason is part of the server's advisory.
+
+        Args:
+            reason: Why it is never to be delivered again; the MessageTerminated advisory shows it.
+        """
         await self._send_ack(_term(reason))
 
     def term_nowait(self, reason: str = "") -> None:
-        """``term`` that never waits."""
+        """``term`` that never waits.
+
+        Args:
+            reason: Why it is never to be delivered again; the MessageTerminated advisory shows it.
+        """
         self._send_ack_nowait(_term(reason))
 
     async def in_progress(self) -> None:
@@ -359,6 +384,9 @@ class JsMessage(Message):
 
         The default is a third of the consumer's ack_wait; 0.5 s when that is unknown, because the consumer was bound
         without a request or the message was created by ``js.message``.
+
+        Args:
+            interval: Seconds between two notes to the server; None: a third of the consumer's ``ack_wait``.
         """
         pause = self.ack_wait / 3 if interval is None else seconds("interval", interval)
         if pause <= 0:

@@ -86,6 +86,11 @@ class Stream(ConsumerManager):
 
         ``deleted_details`` adds the sequences of deleted messages (``state.deleted``), ``subjects_filter`` the number
         of messages of each subject that matches (``state.subjects``), in as many requests as that takes.
+
+        Args:
+            deleted_details: List the sequences of deleted messages in ``state.deleted``.
+            subjects_filter: Count the messages of each of these subjects, in ``state.subjects``; "": of none.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body: dict[str, object] = {"deleted_details": True} if deleted_details else {}
         if subjects_filter:
@@ -107,7 +112,12 @@ class Stream(ConsumerManager):
     async def subjects(
         self, subjects_filter: str = ">", *, timeout: Duration | None = None
     ) -> AsyncGenerator[tuple[str, int]]:
-        """Yield every subject that matches, with the number of its messages; each request gets 100,000 subjects."""
+        """Yield every subject that matches, with the number of its messages; each request gets 100,000 subjects.
+
+        Args:
+            subjects_filter: The subjects to list; wildcards allowed.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         subscribe_subject(subjects_filter, "subjects_filter")
         offset = 0
         while True:
@@ -146,6 +156,12 @@ class Stream(ConsumerManager):
         ConfigError when ``config`` is for another stream; InvalidStreamConfig for fields that cannot be changed;
         UnsupportedByServer when an older server ignored a field. ``pedantic`` (server 2.11) makes the server reject
         values that it would otherwise adjust.
+
+        Args:
+            config: A StreamConfig, which replaces all; None: only the given fields change.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **changes: The fields of StreamConfig to change, by keyword.
         """
         if config is None:
             return await self._change(*named_changes(StreamConfig, self.name, changes, "name"), pedantic, timeout)
@@ -164,11 +180,19 @@ class Stream(ConsumerManager):
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def seal(self, *, timeout: Duration | None = None) -> StreamInfo:
-        """Make the stream read-only, permanently: nothing is stored, deleted, purged or expired from now on."""
+        """Make the stream read-only, permanently: nothing is stored, deleted, purged or expired from now on.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self.update(sealed=True, timeout=timeout)
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
-        """Delete the stream with its messages and consumers."""
+        """Delete the stream with its messages and consumers.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._api.call_expecting_success(
             f"STREAM.DELETE.{self.name}", operation=f"delete {self._description}", timeout=timeout
         )
@@ -185,6 +209,12 @@ class Stream(ConsumerManager):
 
         ``seq``: remove only messages before it. ``keep``: the number of newest messages to keep. ConfigError when
         both are given; StreamProtected when the stream does not allow it.
+
+        Args:
+            subject: Only messages of this subject, wildcards allowed; "": all.
+            keep: How many of the newest messages stay; 0: none.
+            seq: Only messages before this sequence; 0: all. Cannot be combined with ``keep``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body: dict[str, object] = {}
         if subject:
@@ -202,6 +232,11 @@ class Stream(ConsumerManager):
         """Delete one message; ``erase`` overwrites it with random data first, which is slower.
 
         MessageNotFound; StreamProtected when the stream does not allow it.
+
+        Args:
+            seq: Where the message is in the stream: ``PubAck.seq``, ``message.seq``.
+            erase: Overwrite the message on disk with random data, which is slower.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body = {"seq": check_stream_sequence("seq", seq), "no_erase": not erase}
         operation = f"delete message {seq} of {self._description}"
@@ -237,6 +272,15 @@ class Stream(ConsumerManager):
         ApiError with the status (408, 500) when the server gives up; UnsupportedByServer for a stream in memory on a
         server before 2.15; RequestTimeout; ConnectionLost; OSError of the files. No folder is left after a failure or
         when cancelled.
+
+        Args:
+            path: The folder, which appears when the backup is complete; an older backup in it is replaced.
+            consumers: Back up the consumers, too.
+            check: Let the server verify every message first.
+            chunk_size: Bytes of one message of the transfer, 1 KiB to 1 MiB.
+            window_size: Bytes that may be on their way and not yet written, at most 32 MiB.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for each reply, not for the whole backup; None: that of the JetStream context.
         """
         from natsproto.jetstream import _backup as backup  # rarely needed
 
@@ -261,6 +305,13 @@ class Stream(ConsumerManager):
 
         ``headers=False`` omits the publisher's headers (``no_hdr``, ADR-31). The leader returns such a message, here
         and in the two methods below, since a direct get would also omit sequence, subject and time.
+
+        Args:
+            seq: Where the message is in the stream: ``PubAck.seq``, ``message.seq``.
+            headers: False leaves out the headers of the publisher; then the leader answers.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body = {"seq": check_stream_sequence("seq", seq)}
         return await self._get(body, "", headers, direct, f"message {seq} of {self._description}", timeout)
@@ -268,7 +319,15 @@ class Stream(ConsumerManager):
     async def get_last_message(
         self, subject: str, *, headers: bool = True, direct: bool = True, timeout: Duration | None = None
     ) -> RawMessage:
-        """Return the newest message on the subject, which may have wildcards. MessageNotFound when there is none."""
+        """Return the newest message on the subject, which may have wildcards. MessageNotFound when there is none.
+
+        Args:
+            subject: The subject, without wildcards.
+            headers: False leaves out the headers of the publisher; then the leader answers.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         subscribe_subject(subject)
         wild = _has_wildcard(subject)
         operation = f"last message of {subject!r} in {self._description}"
@@ -288,6 +347,15 @@ class Stream(ConsumerManager):
 
         MessageNotFound when there is none. ConfigError when both starts are given, and for a naive time;
         UnsupportedByServer when the server does not know start times.
+
+        Args:
+            subject: The subject; wildcards allowed.
+            start_seq: The first message with this sequence or a higher one; None: from the beginning.
+            start_time: The first message stored at or after this time; None: from the beginning.
+            headers: False leaves out the headers of the publisher; then the leader answers.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         subscribe_subject(subject)
         body = {**_start_fields(start_seq, start_time), "next_by_subj": subject}
@@ -340,6 +408,16 @@ class Stream(ConsumerManager):
         Without direct get, or before server 2.11, messages are requested one by one, which is slow. ``timeout`` is the
         longest wait for a message. ConfigError for invalid arguments at once; RequestTimeout, StreamNotFound,
         PermissionDenied and ConnectionClosed while reading. A lost connection loses no message.
+
+        Args:
+            subject: Only messages of this subject, wildcards allowed; "": all.
+            start_seq: The first message with this sequence or a higher one; None: from the beginning.
+            start_time: The first message stored at or after this time; None: from the beginning.
+            batch: The most messages; None: no limit, to the end of the stream.
+            max_bytes: The most bytes of subjects, headers and payloads; None: no limit. One message may exceed it.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for a message; None: that of the JetStream context.
         """
         body: dict[str, object] = {}
         if subject:
@@ -380,6 +458,13 @@ class Stream(ConsumerManager):
         ``timeout`` is the longest wait for a message. ConfigError for invalid arguments at once. While reading:
         UnsupportedByServer when the stream does not have ``allow_direct`` or the server is older than 2.11;
         RequestTimeout, StreamNotFound, PermissionDenied, ConnectionClosed.
+
+        Args:
+            subjects: The subjects; wildcards allowed.
+            up_to_seq: As of this sequence, inclusive; None: now.
+            up_to_time: As of this time, inclusive; None: now.
+            batch: The most messages to return; None: one for every subject that matches.
+            timeout: Seconds to wait for a message; None: that of the JetStream context.
         """
         if isinstance(subjects, str):
             raise TypeError("subjects must be a list of subjects, not one str")

@@ -62,6 +62,12 @@ class StreamManager:
         is sent; InvalidStreamConfig, SubjectsOverlap, LimitReached; UnsupportedByServer when an older server does not
         know a field; and the errors of every call, see Stream. ``pedantic`` (server 2.11) makes the server reject
         values that it would otherwise adjust.
+
+        Args:
+            config: The name of the stream, or a StreamConfig.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of StreamConfig, by keyword; they override those of ``config``.
         """
         wanted = amended(StreamConfig, config, fields, "name")
         return self._stream(wanted.name, await write_stream(self._api, "CREATE", wanted, pedantic, timeout))
@@ -82,6 +88,12 @@ class StreamManager:
         that too. The server cannot compare: a change that another
         client makes between the two requests is lost. StreamNotFound; InvalidStreamConfig for fields that cannot be
         changed; otherwise as ``create_stream``.
+
+        Args:
+            target: The name of the stream, of which the given fields change, or a StreamConfig, which replaces all.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **changes: The fields of StreamConfig to change, by keyword.
         """
         if target is None or isinstance(target, str):
             partial, fields = named_changes(StreamConfig, target, changes, "name")
@@ -103,23 +115,45 @@ class StreamManager:
         """Make the stream exactly this: fields that are not given get their defaults, also those of an existing stream.
 
         Raises the errors of ``create_stream`` and ``update_stream``.
+
+        Args:
+            config: The name of the stream, or a StreamConfig.
+            pedantic: Let the server refuse values that it would otherwise adjust.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            **fields: The fields of StreamConfig, by keyword; they override those of ``config``.
         """
         wanted = amended(StreamConfig, config, fields, "name")
         return self._stream(wanted.name, await create_or_update_stream(self._api, wanted, pedantic, timeout))
 
     async def stream(self, name: str, *, bind: bool = False, timeout: Duration | None = None) -> Stream:
-        """Return the stream with this name; StreamNotFound. With ``bind`` no request is sent, so it may not exist."""
+        """Return the stream with this name; StreamNotFound. With ``bind`` no request is sent, so it may not exist.
+
+        Args:
+            name: Which stream; its configuration was given this name when it was created.
+            bind: Send no request, so that the stream may not exist, and ``cached_info`` is not there.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         stream = self._stream(name, None)
         if not bind:
             await stream.info(timeout=timeout)
         return stream
 
     async def delete_stream(self, name: str, *, timeout: Duration | None = None) -> None:
-        """Delete a stream with its messages and consumers. StreamNotFound."""
+        """Delete a stream with its messages and consumers. StreamNotFound.
+
+        Args:
+            name: Which stream to delete, with all its messages and consumers.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._stream(name, None).delete(timeout=timeout)
 
     def streams(self, *, subject: str = "", timeout: Duration | None = None) -> Listing[StreamInfo]:
-        """Return the info of every stream, or of streams with ``subject``: read it with ``async for``."""
+        """Return the info of every stream, or of streams with ``subject``: read it with ``async for``.
+
+        Args:
+            subject: Only streams with a subject that overlaps this one; "": all.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return Listing(self._stream_pages(_filter(subject), timeout))
 
     async def _stream_pages(
@@ -140,7 +174,12 @@ class StreamManager:
 
     @items
     def stream_names(self, *, subject: str = "", timeout: Duration | None = None) -> AsyncGenerator[str]:
-        """Yield the name of every stream, or of streams with ``subject``."""
+        """Yield the name of every stream, or of streams with ``subject``.
+
+        Args:
+            subject: Only streams with a subject that overlaps this one; "": all.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return self._names(_filter(subject), timeout)
 
     async def _names(self, body: dict[str, object], timeout: Duration | None) -> AsyncGenerator[str]:
@@ -159,7 +198,12 @@ class StreamManager:
                     yield name
 
     async def stream_name_by_subject(self, subject: str, *, timeout: Duration | None = None) -> str:
-        """Return the name of the stream that stores messages on this subject; NoStream when there is none."""
+        """Return the name of the stream that stores messages on this subject; NoStream when there is none.
+
+        Args:
+            subject: A subject that a stream listens on, without wildcards or as it is configured.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         body = _filter(subject)
         page = await self._api.call_for(
             StreamNamesPage, "STREAM.NAMES", body, operation=f"stream that listens on {subject!r}", timeout=timeout
@@ -183,6 +227,13 @@ class StreamManager:
         ConfigError when the folder is not a backup; StreamExists when the stream exists; ApiError when the server
         cannot use the backup; RequestTimeout; ConnectionLost; OSError of the files. Cancelling leaves no stream, once
         the server has noticed (5 s).
+
+        Args:
+            path: The folder of the backup.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for each reply, not for the whole restore; None: that of the JetStream context.
+            **changes: Fields of StreamConfig to replace, by keyword, such as ``num_replicas``; on server 2.15 also
+                ``name``.
         """
         from natsproto.jetstream import _backup as backup  # rarely needed
 

@@ -45,7 +45,11 @@ class Timestamp(datetime):
 
     @classmethod
     def from_ns(cls, ns: int) -> Timestamp:
-        """Return the time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC."""
+        """Return the time ``ns`` nanoseconds after 1970-01-01T00:00:00Z, in UTC.
+
+        Args:
+            ns: Nanoseconds since 1970-01-01T00:00:00Z.
+        """
         micros, below = divmod(ns, 1000)
         self: Timestamp = datetime.__add__(_FIRST, timedelta(microseconds=micros))  # pyright: ignore[reportAssignmentType]
         self._extra_ns = below
@@ -53,7 +57,11 @@ class Timestamp(datetime):
 
     @classmethod
     def parse(cls, text: str) -> Timestamp:
-        """Read RFC 3339 with up to nine fractional digits (more are dropped) and any offset; else ValueError."""
+        """Read RFC 3339 with up to nine fractional digits (more are dropped) and any offset; else ValueError.
+
+        Args:
+            text: A time as RFC 3339 writes it, with up to nine decimals.
+        """
         if len(text) < 20 or text[4] != "-" or text[10] not in "Tt":
             raise ValueError("not an RFC 3339 time")
         self = cls.fromisoformat(text)
@@ -87,7 +95,11 @@ class Timestamp(datetime):
         return f"{text[:19]}{'.' if fraction else ''}{fraction}{'Z' if offset == '+00:00' else offset}"
 
     def astimezone(self, tz: tzinfo | None = None) -> Timestamp:
-        """Return the same time in another zone, to the nanosecond."""
+        """Return the same time in another zone, to the nanosecond.
+
+        Args:
+            tz: The time zone; None: that of the system.
+        """
         return to_timestamp(self._plain().astimezone(tz), self._extra_ns)
 
     def _plain(self) -> datetime:

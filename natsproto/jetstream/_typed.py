@@ -60,11 +60,19 @@ class TypedJetStream(Generic[T]):
         return f"TypedJetStream({self._kind!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
-        """Return the payload for a value. InvalidPayload when the codec cannot encode it."""
+        """Return the payload for a value. InvalidPayload when the codec cannot encode it.
+
+        Args:
+            value: Any value of a type that the codec knows.
+        """
         return self.codec.encode(value)
 
     def decode(self, payload: bytes) -> T:
-        """Return the value in a payload. InvalidPayload when it is not of the type."""
+        """Return the value in a payload. InvalidPayload when it is not of the type.
+
+        Args:
+            payload: The bytes, as ``message.data`` has them.
+        """
         return self.codec.decode(payload, self._kind)
 
     # ---------------------------------------------------------------- publishing
@@ -72,7 +80,14 @@ class TypedJetStream(Generic[T]):
     async def publish(
         self, subject: str, value: T, *, headers: HeadersLike | None = None, **args: Unpack[MessageArgs]
     ) -> PubAck:
-        """Publish a value and wait until a stream has it: ``JetStream.publish``."""
+        """Publish a value and wait until a stream has it: ``JetStream.publish``.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            value: The value to send; the codec converts it.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
+        """
         return await self._publish(subject, self.encode(value), headers=headers, **args)
 
     def sender(self, publish: Callable[Concatenate[str, bytes, P], R]) -> Callable[Concatenate[str, T, P], R]:
@@ -80,6 +95,9 @@ class TypedJetStream(Generic[T]):
 
         It may be the method of a publisher, a fast publisher or a batch; the other arguments are unchanged.
         InvalidPayload for a value that the codec cannot encode, before anything is sent.
+
+        Args:
+            publish: The method to call with the payload, such as ``publisher.publish``.
         """
 
         def send(subject: str, value: T, /, *args: P.args, **given: P.kwargs) -> R:
@@ -98,6 +116,11 @@ class TypedJetStream(Generic[T]):
         A payload that cannot be decoded is logged, reported as a HandlerFailed event and skipped. Its message is passed
         to ``on_invalid``, for example ``Retry.failed``, which moves it to a dead-letter subject. Without ``on_invalid``
         the message is redelivered, after 1 s at first, doubling up to 60 s.
+
+        Args:
+            messages: Messages of a consumer or subscription, read with ``async for``.
+            on_invalid: Called with a message whose payload cannot be decoded, and with the error; None: the error is
+                raised.
         """
         async for message in messages:
             received = await self._received(message, on_invalid)
@@ -107,7 +130,13 @@ class TypedJetStream(Generic[T]):
     async def read_all(
         self, messages: Iterable[JsMessage], *, on_invalid: OnInvalid | None = None
     ) -> list[Received[T]]:
-        """Do as ``read`` for messages already received: ``await orders.read_all(await consumer.fetch(10))``."""
+        """Do as ``read`` for messages already received: ``await orders.read_all(await consumer.fetch(10))``.
+
+        Args:
+            messages: A list of messages, such as that of ``fetch``.
+            on_invalid: Called with a message whose payload cannot be decoded, and with the error; None: the error is
+                raised.
+        """
         found = [await self._received(message, on_invalid) for message in messages]
         return [one for one in found if one is not None]
 
@@ -118,6 +147,9 @@ class TypedJetStream(Generic[T]):
 
         A payload that cannot be decoded raises InvalidPayload, as if the function had: ``Retry`` makes the message a
         dead letter at once.
+
+        Args:
+            function: Called with the value and its message, ``def`` or ``async def``.
         """
 
         check_handler("handler", function, "value and message", 2)

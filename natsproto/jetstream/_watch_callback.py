@@ -100,6 +100,9 @@ class WatchCallback(RunHint, Generic[E]):
         """Wait until the watch has ended, or until the event is set. Raises the error that ended it, if any.
 
         Cancelling ends only the wait.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it waits until stopped.
         """
         task = self._started()
         with self._end_waiters.waiting():
@@ -146,6 +149,9 @@ class WatchCallback(RunHint, Generic[E]):
         """Start it, and wait until it has ended, or until the event is set, which stops it.
 
         Raises the error that ended it, if any. Cancelling also cancels a running call.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
         async with self:
             await self.wait(until)

@@ -405,7 +405,11 @@ class Advisories(AsyncForHint):
             yield read_advisory(message.data)
 
     async def next(self, timeout: float | None = None) -> Advisory:
-        """Return the next event within ``timeout`` seconds (None: no limit). RequestTimeout; SubscriptionClosed."""
+        """Return the next event within ``timeout`` seconds (None: no limit). RequestTimeout; SubscriptionClosed.
+
+        Args:
+            timeout: Seconds to wait for an advisory; None: no limit.
+        """
         message: Message = await self._subscription.next(timeout)
         return read_advisory(message.data)
 

@@ -43,7 +43,15 @@ def connect(
     context: str | None = None,
     **options: Unpack[OptionArgs],
 ) -> Connecting:
-    """``natsproto.connect`` for a client that records spans and metrics with the global providers."""
+    """``natsproto.connect`` for a client that records spans and metrics with the global providers.
+
+    Args:
+        servers: One URL, a comma-separated list, a sequence, or Options. None: those of the context or
+            ``nats://127.0.0.1:4222``.
+        context: The name of a context of the ``nats`` tool, whose settings are the defaults of the other options; None:
+            no context.
+        **options: The fields of Options, by keyword.
+    """
     return _default().connect(servers, context=context, **options)
 
 
@@ -51,22 +59,39 @@ def processing(message: Message, *, consumer: str | None = None) -> AbstractCont
     """Return a context manager for processing a message: a span in the trace of the message's publisher.
 
     ``consumer`` names the queue group or consumer.
+
+    Args:
+        message: The message that the block handles.
+        consumer: The name of the consumer; None: that of the message, if it has one.
     """
     return _default().processing(message, consumer=consumer)
 
 
 async def tracing(message: Message, call: Call) -> None:
-    """Middleware that runs each call of a handler in ``processing``."""
+    """Middleware that runs each call of a handler in ``processing``.
+
+    Args:
+        message: What the handler would get.
+        call: Calls the next middleware or the handler.
+    """
     await _default().tracing(message, call)
 
 
 def process(handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
-    """Decorate a handler (def or async def) with the middleware ``tracing``."""
+    """Decorate a handler (def or async def) with the middleware ``tracing``.
+
+    Args:
+        handler: The handler to decorate, ``def`` or ``async def``.
+    """
     return _default().process(handler)
 
 
 def headers(given: HeadersLike | None = None) -> Headers:
-    """Return the headers with the current trace context, for messages that are sent by other means."""
+    """Return the headers with the current trace context, for messages that are sent by other means.
+
+    Args:
+        given: Headers to add the trace context to; None: none.
+    """
     return Headers(inject_trace(given) or ())
 
 

@@ -32,6 +32,13 @@ class Telemetry:
     the subject. A subject without a template appears neither in a span's name nor in a metric. ``enrich`` is called
     with every new span and its Operation to set further attributes; its exceptions are logged. ConfigError or
     InvalidSubject for invalid templates.
+
+    Args:
+        tracer_provider: Makes the spans; None: the global one.
+        meter_provider: Makes the metrics; None: the global one.
+        templates: Group subjects, such as ``orders.{id}`` or ``orders.*``, or a function of the subject; subjects
+            without one appear in no name.
+        enrich: Called with every span and its Operation, to add attributes; None: not called.
     """
 
     def __init__(
@@ -55,17 +62,35 @@ class Telemetry:
         context: str | None = None,
         **options: Unpack[OptionArgs],
     ) -> Connecting:
-        """``natsproto.connect`` for a client that records spans and metrics."""
+        """``natsproto.connect`` for a client that records spans and metrics.
+
+        Args:
+            servers: One URL, a comma-separated list, a sequence, or Options. None: those of the context or
+                ``nats://127.0.0.1:4222``.
+            context: The name of a context of the ``nats`` tool, whose settings are the defaults of the other options;
+                None: no context.
+            **options: The fields of Options, by keyword.
+        """
         return InstrumentedConnecting(options_for(servers, context, options), self._spans, self._metrics)
 
     @contextmanager
     def processing(self, message: Message, *, consumer: str | None = None) -> Iterator[Span]:
-        """See the function of the same name in ``natsproto.otel``."""
+        """See the function of the same name in ``natsproto.otel``.
+
+        Args:
+            message: The message that the block handles.
+            consumer: The name of the consumer; None: that of the message, if it has one.
+        """
         with self._process(message, consumer, consumed=0) as span:
             yield span
 
     async def tracing(self, message: Message, call: Call) -> None:
-        """See the function of the same name in ``natsproto.otel``."""
+        """See the function of the same name in ``natsproto.otel``.
+
+        Args:
+            message: What the handler would get.
+            call: Calls the next middleware or the handler.
+        """
         with self._process(message, None, consumed=1):
             await call()
 
@@ -87,7 +112,11 @@ class Telemetry:
             yield span
 
     def process(self, handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
-        """See the function of the same name in ``natsproto.otel``."""
+        """See the function of the same name in ``natsproto.otel``.
+
+        Args:
+            handler: The handler to decorate, ``def`` or ``async def``.
+        """
         return with_middleware(handler, self.tracing)
 
 

@@ -127,6 +127,11 @@ class Message:
         (``$JS.API.>``, ``$JS.*.API.>``, ``$KV.>``, ``$O.>``, ``$SRV.>``, ``$SYS.>``), gets no response but a
         ReplyRefused event; see the option ``allow_api_replies``. Cancelling it while it waits for room in the outbox
         sends nothing.
+
+        Args:
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         reply = self.reply
         if reply is None or self._origin is None:

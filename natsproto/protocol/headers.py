@@ -27,6 +27,9 @@ class Headers(Mapping[str, str]):
     received block that could not be read and are left out; () when all is well.
 
     Build one from a mapping (values are strings or sequences of strings) or from pairs.
+
+    Args:
+        source: A mapping (values are a str or a list of str), pairs, or other Headers.
     """
 
     __slots__ = ("_description", "_invalid", "_known", "_status", "_unread", "_wire_size")
@@ -90,16 +93,29 @@ class Headers(Mapping[str, str]):
         return ()
 
     def get_all(self, name: str) -> list[str]:
-        """Every value of the name in the order received; an empty list when there is none."""
+        """Every value of the name in the order received; an empty list when there is none.
+
+        Args:
+            name: The header, with upper and lower case as it was sent.
+        """
         return list(self._values.get(name, ()))
 
     def last(self, name: str, default: str = "") -> str:
-        """The last value. The server appends its own headers after the user's, so this one is the server's."""
+        """The last value. The server appends its own headers after the user's, so this one is the server's.
+
+        Args:
+            name: The header, with upper and lower case as it was sent.
+            default: The result if there is no such header.
+        """
         values = self._values.get(name)
         return values[-1] if values else default
 
     def get_folded(self, name: str) -> list[str]:
-        """Every value whose name equals this one when case is ignored."""
+        """Every value whose name equals this one when case is ignored.
+
+        Args:
+            name: What to look for; upper and lower case are the same.
+        """
         folded = name.casefold()
         return [value for known, values in self._values.items() if known.casefold() == folded for value in values]
 

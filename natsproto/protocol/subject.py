@@ -58,7 +58,11 @@ def queue_group(name: str) -> bytes:
 
 
 def tokens(subject: str) -> list[str]:
-    """The tokens between the dots."""
+    """The tokens between the dots.
+
+    Args:
+        subject: The subject to split at its dots.
+    """
     return subject.split(".")
 
 
@@ -77,6 +81,10 @@ def matches(pattern: str, subject: str) -> bool:
     """Return True if a subscription to ``pattern`` receives messages published to ``subject``.
 
     Both must be valid; ``*`` stands for exactly one token, a final ``>`` for one or more.
+
+    Args:
+        pattern: A subject that may have ``*`` and ``>``.
+        subject: A subject without wildcards.
     """
     wanted, given = pattern.split("."), subject.split(".")
     for index, token in enumerate(wanted):

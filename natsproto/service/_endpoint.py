@@ -52,6 +52,13 @@ class Request(Message):
 
         Line breaks in the description become spaces. LocalProtocolError when the request has no reply subject.
         Cancelling it while it waits for room in the outbox sends nothing.
+
+        Args:
+            code: A number for programs, such as 400 or 404; 500 is that of unexpected exceptions.
+            description: A text for people, in one line.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         self._note = ServiceError(code, description)
         await self.respond(payload, headers=with_error(headers, code, description))
@@ -117,7 +124,11 @@ class Endpoint:
         )
 
     def stats(self, handler: StatsHandler | None = None) -> EndpointStats:
-        """Return the endpoint's statistics; ``data`` is the return value of ``handler``."""
+        """Return the endpoint's statistics; ``data`` is the return value of ``handler``.
+
+        Args:
+            handler: Returns the ``data`` of the statistics; None: none.
+        """
         return EndpointStats(
             name=self.name,
             subject=self.subject,

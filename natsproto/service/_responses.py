@@ -253,6 +253,9 @@ def error_of(reply: Message) -> ServiceError | None:
     """Return the error in a service's response, or None for a successful response.
 
     The code is 0 when the header is not a number.
+
+    Args:
+        reply: What ``nc.request`` or ``request_many`` returned.
     """
     if not reply.has_headers:
         return None

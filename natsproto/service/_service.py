@@ -69,6 +69,11 @@ class Group:
         """Return a group within this one. Its name is a subject without ``>``; an empty name adds no prefix.
 
         InvalidSubject or ConfigError for invalid names.
+
+        Args:
+            name: The prefix of the subjects of its endpoints.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
         """
         if name:
             subscribe_subject(name, "group name")
@@ -89,6 +94,16 @@ class Group:
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
 
         Needs its parentheses: TypeError for ``@service.endpoint``.
+
+        Args:
+            name: What ``discover_services`` shows, and the default of the subject; None: the name of the function.
+            subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
+            metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
+            concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
         """
         if callable(name):
             raise TypeError("the decorator needs parentheses: @service.endpoint()")
@@ -131,6 +146,17 @@ class Group:
 
         ConfigError, InvalidSubject or TypeError for bad arguments and when the service has stopped; LocalProtocolError
         when it was not started; ConnectionClosed.
+
+        Args:
+            name: What ``discover_services`` shows, and the default of the subject: A-Z, a-z, 0-9, ``-`` and ``_``.
+            handler: Called with each request, ``def`` or ``async def``; an async generator answers in parts.
+            subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
+            metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
+            concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
         """
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
@@ -288,6 +314,10 @@ class Service(WarnIfUnused, Group):
         ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds (None: no limit) lists unfinished
         requests; RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has
         stopped. In a handler, it does not wait for that handler. While the service is stopping already, it only waits.
+
+        Args:
+            error: Why it stops, which ``wait_stopped`` returns; None: no error.
+            timeout: Seconds for the requests in progress; None: no limit.
         """
         wait = time_limit("timeout", timeout)
         self._begun = True

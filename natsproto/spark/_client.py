@@ -54,6 +54,9 @@ def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
 
     All tasks of a process that use the same config share it, so leaving the block does not close it. Connects at its
     first use in a process: ConnectFailed and what else ``natsproto.connect`` raises.
+
+    Args:
+        config: The connection settings of the tasks.
     """
     yield shared_client(config)
 

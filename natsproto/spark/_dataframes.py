@@ -63,6 +63,22 @@ def stream_dataframe(
 
     ``plan_ranges`` fixes its content here; every action reads it again from the stream, each range in a
     partition of its own, by ``read_range``. Arguments and errors are those of the two functions.
+
+    Args:
+        spark: The SparkSession of the driver.
+        config: The connection settings of the tasks.
+        stream: Which stream to read, by its name.
+        start: Where to begin: "earliest", "latest", a sequence, or a time (server 2.11).
+        end: Where to end: "latest", a sequence (inclusive), or a time (server 2.11).
+        subjects: Only messages of these subjects, wildcards allowed; empty: all.
+        num_partitions: How many ranges to make at most; None: up to 4, in larger streams one for every 100,000
+            messages, up to 200.
+        method: "consumer" pulls from an ordered consumer, "direct" gets batches from any replica, "auto" takes the
+            consumer except on work queues.
+        batch_rows: The most rows of one Arrow batch.
+        max_bytes: About the most bytes of payload of one Arrow batch.
+        headers: Read the headers, too; False leaves their column out.
+        fail_on_data_loss: Raise DataLost when messages of the range are gone; False logs a warning and reads the rest.
     """
     check_reading(subjects, method, batch_rows, max_bytes)
     ranges = plan_ranges(config, stream, start=start, end=end, subjects=subjects, num_partitions=num_partitions)
@@ -99,6 +115,10 @@ def arrow_partition(
     results. A result is a Row, tuple or mapping of them, a ``WriteSummary``, or a pair of a Row and a value, whose
     columns are those of the Row and one more. Errors are those of the function, and pyarrow's for values that do not
     fit the schema.
+
+    Args:
+        function: A function of this package, or any other from an iterator of Rows to an iterator.
+        schema: The names and types of the columns of its results.
     """
     return partial(_arrow_partition, function, schema)
 
@@ -164,6 +184,19 @@ def foreach_batch_writer(
     id of the query does, which is kept in its checkpoint. Spark Connect, and a micro-batch that is written from a
     second thread, do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``.
     A micro-batch that is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
+
+    Args:
+        config: The connection settings of the tasks.
+        write_id: The name of the query in message ids, for good; "": Spark's own id of the query.
+        subject: The subject of all rows, or a function of the row; None: the column ``subject`` has it.
+        msg_id: The column with the message ids, or a function of the row; None: the column ``msg_id`` if there is one,
+            else ids made by the writer.
+        stable_order: The rows of a partition come in the same order again if its task is repeated, so that their
+            positions identify them.
+        server_headers: The names of headers of rows that begin with ``Nats-`` and are sent; all others of these are
+            removed and counted.
+        max_pending: Messages that may wait for their acknowledgement.
+        timeout: Seconds to wait for each acknowledgement.
     """
 
     plan = PublishPlan(
@@ -206,6 +239,9 @@ def register(spark: SparkSession) -> None:
     of the thread, which a new thread lacks ("Failed to find the data source: nats"). It opens no connection.
     ConfigError before Spark 4.0, which has no data sources in Python: use ``stream_dataframe`` and
     ``publish_partition`` there.
+
+    Args:
+        spark: The SparkSession of the driver.
     """
     if not hasattr(spark, "dataSource"):
         raise ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")

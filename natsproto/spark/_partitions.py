@@ -63,6 +63,12 @@ def run_partition(
 
     When Spark stops reading (a limit), the generator is closed: its ``finally`` runs before the task ends. Errors of
     the function fail the task. ConfigError for a bad ``prefetch``; connecting raises those of ``natsproto.connect``.
+
+    Args:
+        function: An async generator function of the client and the rows, which it reads with ``async for``; it yields
+            the results.
+        config: The connection settings of the tasks.
+        prefetch: How many rows and results wait at a time at most; 2 for whole Arrow batches.
     """
     _check_callable("function", function)
     _check_count("prefetch", prefetch)
@@ -94,6 +100,15 @@ def map_async(
     ``timeout`` seconds (None: no limit) is cancelled and ends with RequestTimeout. ``on_error`` decides about a row
     whose call raised: "raise" fails the task, "null" gives None, a callable gives the result of
     ``on_error(row, error)``. When Spark stops reading, running calls are cancelled. ConfigError for wrong arguments.
+
+    Args:
+        function: The ``async def`` function to call with the client and a row.
+        config: The connection settings of the tasks.
+        concurrency: How many calls are in flight at a time in each task.
+        ordered: Give the results in the order of the rows; False gives each as soon as it is there.
+        timeout: Seconds after which a call is cancelled and fails with RequestTimeout; None: no limit.
+        on_error: For a row whose call raised: "raise" fails the task, "null" gives None, a function gives the result of
+            ``on_error(row, error)``.
     """
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
@@ -133,6 +148,16 @@ def request_partition(
     or a function of the row. The rest is as in ``map_async``; ``on_error`` gives the payload. Errors
     are those of ``client.request``: NoResponders, RequestTimeout after ``timeout`` seconds, ConnectionLost.
     ConfigError for wrong arguments; InvalidSubject.
+
+    Args:
+        config: The connection settings of the tasks.
+        subject: The subject of all requests, or a function of the row.
+        payload: The column that is sent, bytes or text, or a function of the row.
+        concurrency: How many requests are in flight at a time in each task.
+        ordered: Give the results in the order of the rows; False gives each as soon as it is there.
+        timeout: Seconds to wait for each reply.
+        on_error: For a row whose request failed: "raise" fails the task, "null" gives None, a function gives the result
+            of ``on_error(row, error)``.
     """
     if isinstance(subject, str):
         publish_subject(subject)
@@ -229,6 +254,13 @@ def kv_lookup(
 
     Fast in buckets that allow direct get, as new ones do (nats-server 2.11); in others each key is a request, 64 at
     a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
+
+    Args:
+        config: The connection settings of the tasks.
+        bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+        key: The column with the key, or a function of the row.
+        chunk: Rows whose values are requested together, at most 1,000.
+        missing: For a key without a value: "null" gives None, "drop" leaves the row out, "error" raises KeyNotFound.
     """
     check_bucket_name(bucket)
     if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
@@ -267,6 +299,10 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
     """A UDF that turns a column of keys into a column of their values (binary), null for keys without one.
 
     Needs pandas and pyarrow. The rest is as in ``kv_lookup``.
+
+    Args:
+        config: The connection settings of the tasks.
+        bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
     """
     import pandas as pd
     from pyspark.sql.pandas.functions import pandas_udf

@@ -83,6 +83,19 @@ def publish_partition(
 
     At most ``max_pending`` messages wait for their acknowledgement; each has ``timeout`` seconds for it. The task fails
     with PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
+
+    Args:
+        config: The connection settings of the tasks.
+        write_id: A name of this write, the same for a repeated one.
+        subject: The subject of all rows, or a function of the row; None: the column ``subject`` has it.
+        msg_id: The column with the message ids, or a function of the row; None: the column ``msg_id`` if there is one,
+            else ids made by the writer.
+        stable_order: The rows of a partition come in the same order again if its task is repeated, so that their
+            positions identify them.
+        server_headers: The names of headers of rows that begin with ``Nats-`` and are sent; all others of these are
+            removed and counted.
+        max_pending: Messages that may wait for their acknowledgement.
+        timeout: Seconds to wait for each acknowledgement.
     """
     plan = PublishPlan(
         write_id=write_id,

@@ -49,6 +49,15 @@ def plan_ranges(
     "earliest" or a time, messages removed before a range is first read are not (``SeqRange.earliest``).
 
     ConfigError for wrong arguments; StreamNotFound and the errors of every call of the JetStream API.
+
+    Args:
+        config: The connection settings of the tasks.
+        stream: Which stream to read, by its name.
+        start: Where to begin: "earliest", "latest", a sequence, or a time (server 2.11).
+        end: Where to end: "latest", a sequence (inclusive), or a time (server 2.11).
+        subjects: Only messages of these subjects, wildcards allowed; empty: all.
+        num_partitions: How many ranges to make at most; None: up to 4, in larger streams one for every 100,000
+            messages, up to 200.
     """
     check_stream_name(stream)
     wanted = _subjects(subjects)
@@ -128,6 +137,18 @@ def read_range(
     until its first message is read, except in a retried task. A message replaced by a newer one of its subject, as in a
     bucket, is not data loss. ConfigError for wrong arguments, at once. While reading StreamNotFound, PermissionDenied,
     the ApiError of a consumer that the server refuses, and RequestTimeout when there is no server for a minute.
+
+    Args:
+        config: The connection settings of the tasks.
+        seq_range: One of the ranges of ``plan_ranges``.
+        subjects: Only messages of these subjects, wildcards allowed; empty: all.
+        method: "consumer" pulls from an ordered consumer, "direct" gets batches from any replica, "auto" takes the
+            consumer except on work queues.
+        batch_rows: The most rows of one Arrow batch.
+        max_bytes: About the most bytes of payload of one Arrow batch.
+        output: "tuples" gives a tuple for each message, "arrow" Arrow batches.
+        headers: Read the headers, too; False leaves their column out.
+        fail_on_data_loss: Raise DataLost when messages of the range are gone; False logs a warning and reads the rest.
     """
     if not isinstance(seq_range, SeqRange):
         raise TypeError(f"seq_range must be a SeqRange, not {type(seq_range).__name__}")

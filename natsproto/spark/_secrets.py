@@ -45,17 +45,29 @@ class SecretRef(Value):
 
     @classmethod
     def env(cls, name: str) -> SecretRef:
-        """The value of an environment variable. ConfigError for an invalid name."""
+        """The value of an environment variable. ConfigError for an invalid name.
+
+        Args:
+            name: The name of the environment variable.
+        """
         return cls(kind="env", location=name)
 
     @classmethod
     def file(cls, path: str | os.PathLike[str]) -> SecretRef:
-        """The content of a file, without its final line end. ConfigError unless the path is absolute."""
+        """The content of a file, without its final line end. ConfigError unless the path is absolute.
+
+        Args:
+            path: An absolute path on the machine that connects.
+        """
         return cls(kind="file", location=os.fspath(path))
 
     @classmethod
     def spark_file(cls, name: str) -> SecretRef:
-        """The content of a file sent along with ``--files`` or ``SparkContext.addFile``. ConfigError for paths."""
+        """The content of a file sent along with ``--files`` or ``SparkContext.addFile``. ConfigError for paths.
+
+        Args:
+            name: The name of the file, without a directory.
+        """
         return cls(kind="spark_file", location=name)
 
     @classmethod
@@ -63,6 +75,9 @@ class SecretRef(Value):
         """The result of ``"module:function"``, called without arguments: a str, a path, or an awaitable of one.
 
         The module must be importable where the secret is looked up. ConfigError for any other form.
+
+        Args:
+            function: A function without arguments, as "module:function", importable where the secret is looked up.
         """
         return cls(kind="provider", location=function)
 
@@ -71,6 +86,9 @@ class SecretRef(Value):
         """From ``env:NAME``, ``file:/PATH``, ``spark_file:NAME`` or ``provider:MODULE:FUNCTION``.
 
         InvalidCredentials for other text; the error does not repeat it, as it could be the secret itself.
+
+        Args:
+            text: ``env:NAME``, ``file:/PATH``, ``spark_file:NAME`` or ``provider:MODULE:FUNCTION``.
         """
         kind, _, where = text.partition(":")
         if kind not in _RULES:

@@ -50,6 +50,9 @@ class Advisories(ContextReader[advisory.Advisories, advisory.Advisory]):
     def next(self, timeout: float | timedelta | None = None) -> advisory.Advisory:
         """Return the next event. Waits at most ``timeout`` seconds (None: for ever). RequestTimeout;
         SubscriptionClosed.
+
+        Args:
+            timeout: Seconds to wait for an advisory; None: no limit.
         """
         return self._next(timeout)
 

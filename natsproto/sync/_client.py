@@ -85,6 +85,13 @@ class Client(SyncWrapper[client.Client]):
         Bad arguments and a message that is too large raise at once. Later errors (OutboxFull in a long outage,
         ConnectionClosed) are raised by the next method of this client. ``flush`` waits until the server has the
         message. While the client drains, threads that it waits for can still publish, and wait for the event loop.
+
+        Args:
+            subject: The subject to publish to, without wildcards.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            reply: The subject for responses, which receivers see as ``message.reply``; None: none.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         portal, connected, queue = self._connection()
         portal.check()
@@ -101,7 +108,11 @@ class Client(SyncWrapper[client.Client]):
             portal.call(queue.join)  # the client may close as soon as this thread has ended its work
 
     def flush(self, timeout: float | timedelta | None = None) -> None:
-        """Wait until the server has handled everything published and subscribed so far; see the async client."""
+        """Wait until the server has handled everything published and subscribed so far; see the async client.
+
+        Args:
+            timeout: Seconds to wait for the server's confirmation; None: the option ``request_timeout``.
+        """
         portal, inner = self._reach()
         portal.call(inner.flush, timeout)
 
@@ -119,6 +130,18 @@ class Client(SyncWrapper[client.Client]):
         """Subscribe to a subject; see the async client. There are no callbacks: iterate it, in a thread if need be.
 
         TypeError for a ``cb``.
+
+        Args:
+            subject: The subject to listen to; ``*`` stands for one token, ``>`` at the end for any number.
+            queue: The queue group: each message goes to one of its subscribers. None: to all.
+            max_messages: Messages after which the subscription ends; None: no limit.
+            pending_msgs_limit: Messages that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            pending_bytes_limit: Bytes that may wait for the reader, 0: any number; None: the option of the same name.
+                Beyond it ``slow_policy`` applies.
+            slow_policy: What happens to messages beyond the limits: "drop_newest" (default), "drop_oldest", "error",
+                which ends the subscription, or "pause", which stops reading from the server.
+            cb: Not possible here, a TypeError; use ``consume`` or a thread.
         """
         if cb is not None:
             raise TypeError("the blocking client calls no callbacks: iterate the subscription, in a thread if need be")
@@ -149,6 +172,17 @@ class Client(SyncWrapper[client.Client]):
 
         Handlers are plain functions; each request is handled on a thread of its own. ``stats_handler`` runs on the
         thread of the event loop: it must be quick and must not call the client. Otherwise as the async client.
+
+        Args:
+            name: What clients find the service by: A-Z, a-z, 0-9, ``-`` and ``_``.
+            version: The version of the service, as semantic versioning writes it: "1.2.0".
+            description: A text for people who look the service up.
+            metadata: Labels of the instance that ``discover_services`` shows.
+            queue_group: The default queue group of the endpoints, "q": each request goes to one instance. None: to all
+                instances.
+            stats_handler: Called with each endpoint when statistics are asked for; returns what ``data`` is to hold.
+                None: no data.
+            prefix: The first token of the subjects on which the service answers questions about itself.
         """
         portal, inner = self._reach()
         async_handler = None if stats_handler is None else partial(call_stats_handler, stats_handler, portal)
@@ -200,7 +234,11 @@ class Client(SyncWrapper[client.Client]):
 
     @hide_arguments
     def set_servers(self, servers: str | Sequence[str]) -> None:
-        """Replace every known server, discovered ones included, in this process; see the async client."""
+        """Replace every known server, discovered ones included, in this process; see the async client.
+
+        Args:
+            servers: One URL, a comma-separated list or a sequence, for the next attempts to connect.
+        """
         portal, inner = self._reach()
         portal.run(inner.set_servers, servers)
 
@@ -226,6 +264,9 @@ class Client(SyncWrapper[client.Client]):
     def drain(self, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """End subscriptions, send buffered messages and close; see the async client. Does not wait for a handler that
         calls it.
+
+        Args:
+            timeout: Seconds for handlers and buffered messages. Left out: the option ``drain_timeout``; None: no limit.
         """
         if timeout is DEFAULT:
             self._end(drain=True)
@@ -361,6 +402,13 @@ def connect(
 
     The arguments and the errors are those of ``natsproto.connect``. Callbacks among the options run on the thread of
     the client's event loop and must not call the client.
+
+    Args:
+        servers: One URL, a comma-separated list, a sequence, or Options. None: those of the context or
+            ``nats://127.0.0.1:4222``.
+        context: The name of a context of the ``nats`` tool, whose settings are the defaults of the other options; None:
+            no context.
+        **options: The fields of Options, by keyword.
     """
     connected = Client(client.options_for(servers, context, options))
     connected._connection()  # connects

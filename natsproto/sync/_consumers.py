@@ -76,6 +76,9 @@ class JsMessage(Received[message.JsMessage]):
         """Send ``in_progress`` every ``interval`` seconds while the block runs, so that the message is not redelivered
         during long work. It ends with the block or the acknowledgement. The default is a third of the consumer's
         ack_wait; see the async client.
+
+        Args:
+            interval: Seconds between two notes to the server; None: a third of the consumer's ``ack_wait``.
         """
         manager = self._inner.keep_alive(interval)
         self._portal.enter(manager)
@@ -124,6 +127,9 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         """Return the next message. Waits at most ``timeout`` seconds (None: for ever).
 
         RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended it, when none will arrive.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that has arrived.
         """
         return JsMessage(self._portal, self._next(timeout))
 
@@ -144,6 +150,11 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         With ``max_wait`` a list is yielded when it is full, or its oldest message has waited for that many seconds.
         It is full with ``max_messages``, by default and at most the ``prefetch`` of ``messages``. ConfigError at once
         for invalid arguments, also for a ``max_wait`` of 0.1 of the consumer's ``ack_wait`` or more.
+
+        Args:
+            max_messages: Messages that fill a list; None: the ``prefetch`` of ``messages``, which is also the most.
+            max_wait: Seconds after which a list that is not full is yielded, counted from its oldest message; None:
+                what has arrived is yielded at once.
         """
         return self._each_batch(max_messages, self._portal.run(self._inner.batches, max_messages, max_wait=max_wait))
 
@@ -339,6 +350,20 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         ``prefetch``, ``stop_after``, ``stop_when_empty`` and the others of ``messages``. ``key`` is called on the
         client's own thread, so it must not block. TypeError for an ``async def`` handler, ConfigError for other wrong
         arguments, before anything is sent.
+
+        Args:
+            handler: A plain function that is called with each message in a thread.
+            threads: How many threads call the handler, and so how many messages or lists are handled at a time.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
+                confirmation, or "nothing".
+            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
+                "nothing".
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
+                True, or the seconds between two such notes.
+            **options: The arguments of ``messages``, by keyword.
         """
         _check_handler(handler, threads, "message")
         portal, running = self._portal, set[int]()
@@ -380,6 +405,18 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         All of them are acknowledged when the handler returns; if it raises BatchFailed, those at its ``indexes`` are
         redelivered, and with any other exception all. See the async client's ``consume_batches``. TypeError for an
         ``async def`` handler, ConfigError for other wrong arguments, before anything is sent.
+
+        Args:
+            handler: A plain function that is called with each list of messages in a thread; BatchFailed says which of
+                them failed.
+            max_messages: Messages that fill a list.
+            max_wait: Seconds after which a list that is not full is handled, counted from its oldest message; less than
+                a tenth of ``ack_wait``.
+            threads: How many threads call the handler, and so how many messages or lists are handled at a time.
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            stop_after: End after this many messages; 0: no limit.
+            stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
         _check_handler(handler, threads, "list of messages")
         portal, running = self._portal, set[int]()
@@ -418,6 +455,17 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 
         ``acking`` is a message of this consumer that is acknowledged in the same round trip; see the async client. An
         interrupt loses nothing: a message that has just arrived goes to the next reader of this handle.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            acking: A message of this consumer to acknowledge with the same command; None: none.
         """
 
         async def pull() -> message.JsMessage:
@@ -489,6 +537,9 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
     def next(self, timeout: Duration | None = 5.0) -> JsMessage:
         """Return the next message. RequestTimeout when none arrived within ``timeout`` seconds; ConnectionClosed when
         the client is closed meanwhile. An interrupt loses nothing: a message that has just arrived is read next.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
         """
 
         def put_back(item: message.JsMessage) -> None:

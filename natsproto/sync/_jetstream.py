@@ -125,6 +125,9 @@ class JetStream(SyncWrapper[context.JetStream]):
         """Return a core message that a consumer delivered as a message that can be acknowledged.
 
         LocalProtocolError when its reply subject is not an ack subject.
+
+        Args:
+            message: A message of core NATS that a consumer has delivered.
         """
         portal, inner = message._reach()
         return JsMessage(portal, self._inner.message(inner))
@@ -137,7 +140,15 @@ class JetStream(SyncWrapper[context.JetStream]):
         bind: bool = False,
         timeout: Duration | None = None,
     ) -> KeyValue:
-        """Open the bucket of that name; see the async client. Its values are bytes."""
+        """Open the bucket of that name; see the async client. Its values are bytes.
+
+        Args:
+            bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+            key_codec: Converts keys that the server does not allow, such as paths; every client of the bucket needs the
+                same. None: keys are sent as they are.
+            bind: Send no request, so that the bucket may not exist.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return KeyValue(
             self._portal,
             self._portal.call(self._inner.key_value, bucket, key_codec=key_codec, bind=bind, timeout=timeout),

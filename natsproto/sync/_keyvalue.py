@@ -61,6 +61,9 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
         """Return the next entry. Waits at most ``timeout`` seconds (None: for ever).
 
         RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended the watch, at its end.
+
+        Args:
+            timeout: Seconds to wait for an entry; None: no limit.
         """
         return self._next(timeout)
 
@@ -90,7 +93,11 @@ class KeyValueCache(SyncContext[cache.KeyValueCache[bytes]], Mapping[str, bytes]
         return self._inner.revision
 
     def entry(self, key: str) -> KeyValueEntry[bytes] | None:
-        """Return the entry of a key, or None when the key has no value."""
+        """Return the entry of a key, or None when the key has no value.
+
+        Args:
+            key: A key, as ``put`` writes it; one that the cache does not hold gives None.
+        """
         self._portal.check()
         return self._inner.entry(key)
 
@@ -177,6 +184,9 @@ class Lock(SyncContext[lock.Lock]):
 
         Raises the errors of ``natsproto.jetstream.kv.Lock.acquire``; LocalProtocolError while another thread acquires
         this same object. After an interrupt and after the timeout the lock is released in the background.
+
+        Args:
+            timeout: Seconds to wait for the lock; None: no limit.
         """
 
         async def acquire() -> int:
@@ -262,6 +272,14 @@ class KeyValue(NotIndexable, SyncWrapper[bucket.KeyValue[bytes]]):
 
         Without an entry, or when the key was deleted, purged or has expired, it returns ``default`` if that is given;
         else KeyNotFound (a KeyError) or KeyDeleted (a KeyNotFound). BucketNotFound.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            default: The result if the key is missing or deleted. Left out: KeyNotFound is raised.
+            revision: The entry that was written with this revision; None: the latest.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         call, inner = self._portal.call, self._inner
         if default is DEFAULT:

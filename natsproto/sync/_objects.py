@@ -53,6 +53,9 @@ class ObjectWatcher(ContextReader[index.ObjectWatcher, "ObjectInfo"]):
         """Return the next change. Waits at most ``timeout`` seconds (None: for ever).
 
         RequestTimeout when none arrived in time; SubscriptionClosed, or the error that ended the watch, at its end.
+
+        Args:
+            timeout: Seconds to wait for a change; None: no limit.
         """
         return self._next(timeout)
 
@@ -100,6 +103,17 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
     ) -> ObjectInfo:
         """Store an object; see ``natsproto.jetstream.objectstore.ObjectStore.put``. An iterable is read on a thread of
         its own, so that it may block and use this client.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            source: The content: bytes, a path, a binary file, an object with ``async def read``, or an iterable or
+                async iterable of bytes.
+            description: A text for people.
+            headers: Headers of the object: a mapping, pairs, or Headers; None: none.
+            metadata: Labels for programs, kept with the object: a mapping of str to str; None: none.
+            chunk_size: Bytes of one message of the content; None: 128 KiB, or less if the server accepts less.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return self._portal.call(
             self._inner.put,

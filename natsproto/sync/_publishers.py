@@ -55,6 +55,9 @@ class AckFuture:
 
         RequestTimeout when it takes longer; the message may be stored nevertheless. ConnectionClosed when the client is
         closed.
+
+        Args:
+            timeout: Seconds to wait for the acknowledgement; None: no limit.
         """
         self._wait(timeout)
         if self._error is not None:
@@ -63,7 +66,11 @@ class AckFuture:
         return self._inner.result()
 
     def exception(self, timeout: float | timedelta | None = None) -> Exception | None:
-        """Return the error, or None for a message that was stored. Waits, and raises, as ``result`` does."""
+        """Return the error, or None for a message that was stored. Waits, and raises, as ``result`` does.
+
+        Args:
+            timeout: Seconds to wait for the acknowledgement; None: no limit.
+        """
         self._wait(timeout)
         if self._error is not None:
             return self._error
@@ -83,6 +90,9 @@ class AckFuture:
 
         It must not wait: other calls of the client raise LocalProtocolError there. ``result`` and ``exception`` mark
         the error as seen. TypeError if it is not callable; ConnectionClosed when the client is closed.
+
+        Args:
+            callback: Called with the future on the client's own thread; it must not wait.
         """
         if not callable(callback):
             raise TypeError(f"callback must be callable, not {type(callback).__name__}")
@@ -284,6 +294,15 @@ class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture]
         holds later errors (the client was closed, a limit of the server), and the next call raises them too. The next
         call also raises PublishFailed once as many messages as the window holds have failed without their future being
         examined. LocalProtocolError outside the block.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         self._check_open()
         message = _checked_message(subject, payload, msg_id, headers, args)
@@ -342,6 +361,15 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
         Bad arguments raise at once. The first call waits for its message and raises BatchRefused or NoStream when the
         stream accepts none. The next call raises later errors, such as PublishFailed. LocalProtocolError outside the
         block.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         self._check_open()
         message = _checked_message(subject, payload, msg_id, headers, args)
@@ -362,7 +390,17 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
         headers: HeadersLike | None = None,
         **args: Unpack[ExpectationArgs],
     ) -> PubAck:
-        """Publish the last message and wait for the acknowledgement of all; raises what leaving the block does."""
+        """Publish the last message and wait for the acknowledgement of all; raises what leaving the block does.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
+        """
         self._check_open()
         message = _checked_message(subject, payload, msg_id, headers, args)
         try:

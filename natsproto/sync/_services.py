@@ -90,7 +90,11 @@ class Endpoint(SyncWrapper[service.Endpoint]):
         return self._inner.info()
 
     def stats(self, handler: StatsHandler | None = None) -> service.EndpointStats:
-        """Return the endpoint's statistics; ``data`` is the return value of ``handler``."""
+        """Return the endpoint's statistics; ``data`` is the return value of ``handler``.
+
+        Args:
+            handler: Returns the ``data`` of the statistics; None: none.
+        """
         async_handler = None if handler is None else partial(call_stats_handler, handler, self._portal)
         return self._portal.run(self._inner.stats, async_handler)
 
@@ -176,6 +180,11 @@ class Group(SyncWrapper[G], Generic[G]):
         """Return a group within this one. Its name is a subject without ``>``; an empty name adds no prefix.
 
         InvalidSubject or ConfigError for invalid names.
+
+        Args:
+            name: The prefix of the subjects of its endpoints.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
         """
         group = self._portal.run(self._inner.group, name, queue_group=queue_group)
         return Group(self._portal, group, self._threads)
@@ -192,6 +201,14 @@ class Group(SyncWrapper[G], Generic[G]):
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
 
         Needs its parentheses: TypeError for ``@service.endpoint``.
+
+        Args:
+            name: What ``discover_services`` shows, and the default of the subject; None: the name of the function.
+            subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
+            metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
+            concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
         """
         if callable(name):
             raise TypeError("the decorator needs parentheses: @service.endpoint()")
@@ -223,6 +240,15 @@ class Group(SyncWrapper[G], Generic[G]):
 
         The handler may block, and use this client. Arguments and errors are those of
         ``natsproto.service.Group.add_endpoint``; TypeError for an ``async def``.
+
+        Args:
+            name: What ``discover_services`` shows, and the default of the subject: A-Z, a-z, 0-9, ``-`` and ``_``.
+            handler: A plain function that is called with each request in a thread.
+            subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
+            queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
+                service or group.
+            metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
+            concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
         """
         endpoint = self._portal.run(
             self._inner.add_endpoint,
@@ -280,6 +306,10 @@ class Service(Group[service.Service], SyncContext[service.Service]):
         """Stop accepting requests, handle those already received, then end; see the async service.
 
         In a handler it returns at once, because the service waits for the handler's own request too.
+
+        Args:
+            error: Why it stops, which ``wait_stopped`` returns; None: no error.
+            timeout: Seconds for the requests in progress; None: no limit.
         """
         if self._threads.is_current:
             self._portal.run_detached(partial(self._inner.stop, error, timeout=timeout), wait=False)

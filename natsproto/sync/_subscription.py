@@ -129,6 +129,9 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
 
         RequestTimeout when no message arrived in time; SubscriptionClosed, or the error that ended the subscription,
         when no further message will arrive.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that has arrived.
         """
         return Message(self._portal, self._next(timeout))
 
@@ -137,7 +140,11 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
             yield Message(self._portal, message)
 
     def unsubscribe(self, max_messages: int | None = None) -> None:
-        """End the subscription: at once, dropping unread messages, or once ``max_messages`` were received in all."""
+        """End the subscription: at once, dropping unread messages, or once ``max_messages`` were received in all.
+
+        Args:
+            max_messages: End after this many messages since the beginning instead of at once; None: at once.
+        """
         self._portal.call(self._inner.unsubscribe, max_messages)
         if max_messages is None:
             self._buffer.clear()

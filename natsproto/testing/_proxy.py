@@ -88,7 +88,11 @@ class ProxyLink:
             self.over.set()
 
     def cut(self, end: End = End.FIN) -> None:
-        """End both sides now. After a FIN, what they still send is read and dropped until they end too."""
+        """End both sides now. After a FIN, what they still send is read and dropped until they end too.
+
+        Args:
+            end: How the connection ends: with FIN, or with RST as after a crash.
+        """
         for writer in self._to.values():
             if end is End.RST and not writer.is_closing():
                 sock: socket.socket = writer.get_extra_info("socket")
@@ -106,7 +110,12 @@ class ProxyLink:
             writer.transport.abort()
 
     def inject(self, direction: Direction, data: bytes) -> None:
-        """Send ``data`` to the receiver of that direction now, between two chunks."""
+        """Send ``data`` to the receiver of that direction now, between two chunks.
+
+        Args:
+            direction: Which way the bytes go.
+            data: The bytes to add.
+        """
         self._to[direction].write(data)
 
     async def _pump(self, direction: Direction) -> None:
@@ -177,6 +186,15 @@ class FaultProxy:
     ``random.Random(0)``). ``receive_buffer`` limits the kernel's buffer on the client's side, in bytes, so that a
     client soon notices that nothing is read. ``record`` keeps all bytes in ``ProxyLink.seen``. Use it on one event loop
     only.
+
+    Args:
+        target_host: Where connections are forwarded to, such as ``server.host``.
+        target_port: Where connections are forwarded to, such as ``server.port``.
+        rng: Draws the jitter of delays; None: ``random.Random(0)``.
+        port: The port to listen on; 0: a free one.
+        receive_buffer: Bytes of the kernel's buffer on the client's side, so that a client soon notices that nothing is
+            read; None: the system's.
+        record: Keep what was sent in ``seen`` of each link.
     """
 
     def __init__(
@@ -303,13 +321,21 @@ class FaultProxy:
         return not self._tasks
 
     async def wait(self, enough: Callable[[], bool]) -> None:
-        """Wait until ``enough()`` is true. It is called whenever a connection begins or ends."""
+        """Wait until ``enough()`` is true. It is called whenever a connection begins or ends.
+
+        Args:
+            enough: Called whenever a connection begins or ends; True ends the waiting.
+        """
         while not enough():
             self._news.clear()
             await self._news.wait()
 
     def cut(self, end: End = End.FIN) -> None:
-        """End every connection now, those too that are being made. New ones are accepted; see ``refuse``."""
+        """End every connection now, those too that are being made. New ones are accepted; see ``refuse``.
+
+        Args:
+            end: How the connection ends: with FIN, or with RST as after a crash.
+        """
         self._cuts += 1
         for link in list(self.links):
             link.cut(end)
@@ -318,25 +344,50 @@ class FaultProxy:
         """End the next connection that forwards byte ``at``, after exactly ``at`` bytes of that direction. Once.
 
         With 0, the first byte ends it and is not forwarded.
+
+        Args:
+            direction: Which way the bytes go.
+            at: The position of the byte on the next connection, from 0.
+            end: How the connection ends: with FIN, or with RST as after a crash.
         """
         self._faults.append(_Fault(direction, at, end=end))
 
     def corrupt_at(self, direction: Direction, at: int, flip: int = 0xFF) -> None:
-        """Flip these bits of byte ``at``, on the next connection that forwards it. Once."""
+        """Flip these bits of byte ``at``, on the next connection that forwards it. Once.
+
+        Args:
+            direction: Which way the bytes go.
+            at: The position of the byte on the next connection, from 0.
+            flip: The bits to flip in that byte.
+        """
         self._faults.append(_Fault(direction, at, flip=flip))
 
     def inject_at(self, direction: Direction, at: int, data: bytes) -> None:
-        """Insert ``data`` before byte ``at``, on the next connection that forwards it. Once."""
+        """Insert ``data`` before byte ``at``, on the next connection that forwards it. Once.
+
+        Args:
+            direction: Which way the bytes go.
+            at: The position of the byte on the next connection, from 0.
+            data: The bytes to add.
+        """
         self._faults.append(_Fault(direction, at, insert=data))
 
     def inject(self, direction: Direction, data: bytes) -> None:
-        """Send ``data`` now, on the newest connection."""
+        """Send ``data`` now, on the newest connection.
+
+        Args:
+            direction: Which way the bytes go.
+            data: The bytes to add.
+        """
         self.link.inject(direction, data)
 
     def stall(self, *directions: Direction) -> None:
         """Forward nothing in these directions (default: both), as on a half-open connection.
 
         Ends of connections are not forwarded either, and new connections are accepted and get nothing.
+
+        Args:
+            *directions: Which way nothing passes; none: both.
         """
         for direction in directions or Direction:
             self._open[direction].clear()
@@ -350,20 +401,32 @@ class FaultProxy:
             gate.set()
 
     def delay(self, seconds: float, jitter: float = 0.0) -> None:
-        """Hold every chunk (up to 64 KiB) back for ``seconds`` and up to ``jitter`` seconds more; 0 ends it."""
+        """Hold every chunk (up to 64 KiB) back for ``seconds`` and up to ``jitter`` seconds more; 0 ends it.
+
+        Args:
+            seconds: Seconds to hold every chunk back; 0 ends it.
+            jitter: Random seconds on top, at most this many.
+        """
         self._delay, self._jitter = seconds, jitter
 
     def bandwidth(self, bytes_per_second: float | None) -> None:
         """Limit the bytes per second of each connection and direction; None ends it.
 
         ConfigError unless it is above 0.
+
+        Args:
+            bytes_per_second: The most bytes per second; None: no limit.
         """
         if bytes_per_second is not None and not bytes_per_second > 0:
             raise ConfigError("bytes_per_second", bytes_per_second, "give a number above 0, or stall()")
         self._bandwidth = bytes_per_second
 
     def chop(self, size: int | None = 1) -> None:
-        """Forward in chunks of ``size`` bytes (default 1); None ends it."""
+        """Forward in chunks of ``size`` bytes (default 1); None ends it.
+
+        Args:
+            size: Bytes of one chunk; None ends it.
+        """
         self._chop = size
 
     def _next_fault(self, direction: Direction, offset: int, size: int) -> _Fault | None:

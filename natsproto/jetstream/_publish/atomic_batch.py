@@ -127,6 +127,13 @@ class AtomicBatch:
         BatchRefused, NoStream and every other ApiError when the server rejects the batch at once. LocalProtocolError
         when it is full or was committed. After cancelling, the message may be missing in the batch; discard the batch
         then.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         with self._reports.adding(subject, payload, headers) as adding:
             await self._add(subject, payload, adding.headers, args)

@@ -325,6 +325,15 @@ class FastPublisher:
         as soon as one message is rejected, which ends the publisher; with ``gap="ok"`` at the end, or when as many have
         failed as may be pending. ConnectionClosed when the client is closed. Cancelling while it waits publishes
         nothing.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         state, adding = self._state, None
         if self._reports is not UNREPORTED:
@@ -364,6 +373,15 @@ class FastPublisher:
         """Publish the last message, end the batch and return its acknowledgement; raises the errors of ``flush``.
 
         PublishUncertain if the acknowledgement of its batch was lost with the connection.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         with self._reports.adding(subject, payload, headers) as adding:
             pass  # its outcome is that of the batch

@@ -49,6 +49,15 @@ class Publisher:
         does not know them, it does not get the message, and the future ends with that error (or PublishUncertain if the
         message was sent before). PublishFailed when as many messages as the window holds have failed and none of their
         futures was read. ConnectionClosed when the client is closed. Cancelling while it waits publishes nothing.
+
+        Args:
+            subject: The subject to publish to, which a stream must listen on.
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            msg_id: An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged
+                and not stored. None: no id.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+            **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         window, sending = self._window, None
         if self._instrumentation is not None:

@@ -50,7 +50,12 @@ class Schedule(Value):
 
     @classmethod
     def at(cls, moment: datetime, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Once, at this time (an aware datetime); at once when it has passed. Then the schedule is removed."""
+        """Once, at this time (an aware datetime); at once when it has passed. Then the schedule is removed.
+
+        Args:
+            moment: The time to publish at, with a time zone.
+            **more: Other fields of Schedule, by keyword.
+        """
         if not isinstance(moment, datetime):
             raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
         if moment.utcoffset() is None:
@@ -59,7 +64,12 @@ class Schedule(Value):
 
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Once, ``delay`` seconds from now by the clock of this machine."""
+        """Once, ``delay`` seconds from now by the clock of this machine.
+
+        Args:
+            delay: Seconds from now, by the clock of this machine.
+            **more: Other fields of Schedule, by keyword.
+        """
         ns = _nanoseconds("after", delay)
         if not ns:
             raise ConfigError("after", delay, "must be a positive number of seconds")
@@ -67,7 +77,12 @@ class Schedule(Value):
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Repeatedly, every ``interval`` seconds (at least one) from the time the server stores it."""
+        """Repeatedly, every ``interval`` seconds (at least one) from the time the server stores it.
+
+        Args:
+            interval: Seconds between two messages, at least 1, from the time when the server stores it.
+            **more: Other fields of Schedule, by keyword.
+        """
         ns = _nanoseconds("every", interval)
         if ns < _SECOND_NS:
             raise ConfigError("every", interval, "must be at least one second")
@@ -78,32 +93,57 @@ class Schedule(Value):
         """By a crontab line of six fields, seconds first: ``0 30 9 * * mon-fri``.
 
         In UTC, or in a ``time_zone`` by its IANA name, such as "Europe/Berlin" (2.14).
+
+        Args:
+            expression: A crontab line of six fields, seconds first: ``0 30 9 * * mon-fri``.
+            time_zone: The IANA name of the time zone, such as "Europe/Berlin" (server 2.14); "": UTC.
+            **more: Other fields of Schedule, by keyword.
         """
         return cls(pattern=expression, time_zone=time_zone, **more)
 
     @classmethod
     def yearly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """On the first of January at midnight, UTC."""
+        """On the first of January at midnight, UTC.
+
+        Args:
+            **more: Other fields of Schedule, by keyword.
+        """
         return cls(pattern="@yearly", **more)
 
     @classmethod
     def monthly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """On the first of every month at midnight, UTC."""
+        """On the first of every month at midnight, UTC.
+
+        Args:
+            **more: Other fields of Schedule, by keyword.
+        """
         return cls(pattern="@monthly", **more)
 
     @classmethod
     def weekly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """At midnight between Saturday and Sunday, UTC."""
+        """At midnight between Saturday and Sunday, UTC.
+
+        Args:
+            **more: Other fields of Schedule, by keyword.
+        """
         return cls(pattern="@weekly", **more)
 
     @classmethod
     def daily(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """Every day at midnight, UTC."""
+        """Every day at midnight, UTC.
+
+        Args:
+            **more: Other fields of Schedule, by keyword.
+        """
         return cls(pattern="@daily", **more)
 
     @classmethod
     def hourly(cls, **more: Unpack[ScheduleArgs]) -> Schedule:
-        """At the full hour."""
+        """At the full hour.
+
+        Args:
+            **more: Other fields of Schedule, by keyword.
+        """
         return cls(pattern="@hourly", **more)
 
     def _check(self) -> None:

@@ -68,7 +68,12 @@ class Group(Generic[C]):
     @classmethod
     @items
     async def names(cls, js: JetStream, stream: str) -> AsyncGenerator[str]:
-        """Yield the names of the stream's groups of this kind."""
+        """Yield the names of the stream's groups of this kind.
+
+        Args:
+            js: The JetStream context to use.
+            stream: Only groups that were created for this stream.
+        """
         bucket = await js.key_value(cls._bucket_name, bind=True)
         async with aclosing(bucket.keys(f"{stream}.*")) as keys:
             with suppress(BucketNotFound):  # there never was one
@@ -104,6 +109,26 @@ class Group(Generic[C]):
         arguments are those of PullConsumer.consume, ``fields`` those of ConsumerConfig.
 
         ConfigError for fields that a group sets itself, and for an unknown member of a static group.
+
+        Args:
+            member: As whom to consume: one of the names that the group knows.
+            handler: Called with each message, ``def`` or ``async def``.
+            prefetch: Messages that may wait ahead of the handler; None: 500, fewer if handling takes long.
+            concurrency: How many messages are handled at a time; 1 keeps their order.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
+                confirmation, or "nothing".
+            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
+                "nothing".
+            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
+                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
+                True, or the seconds between two such notes.
+            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
+                event; None: not called.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            **fields: Fields of the member's ConsumerConfig, by keyword.
         """
         check_consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
@@ -124,7 +149,11 @@ class Group(Generic[C]):
         return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler, watch)
 
     async def step_down(self, member: str) -> None:
-        """Make the server choose another instance of the member. ConsumerNotFound when it has none."""
+        """Make the server choose another instance of the member. ConsumerNotFound when it has none.
+
+        Args:
+            member: The member, of which another instance is to be served.
+        """
         await self._stream.unpin_consumer(self._consumer_of(member), PRIORITY_GROUP)
 
     async def active_members(self) -> list[str]:
@@ -177,6 +206,15 @@ class StaticGroup(Group[StaticGroupConfig]):
 
         ``filters`` are subjects without the partition (default: all). Creating an existing group again does nothing;
         GroupChanged when its configuration differs. ConfigError; StreamNotFound.
+
+        Args:
+            js: The JetStream context to use.
+            stream: The stream whose messages the members share.
+            name: What instances open the group by; its consumers and streams have it in their names.
+            max_members: The number of partitions, and so the most members that get messages.
+            members: The members, among which the partitions are divided evenly.
+            mappings: The partitions of each member, which must be all of them; None: ``members`` share them evenly.
+            filters: The subjects of the group, without the partition; empty: all.
         """
         config = StaticGroupConfig(
             max_members=max_members,
@@ -193,7 +231,13 @@ class StaticGroup(Group[StaticGroupConfig]):
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> StaticGroup:
-        """The group of that name. GroupNotFound."""
+        """The group of that name. GroupNotFound.
+
+        Args:
+            js: The JetStream context to use.
+            stream: The stream for which the group was created.
+            name: The name with which the group was created.
+        """
         bucket = await js.key_value(cls._bucket_name, bind=True)
         stream_handle = await js.stream(stream, bind=True)
         group = cls(js, stream, name, StaticGroupConfig(max_members=1), bucket, stream_handle)
@@ -241,6 +285,16 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
         Creating an existing group again does nothing; GroupChanged when its configuration, except for members, differs.
         ConfigError; StreamNotFound. Needs nats-server 2.11.
+
+        Args:
+            js: The JetStream context to use.
+            stream: The stream whose messages the members share.
+            name: What instances open the group by; its consumers and streams have it in their names.
+            max_members: The number of partitions, and so the most members that get messages.
+            filters: The subjects of the group; empty: all. A mapping has the numbers of the ``*`` (from 1) that form
+                the key, as in ``{"orders.*.*": [1]}``.
+            max_buffered_msgs: The limit of the group's work queue stream, in messages; 0: none.
+            max_buffered_bytes: The limit of the group's work queue stream, in bytes; 0: none.
         """
         numbers = filters if isinstance(filters, Mapping) else dict.fromkeys(filters, ())
         config = ElasticGroupConfig(
@@ -270,7 +324,13 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> ElasticGroup:
-        """The group of that name. GroupNotFound."""
+        """The group of that name. GroupNotFound.
+
+        Args:
+            js: The JetStream context to use.
+            stream: The stream for which the group was created.
+            name: The name with which the group was created.
+        """
         bucket = await js.key_value(cls._bucket_name, bind=True)
         work_queue = await js.stream(f"{stream}-{check_consumer_name(name)}", bind=True)
         group = cls(js, stream, name, ElasticGroupConfig(max_members=1), bucket, work_queue)
@@ -282,6 +342,9 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
         ConfigError when partitions are mapped explicitly; GroupNotFound. Members that keep their partitions are not
         interrupted.
+
+        Args:
+            *names: Names of your own choice; each then gets a part of the partitions.
         """
         new = {check_consumer_name(name) for name in names}
         return await self._change_members(lambda members: members | new)
@@ -289,6 +352,9 @@ class ElasticGroup(Group[ElasticGroupConfig]):
     async def drop_members(self, *names: str) -> tuple[str, ...]:
         """Reassign the partitions of these members to the others; return the remaining members. Otherwise as
         ``add_members``.
+
+        Args:
+            *names: Whose partitions go to the others.
         """
         return await self._change_members(lambda members: members - set(names))
 
@@ -296,6 +362,10 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         """Map partitions to members explicitly, instead of evenly; ``{}`` ends that, and the group has no members then.
 
         ConfigError unless each partition is mapped once; GroupNotFound.
+
+        Args:
+            mappings: The partitions of each member, which must be all of them; ``{}`` ends the mapping, and the group
+                then has no members.
         """
         written = [encode(mapping) for mapping in make_mappings(mappings)]
         await self._update_config(lambda config: {"members": [], "member_mappings": written})

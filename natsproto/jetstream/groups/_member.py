@@ -184,6 +184,9 @@ class Member(RunHint):
         """Join, and wait until it has ended, or until the event is set, which stops it. Raises the error that ended it.
 
         Cancelling stops it.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
         async with self:
             await self.wait(until)
@@ -191,6 +194,9 @@ class Member(RunHint):
     async def wait(self, until: asyncio.Event | None = None) -> None:
         """Wait until it has ended, or until the event is set; raise its error, unless it was stopped or the group
         deleted. Cancelling ends the wait.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it waits until stopped.
         """
         task = self._started()
         with self._end_waiters.waiting():

@@ -97,6 +97,9 @@ class GroupConfig(Record):
 
         Members are sorted by name and get a block of partitions each; the remaining partitions go to the first members,
         one each. Members beyond the number of partitions get none.
+
+        Args:
+            member: One of the names in ``members`` or ``member_mappings``.
         """
         if self.member_mappings:
             return next((mapping.partitions for mapping in self.member_mappings if mapping.member == member), ())
@@ -109,7 +112,11 @@ class GroupConfig(Record):
         return (*own, *(number for number in range(even, self.max_members) if number - even == index))
 
     def subjects(self, member: str) -> tuple[str, ...]:
-        """The subjects of a member's consumer."""
+        """The subjects of a member's consumer.
+
+        Args:
+            member: One of the names in ``members`` or ``member_mappings``.
+        """
         patterns = (">",) if self.member_mappings else self._patterns
         return tuple(f"{number}.{pattern}" for pattern in patterns for number in self.partitions(member))
 

@@ -93,6 +93,10 @@ class KeyValue(NotIndexable, Generic[V]):
 
         A value that the codec cannot encode raises InvalidPayload before anything is sent. A payload that it cannot
         decode raises InvalidPayload when the ``value`` of its entry is read.
+
+        Args:
+            kind: What values are decoded to: a dataclass, a TypedDict, a model, or any type that the codec knows.
+            codec: Converts values to payloads and back.
         """
         bucket = self._bucket
         return KeyValue(BucketStream(bucket.api, bucket.stream, bucket.subjects.typed(kind, codec)))
@@ -141,6 +145,14 @@ class KeyValue(NotIndexable, Generic[V]):
 
         Without an entry, or when the key was deleted, purged or has expired, it returns ``default`` if that is given;
         else KeyNotFound (a KeyError) or KeyDeleted (a KeyNotFound). BucketNotFound.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            default: The result if the key is missing or deleted. Left out: KeyNotFound is raised.
+            revision: The entry that was written with this revision; None: the latest.
+            direct: Read from any replica if the stream has ``allow_direct``; False asks the leader, which always has
+                the newest message.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         bucket = self._bucket
         entry: KeyValueEntry[V] | None
@@ -176,6 +188,13 @@ class KeyValue(NotIndexable, Generic[V]):
 
         PublishUncertain when the connection was lost or ``timeout`` passed: the value may have been written.
         BucketNotFound; MessageTooLarge, LimitReached and every other ApiError when it is rejected.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            value: The value: bytes, or what the bucket's codec converts.
+            ttl: Seconds until the key expires, at least 1, or "never"; None: the bucket's ``ttl``. Needs a bucket with
+                ``limit_marker_ttl``; the history of the key goes.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         bucket = self._bucket
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
@@ -185,6 +204,13 @@ class KeyValue(NotIndexable, Generic[V]):
         """Write a value if the key has none, or was deleted; return its revision.
 
         KeyExists (a WrongRevision) when it has one; otherwise as ``put``.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            value: The value: bytes, or what the bucket's codec converts.
+            ttl: Seconds until the key expires, at least 1, or "never"; None: the bucket's ``ttl``. Needs a bucket with
+                ``limit_marker_ttl``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         bucket = self._bucket
         payload = bucket.subjects.encode_value(value)
@@ -215,6 +241,14 @@ class KeyValue(NotIndexable, Generic[V]):
 
         WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. TypeError
         for None. Otherwise as ``put``.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            value: The value: bytes, or what the bucket's codec converts.
+            revision: Write only if the key has this revision; WrongRevision otherwise.
+            ttl: Seconds until the key expires, at least 1, or "never"; None: the bucket's ``ttl``. Needs a bucket with
+                ``limit_marker_ttl``.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         if revision is None:
             raise _no_revision()
@@ -227,6 +261,11 @@ class KeyValue(NotIndexable, Generic[V]):
 
         A key without a value gets a marker, too. WrongRevision when ``revision`` is given and not the key's last one.
         Otherwise as ``put``.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            revision: Delete only if the key has this revision; None: whatever it has.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
 
@@ -236,6 +275,12 @@ class KeyValue(NotIndexable, Generic[V]):
         """Delete a key with its history; return the revision of the marker.
 
         With ``ttl`` the marker expires after that many seconds. Otherwise as ``delete``.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            revision: Purge only if the key has this revision; None: whatever it has.
+            ttl: Seconds until the marker expires, too, at least 1; None: it stays.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         args: MessageArgs = {"rollup": "sub"} if ttl is None else await self._bucket.ttl_args(ttl, timeout)
         return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.PURGE}, args, revision, timeout)
@@ -259,6 +304,14 @@ class KeyValue(NotIndexable, Generic[V]):
         not at all. RequestTimeout when other clients were faster every time, and nothing was written. TypeError when
         ``fn`` is a coroutine function; errors of ``fn`` are raised, with nothing written. Otherwise as ``update``.
         After cancelling, the change may still be made.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            fn: Returns the new value from the current one (None if there is none), or ``Operation.DELETE``. It may be
+                called several times, so it must have no effects of its own.
+            ttl: Seconds until the key expires, at least 1, or "never"; None: the bucket's ``ttl``. Needs a bucket with
+                ``limit_marker_ttl``.
+            timeout: Seconds for everything together; None: that of the JetStream context.
         """
         return await modify(self._bucket, key, fn, ttl, timeout)
 
@@ -305,6 +358,16 @@ class KeyValue(NotIndexable, Generic[V]):
         ``cb`` it is called with each entry.
 
         InvalidSubject for a bad key; ConfigError for contradictions. See KeyWatcher and WatchCallback for the rest.
+
+        Args:
+            *keys: Which keys: names or patterns with ``*`` and ``>``; none: the whole bucket.
+            cb: Called with each entry, ``def`` or ``async def``, instead of reading the watcher; None: read it.
+            include_history: Begin with all revisions that the bucket keeps, not the latest of each key alone.
+            ignore_deletes: Leave out deletions.
+            updates_only: Leave out what is there when the watch begins.
+            meta_only: Get keys and revisions without values.
+            resume_from: Begin with the entries from this revision of the bucket on, where an earlier watch has ended;
+                None: with the current ones.
         """
         watcher = watch(
             self._bucket,
@@ -324,6 +387,9 @@ class KeyValue(NotIndexable, Generic[V]):
         The server filters and sends no values. Keys that the key codec cannot decode are left out, and reported with a
         KeyValueNotice event. In an outage it waits for the end. BucketNotFound. Cancelling, or leaving the loop, ends
         it.
+
+        Args:
+            *filters: Only keys that match one of these, with ``*`` and ``>``; none: all.
         """
         seen: set[str] = set()
         watcher = watch(self._bucket, filters, ignore_deletes=True, meta_only=True)
@@ -335,7 +401,12 @@ class KeyValue(NotIndexable, Generic[V]):
                     yield key
 
     async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
-        """Return every stored entry of a key, including deletions, the oldest first; empty when there is none."""
+        """Return every stored entry of a key, including deletions, the oldest first; empty when there is none.
+
+        Args:
+            key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         bucket = self._bucket
         subject = bucket.subjects.read_prefix + bucket.subjects.encode_key(key)
         with bucket_errors(self.bucket):
@@ -358,6 +429,12 @@ class KeyValue(NotIndexable, Generic[V]):
 
         UnsupportedByServer when the bucket does not allow direct get, or before server 2.11; BucketNotFound;
         ConfigError and InvalidSubject for invalid arguments.
+
+        Args:
+            keys: The keys; wildcards allowed.
+            up_to_revision: As of this revision of the bucket, inclusive; None: now.
+            up_to_time: As of this time, inclusive; None: now.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         if isinstance(keys, str):
             raise TypeError("keys must be a list of keys, not one str")
@@ -382,6 +459,9 @@ class KeyValue(NotIndexable, Generic[V]):
         """Write several keys atomically (ADR-50). Use it with ``async with``; the end of the block commits.
 
         The bucket needs ``allow_atomic`` and server 2.12; up to 1,000 writes.
+
+        Args:
+            timeout: Seconds to wait for the commit; None: that of the JetStream context.
         """
         bucket = self._bucket
         batch = AtomicBatch(
@@ -402,6 +482,11 @@ class KeyValue(NotIndexable, Generic[V]):
         Markers younger than ``older_than`` seconds (default 30 minutes, so that disconnected watches can still get the
         deletion) are kept, but not the history before them. Entries written meanwhile are kept. ``timeout`` in seconds
         is that of each purge; the deleted keys are looked for with a watch, which waits for the end of an outage.
+
+        Args:
+            *filters: Only keys that match one of these, with ``*`` and ``>``; none: all.
+            older_than: Seconds that a marker must be old to go, too; the history before it goes in any case.
+            timeout: Seconds to wait for each purge; None: that of the JetStream context.
         """
         bucket = self._bucket
         age, now = seconds("older_than", older_than), datetime.now(UTC)
@@ -433,6 +518,9 @@ class KeyValue(NotIndexable, Generic[V]):
         """Return a mapping in memory of the keys, or the whole bucket, that a watch keeps up to date.
 
         Use it with ``async with``.
+
+        Args:
+            *keys: Which keys: names or patterns with ``*`` and ``>``; none: the whole bucket.
         """
         return KeyValueCache(watch(self._bucket, keys), self._bucket.subjects, keys)
 
@@ -442,13 +530,22 @@ class KeyValue(NotIndexable, Generic[V]):
         The bucket needs a ``limit_marker_ttl``. The lock expires ``ttl`` seconds (at least 1) after its holder last
         renewed it; it is renewed three times as often. ``value`` is the value of the key meanwhile, for example the
         name of the holder. ConfigError, InvalidSubject.
+
+        Args:
+            key: The key of the lock, one for each thing to protect.
+            ttl: Seconds, at least 1, after which a lock that its holder does not renew is free.
+            value: The value of the key while the lock is held, such as the name of the holder.
         """
         return Lock(cast("BucketStream[bytes]", self._bucket), key, ttl, value)  # it never decodes a value
 
     # ---------------------------------------------------------------- the bucket
 
     async def status(self, *, timeout: Duration | None = None) -> KeyValueStatus:
-        """Get the configuration and state of the bucket. BucketNotFound."""
+        """Get the configuration and state of the bucket. BucketNotFound.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         with bucket_errors(self.bucket):
             return KeyValueStatus._of(await self._bucket.stream.info(timeout=timeout))
 
@@ -484,11 +581,23 @@ class KeyValueBatch(Generic[V]):
         return len(self._writes)
 
     async def put(self, key: str, value: V) -> None:
-        """Write a value unconditionally. Raises the errors of ``AtomicBatch.publish``, as all methods do."""
+        """Write a value unconditionally. Raises the errors of ``AtomicBatch.publish``, as all methods do.
+
+        Args:
+            key: The key; a batch may write a key once.
+            value: The value: bytes, or what the bucket's codec converts.
+        """
         await self._add(key, self._bucket.subjects.encode_value(value), None, None, {})
 
     async def create(self, key: str, value: V, *, ttl: Duration | Literal["never"] | None = None) -> None:
-        """Write a value if the key has none at the commit. KeyExists when it has one now."""
+        """Write a value if the key has none at the commit. KeyExists when it has one now.
+
+        Args:
+            key: The key; a batch may write a key once.
+            value: The value: bytes, or what the bucket's codec converts.
+            ttl: Seconds until the key expires, at least 1, or "never"; None: the bucket's ``ttl``. Needs a bucket with
+                ``limit_marker_ttl``.
+        """
         payload = self._bucket.subjects.encode_value(value)
         last = await self._bucket.find(key, timeout=self._timeout)
         if last is not None and not last.is_deleted:
@@ -497,17 +606,33 @@ class KeyValueBatch(Generic[V]):
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
     async def update(self, key: str, value: V, revision: int) -> None:
-        """Write a value if ``revision`` is the key's last one at the commit. TypeError for None."""
+        """Write a value if ``revision`` is the key's last one at the commit. TypeError for None.
+
+        Args:
+            key: The key; a batch may write a key once.
+            value: The value: bytes, or what the bucket's codec converts.
+            revision: The revision that the key must have; otherwise nothing of the batch is written.
+        """
         if revision is None:
             raise _no_revision()
         await self._add(key, self._bucket.subjects.encode_value(value), None, revision, {})
 
     async def delete(self, key: str, *, revision: int | None = None) -> None:
-        """Mark the key as deleted."""
+        """Mark the key as deleted.
+
+        Args:
+            key: The key; a batch may write a key once.
+            revision: The revision that the key must have; None: whatever it has.
+        """
         await self._add(key, b"", {OPERATION_HEADER: Operation.DELETE}, revision, {})
 
     async def purge(self, key: str, *, revision: int | None = None) -> None:
-        """Delete the key with its history. ConfigError when this batch has written it before."""
+        """Delete the key with its history. ConfigError when this batch has written it before.
+
+        Args:
+            key: The key; a batch may write a key once.
+            revision: The revision that the key must have; None: whatever it has.
+        """
         await self._add(key, b"", {OPERATION_HEADER: Operation.PURGE}, revision, {"rollup": "sub"})
 
     async def commit(self) -> dict[str, int]:

@@ -216,7 +216,11 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         return self._revision
 
     def entry(self, key: str) -> KeyValueEntry[V] | None:
-        """Return the entry of a key; None when it has no value."""
+        """Return the entry of a key; None when it has no value.
+
+        Args:
+            key: A key, as ``put`` writes it; one that the cache does not hold gives None.
+        """
         return self._current().get(key)
 
     def __getitem__(self, key: str) -> V:
@@ -236,6 +240,10 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
 
         RequestTimeout after ``timeout`` seconds (None: never); the error that ended the watch. Cancelling ends the
         wait.
+
+        Args:
+            revision: The revision of the bucket, such as the result of ``put``.
+            timeout: Seconds to wait; None: no limit.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
@@ -261,6 +269,11 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         Every reader gets all of them, and none needs anything of the server. A reader that is so slow that more than
         ``max_waiting`` entries wait for it gets only the last entry of each key of those that wait; ``skipped`` counts
         the others. ConfigError for keys that the cache does not have; InvalidSubject.
+
+        Args:
+            *keys: Which keys: names or patterns with ``*`` and ``>``; none: all that the cache holds.
+            max_waiting: Entries that may wait for this reader; of more than these it gets only the last one of each
+                key.
         """
         if type(max_waiting) is not int or max_waiting < 1:
             raise ConfigError("max_waiting", max_waiting, "must be an int of at least 1")

@@ -92,15 +92,27 @@ class KeyCodec(Protocol):
     """
 
     def encode(self, key: str) -> str:
-        """Return the key in the bucket."""
+        """Return the key in the bucket.
+
+        Args:
+            key: The key as the program writes it.
+        """
         ...
 
     def decode(self, key: str) -> str:
-        """Return the program's name for a key in the bucket."""
+        """Return the program's name for a key in the bucket.
+
+        Args:
+            key: The key as the server has it.
+        """
         ...
 
     def encode_filter(self, pattern: str) -> str:
-        """Return the pattern for keys in the bucket."""
+        """Return the pattern for keys in the bucket.
+
+        Args:
+            pattern: A pattern of the program's keys, with ``*`` and ``>``.
+        """
         ...
 
 
@@ -109,6 +121,9 @@ class Base64Keys:
 
     ``padded=True`` writes what nats.js writes: the standard alphabet with padding, in which a few texts contain the
     character ``+`` and are no keys. Both are read. nats.js encodes other characters than ASCII differently.
+
+    Args:
+        padded: Write the ``=`` at the end, as some other clients do.
     """
 
     def __init__(self, *, padded: bool = False) -> None:
@@ -116,15 +131,27 @@ class Base64Keys:
         self._encode = _to_padded_base64 if padded else _to_base64
 
     def encode(self, key: str) -> str:
-        """Encode every token in base64."""
+        """Encode every token in base64.
+
+        Args:
+            key: The key as the program writes it.
+        """
         return _each_token(key, self._encode)
 
     def decode(self, key: str) -> str:
-        """Decode every token from base64; InvalidPayload for an invalid key."""
+        """Decode every token from base64; InvalidPayload for an invalid key.
+
+        Args:
+            key: The key as the server has it.
+        """
         return _each_token(key, _from_base64)
 
     def encode_filter(self, pattern: str) -> str:
-        """Encode every token except wildcards."""
+        """Encode every token except wildcards.
+
+        Args:
+            pattern: A pattern of the program's keys, with ``*`` and ``>``.
+        """
         return _each_token(pattern, lambda token: token if token in ("*", ">") else self._encode(token))
 
     def __repr__(self) -> str:
@@ -138,7 +165,11 @@ class PathKeys:
     """
 
     def encode(self, key: str) -> str:
-        """Replace slashes with dots."""
+        """Replace slashes with dots.
+
+        Args:
+            key: The key as the program writes it.
+        """
         if key == "/":
             return _ROOT
         if key.startswith("/"):
@@ -146,14 +177,22 @@ class PathKeys:
         return key.removesuffix("/").replace("/", ".")
 
     def decode(self, key: str) -> str:
-        """Replace dots with slashes."""
+        """Replace dots with slashes.
+
+        Args:
+            key: The key as the server has it.
+        """
         first, _, rest = key.partition(".")
         if first == _ROOT:
             return "/" + rest.replace(".", "/")
         return key.replace(".", "/")
 
     def encode_filter(self, pattern: str) -> str:
-        """Replace slashes with dots; wildcards are kept."""
+        """Replace slashes with dots; wildcards are kept.
+
+        Args:
+            pattern: A pattern of the program's keys, with ``*`` and ``>``.
+        """
         return self.encode(pattern)
 
     def __repr__(self) -> str:
@@ -168,17 +207,29 @@ class SubjectKeys:
     """
 
     def encode(self, key: str) -> str:
-        """Return the key. InvalidSubject for what is no subject."""
+        """Return the key. InvalidSubject for what is no subject.
+
+        Args:
+            key: The key as the program writes it.
+        """
         subscribe_subject(key, "key")
         publish_subject(key, "key")
         return key
 
     def decode(self, key: str) -> str:
-        """Return the key."""
+        """Return the key.
+
+        Args:
+            key: The key as the server has it.
+        """
         return key
 
     def encode_filter(self, pattern: str) -> str:
-        """Return the pattern. InvalidSubject for what is no subject."""
+        """Return the pattern. InvalidSubject for what is no subject.
+
+        Args:
+            pattern: A pattern of the program's keys, with ``*`` and ``>``.
+        """
         subscribe_subject(pattern, "key filter")
         return pattern
 
@@ -187,7 +238,11 @@ class SubjectKeys:
 
 
 class KeyChain:
-    """Several codecs: encoding applies them in order, decoding in reverse order."""
+    """Several codecs: encoding applies them in order, decoding in reverse order.
+
+    Args:
+        *codecs: The codecs, the first one applied first to a key that is written.
+    """
 
     def __init__(self, *codecs: KeyCodec) -> None:
         if not codecs:
@@ -195,19 +250,31 @@ class KeyChain:
         self._codecs = codecs
 
     def encode(self, key: str) -> str:
-        """Through all of them."""
+        """Through all of them.
+
+        Args:
+            key: The key as the program writes it.
+        """
         for codec in self._codecs:
             key = codec.encode(key)
         return key
 
     def decode(self, key: str) -> str:
-        """Decode with all codecs in reverse order."""
+        """Decode with all codecs in reverse order.
+
+        Args:
+            key: The key as the server has it.
+        """
         for codec in reversed(self._codecs):
             key = codec.decode(key)
         return key
 
     def encode_filter(self, pattern: str) -> str:
-        """Encode a filter with all codecs; ConfigError when one of them cannot."""
+        """Encode a filter with all codecs; ConfigError when one of them cannot.
+
+        Args:
+            pattern: A pattern of the program's keys, with ``*`` and ``>``.
+        """
         for codec in self._codecs:
             pattern = codec.encode_filter(pattern)
         return pattern

@@ -121,6 +121,9 @@ class Lock:
         UnsupportedByServer before server 2.11; and the errors of ``KeyValue.create``, except that it waits for the end
         of an outage. After cancelling and after the timeout, the lock is free as soon as the server has answered: it is
         released in the background, and ``drain`` and ``close`` wait for that. In an outage it expires.
+
+        Args:
+            timeout: Seconds to wait for the lock; None: no limit.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
         expiry = asyncio.timeout(wait)
@@ -179,6 +182,11 @@ class Lock:
         """Write another key of the bucket if the lock is still held, which the server checks; return the revision.
 
         LockLost when it is not held. Otherwise as ``KeyValue.put``.
+
+        Args:
+            key: The key to write while the lock is held.
+            value: The bytes to store under it, if the lock is still held.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         bucket = self._bucket
         async with self._write_lock:

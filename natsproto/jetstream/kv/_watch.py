@@ -125,6 +125,9 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
         """Return the next entry; wait at most ``timeout`` seconds (None: forever).
 
         RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
+
+        Args:
+            timeout: Seconds to wait for an entry; None: no limit.
         """
         return KeyValueEntry(self._subjects, await self._next_item(timeout, "entry"))
 

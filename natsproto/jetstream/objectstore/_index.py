@@ -410,6 +410,9 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
         """Return the next change; wait at most ``timeout`` seconds (None: forever).
 
         RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
+
+        Args:
+            timeout: Seconds to wait for a change; None: no limit.
         """
         return await self._next_item(timeout, "change")
 

@@ -84,14 +84,22 @@ class ObjectStore:
     # ---------------------------------------------------------------- the store
 
     async def status(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Get the configuration and state of the store."""
+        """Get the configuration and state of the store.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         with bucket_errors(self.bucket):
             info = await self._index.stream.info(timeout=timeout)
         self._batched = info.config.allow_batched
         return ObjectStoreStatus._of(info)
 
     async def seal(self, *, timeout: Duration | None = None) -> ObjectStoreStatus:
-        """Make the store read-only, permanently: nothing is put, changed, deleted or expired from now on."""
+        """Make the store read-only, permanently: nothing is put, changed, deleted or expired from now on.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         with bucket_errors(self.bucket):
             return ObjectStoreStatus._of(await self._index.stream.seal(timeout=timeout))
 
@@ -104,6 +112,11 @@ class ObjectStore:
 
         ConfigError for a store that is a mirror or has sources; InvalidReply for an unreadable info, with nothing
         removed. A cancelled call may have removed some of them.
+
+        Args:
+            older_than: Seconds that the newest chunk without an object must be old: longer than any put in progress
+                waits for its source.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         removed, age = 0, seconds("older_than", older_than)
         with bucket_errors(self.bucket):
@@ -140,6 +153,17 @@ class ObjectStore:
 
         TypeError for a source of another type; ConfigError and PayloadTooLarge before anything is sent; the errors of
         the source; PublishUncertain (PublishTimeout) when the server does not reply for ``timeout`` seconds.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            source: The content: bytes, a path, a binary file, an object with ``async def read``, or an iterable or
+                async iterable of bytes.
+            description: A text for people.
+            headers: Headers of the object: a mapping, pairs, or Headers; None: none.
+            metadata: Labels for programs, kept with the object: a mapping of str to str; None: none.
+            chunk_size: Bytes of one message of the content; None: 128 KiB, or less if the server accepts less.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         size = self._chunk_size(chunk_size)
         wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
@@ -162,7 +186,18 @@ class ObjectStore:
         progress: Callable[[Progress], object] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """``put`` for a file; ``name`` is its name without the folder by default. OSError of the file."""
+        """``put`` for a file; ``name`` is its name without the folder by default. OSError of the file.
+
+        Args:
+            path: The file whose content is stored; it is read in a thread.
+            name: What the object is found by; None: the last part of ``path``.
+            description: A text for people.
+            headers: Headers of the object: a mapping, pairs, or Headers; None: none.
+            metadata: Labels for programs, kept with the object: a mapping of str to str; None: none.
+            chunk_size: Bytes of one message of the content; None: 128 KiB, or less if the server accepts less.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         return await self.put(
             Path(path).name if name is None else name,
             Path(path),
@@ -209,6 +244,14 @@ class ObjectStore:
         for circular links and for links that are not followed; InvalidReply for an entry that cannot be read. On
         entering or reading: DigestMismatch for missing or damaged chunks, ObjectChanged when the object was replaced or
         deleted meanwhile.
+
+        Args:
+            name: Which object; with an ObjectInfo, this version of it or ObjectChanged.
+            offset: The byte to begin with.
+            length: The most bytes to read; None: to the end. Only the digest of a whole object is checked.
+            follow_links: Follow links into other stores, too. False (default) follows those within this store alone,
+                because whoever can write to it decides where they lead.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return ObjectReader(self._index, name, offset=offset, length=length, follow_links=follow_links, timeout=timeout)
 
@@ -222,6 +265,13 @@ class ObjectStore:
     ) -> bytes:
         """Return the whole content of an object. Raises the errors of ``get``; gets the new version of a replaced
         object.
+
+        Args:
+            name: Which object; with an ObjectInfo, this version of it or ObjectChanged.
+            follow_links: Follow links into other stores, too. False (default) follows those within this store alone,
+                because whoever can write to it decides where they lead.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return await to_bytes(self._index, name, follow_links=follow_links, timeout=timeout, progress=progress)
 
@@ -243,6 +293,15 @@ class ObjectStore:
 
         Raises the errors of ``get``; gets the new version of an object that is replaced meanwhile. OSError of the file,
         also if a symbolic or hard link has the name of the received part.
+
+        Args:
+            name: Which object; with an ObjectInfo, this version of it or ObjectChanged.
+            path: The file to write; it appears when it is complete.
+            resume: Go on with the part that an interrupted call with ``resume`` has left.
+            follow_links: Follow links into other stores, too. False (default) follows those within this store alone,
+                because whoever can write to it decides where they lead.
+            progress: Called with a Progress after every part, on the event loop; None: not called.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return await to_file(
             self._index, name, path, resume=resume, follow_links=follow_links, timeout=timeout, progress=progress
@@ -253,6 +312,11 @@ class ObjectStore:
     async def info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
         """Get the info of an object, or of a link itself. ObjectNotFound, also for a deleted object, unless
         ``deleted``.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            deleted: Show deleted objects, too.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         return await self._index.get_info(check_object_name(name), deleted=deleted, timeout=timeout)
 
@@ -261,6 +325,10 @@ class ObjectStore:
         """Yield the info of every object and link, the oldest first; deleted ones only with ``deleted``.
 
         An entry that cannot be read is skipped, with an ObjectStoreNotice event.
+
+        Args:
+            deleted: Show deleted objects, too.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         with bucket_errors(self.bucket):
             async with aclosing(self._index.infos(skip=True, timeout=timeout)) as infos:
@@ -292,6 +360,11 @@ class ObjectStore:
         It yields the info of every object and link, and then of every change. The info of a deleted object has
         ``deleted``; ``ignore_deletes`` omits it. ``updates_only`` omits the initial infos. With ``cb`` it is called
         with each info: see WatchCallback.
+
+        Args:
+            cb: Called with each ObjectInfo, ``def`` or ``async def``, instead of reading the watcher; None: read it.
+            ignore_deletes: Leave out deletions.
+            updates_only: Leave out what is there when the watch begins.
         """
         policy = DeliverPolicy.NEW if updates_only else DeliverPolicy.LAST_PER_SUBJECT
         subject = all_meta_subjects(self.bucket)
@@ -305,6 +378,10 @@ class ObjectStore:
         """Delete an object or a link, but not the link's target. Deleting it again does nothing.
 
         ObjectNotFound when there never was one. A cancelled call may have deleted it.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         check_object_name(name)
         self._api.connection._outbox.check_open(f"delete of object {name!r}")
@@ -335,6 +412,14 @@ class ObjectStore:
         ``rename`` is its new name; links to the old name are broken then. ObjectNotFound; ObjectExists when the new
         name is in use; ObjectChanged when the object was replaced or deleted during the rename, which is undone then. A
         cancelled call may have changed it.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            rename: The new name; None: as it was.
+            description: The new text; None: as it was.
+            headers: The new headers; None: as they were.
+            metadata: The new labels; None: as they were.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         changes: _Changes = {}
         if description is not None:
@@ -406,6 +491,14 @@ class ObjectStore:
 
         It may replace another link. ObjectNotFound when the target does not exist; ObjectLinkError when the target is a
         link; ObjectExists when ``name`` is an object. A cancelled call may have created it.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            target: The object to link to: its name in this store, or an ObjectInfo of any store.
+            description: A text for people.
+            headers: Headers of the object: a mapping, pairs, or Headers; None: none.
+            metadata: Labels for programs, kept with the object: a mapping of str to str; None: none.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, check_object_name(goal)) == (self.bucket, name):
@@ -426,7 +519,16 @@ class ObjectStore:
         metadata: Mapping[str, str] | None = None,
         timeout: Duration | None = None,
     ) -> ObjectInfo:
-        """Create a link to a whole store, which need not exist; otherwise as ``add_link``."""
+        """Create a link to a whole store, which need not exist; otherwise as ``add_link``.
+
+        Args:
+            name: What the object is found by: any text that is not empty, such as a path.
+            store: Where the link leads: another ObjectStore, or the name of its bucket.
+            description: A text for people.
+            headers: Headers of the object: a mapping, pairs, or Headers; None: none.
+            metadata: Labels for programs, kept with the object: a mapping of str to str; None: none.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
         link = ObjectLink(bucket=check_bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
