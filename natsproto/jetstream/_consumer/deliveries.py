@@ -110,6 +110,7 @@ class Deliveries:
         self._watched_at = 0.0  # the time of that
         self._is_exceeded_reported = False
         self._stale_before = self._stale_reported = 0  # at the last tick, and in events
+        self._ticked_at = 0.0
         self._pin_due = 0.0  # when to keep the pin
 
     # ---------------------------------------------------------------- the source's side
@@ -122,12 +123,13 @@ class Deliveries:
 
     def on_disconnect(self) -> None:
         """The connection was lost."""
-        self.redeliveries.acknowledged.keep()
+        self.redeliveries.on_disconnect()
         self.state.on_disconnect(self._connection._round_trips.confirmed_at)
 
     def on_reconnect(self) -> None:
         """The connection is back."""
         self.state.on_reconnect(monotonic())
+        self.redeliveries.on_reconnect([message for queue in self.state.queues for message in queue.messages])
 
     # ---------------------------------------------------------------- the reader's side
 
@@ -226,6 +228,9 @@ class Deliveries:
         due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=self.may_give_back)
         extend_all(due.extend)
         nak_all(due.give_back)
+        if state.arrived_at > self._ticked_at:
+            self.redeliveries.acknowledged.on_tick(state.arrived_at)
+        self._ticked_at = monotonic()
         self._remove_unread(due.give_back)
         self._watch_in_hand(monotonic())
         if state.stale == self._stale_before:

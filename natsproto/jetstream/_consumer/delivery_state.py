@@ -226,6 +226,8 @@ class DeliveryState(Generic[M]):
         """Messages that were dropped because they were not ours any more."""
         self.given_back: int = 0
         """Messages that were returned because they had waited for twice their ack_wait."""
+        self.arrived_at: float = now
+        """When messages arrived last."""
         self.round_trip: float = 0.0
         self.free_seconds: float = 0.0
         """Seconds for which a delivery with the shortest ack_wait may wait and be handed over as it is."""
@@ -330,6 +332,7 @@ class DeliveryState(Generic[M]):
 
     def on_leftover(self, count: int, number: int, began: float, now: float) -> None:
         """Messages that were delivered at ``began`` are about to be appended to the first queue."""
+        self.arrived_at = now
         chunk = Chunk(began, now, number, self.terms.wait_of(number))
         self.queues[0].add(count, chunk, self._check_time(chunk))
 

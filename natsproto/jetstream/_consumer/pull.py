@@ -223,8 +223,8 @@ class PullSource:
 
     def _put_followed(self, deliveries: Deliveries, messages: list[JsMessage], size: int) -> None:
         """Put messages into the buffer, without those that are handled already."""
-        runs = deliveries.redeliveries.select(messages)
         arrived = monotonic()
+        runs = deliveries.redeliveries.select(messages)
         for number, run in runs:
             if len(run) < len(messages) and size:
                 size = sum(message._counted_size for message in run)

@@ -7,12 +7,13 @@ too early. The first copy's acknowledgement settles all of them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
-from natsproto.errors import LocalProtocolError, NatsError
+from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError
 from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowledged
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
@@ -23,6 +24,8 @@ from natsproto.jetstream._timestamp import Timestamp
 
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two look-ups of the consumer."""
+MAX_LOOKUPS: Final = 3
+"""Look-ups while connections are lost, until messages that were perhaps acknowledged are handled again."""
 _reply_of = attrgetter("_reply")
 
 
@@ -68,6 +71,10 @@ class Redeliveries:
         self._first: bytes | None = None  # how the ack subjects of first deliveries begin
         # Acknowledged before, if this is still the same consumer; with the times of their deliveries.
         self._doubtful: list[tuple[JsMessage, float]] = []
+        self._unconfirmed: list[bytes | str | None] = []  # acknowledgements that may be lost with a connection
+        # Messages, and the last of all, that a server may deliver as if for the first time: it was killed.
+        self._repeatable: set[int] = set()
+        self._repeated_until = 0
         self._lookup_task: asyncio.Task[None] | None = None
         self._next_lookup = 0.0
 
@@ -76,7 +83,7 @@ class Redeliveries:
         first = self._first
         try:
             # As bytes, 1. is before 10. and 2., so that the largest tells for all whether it is their first delivery.
-            if first is not None and max(map(_reply_of, messages)).startswith(first):
+            if first is not None and not self._repeated_until and max(map(_reply_of, messages)).startswith(first):
                 return [(1, messages)]
         except (TypeError, AttributeError):
             pass  # some are not from a stream, or their subjects were read
@@ -93,7 +100,7 @@ class Redeliveries:
         except LocalProtocolError:
             return 1  # somebody has published to the inbox
         number, seq = metadata.num_delivered, metadata.stream_seq
-        if number == 1:
+        if number == 1 and not self._is_repeated(seq):
             if type(message._reply) is bytes:
                 tokens = message._reply.split(b".")
                 self._first = b".".join(tokens[: 7 if len(tokens) > 10 else 5]) + b"."
@@ -112,6 +119,29 @@ class Redeliveries:
             self.look_up()
             return 0
         return number
+
+    def _is_repeated(self, seq: int) -> bool:
+        """True for a first delivery if a server that was killed may have forgotten an earlier one."""
+        if seq > self._repeated_until:
+            self._repeated_until = 0  # they come in their order
+            self._repeatable.clear()
+            return False
+        self._repeatable.update(self.acknowledged.keep(), map(_seq_of, self._in_hand()))
+        return seq in self._repeatable
+
+    def on_disconnect(self) -> None:
+        """The connection was lost."""
+        self.acknowledged.recent += [message._reply for message in self._in_hand() if message._note is ACKED]
+
+    def on_reconnect(self, waiting: Iterable[JsMessage]) -> None:
+        """The connection is back; these messages wait to be handled."""
+        lately = self.acknowledged.lately()
+        if self.terms.is_single:
+            self._repeatable.update(lately, map(_seq_of, self._in_hand()))
+            self._repeated_until = max([*self._repeatable, *map(_seq_of, waiting)], default=0)
+        if lately:
+            self._unconfirmed = list(lately.values())
+            self.look_up()
 
     def held(self) -> list[JsMessage]:
         """The messages that are handled now and not acknowledged yet."""
@@ -140,17 +170,22 @@ class Redeliveries:
     async def _look_up(self) -> None:
         inbox, info = self._inbox, None
         try:
-            wait = self._next_lookup - inbox.loop.time()
-            self._next_lookup = max(inbox.loop.time(), self._next_lookup) + LOOKUP_INTERVAL_S
-            if wait > 0:
-                await asyncio.sleep(wait)
-            info = await inbox.look_up()
+            for _ in range(MAX_LOOKUPS):
+                wait = self._next_lookup - inbox.loop.time()
+                self._next_lookup = max(inbox.loop.time(), self._next_lookup) + LOOKUP_INTERVAL_S
+                if wait > 0:
+                    await asyncio.sleep(wait)
+                with suppress(ConnectionLost):
+                    info = await inbox.look_up()
+                    break
         except NatsError:
             pass  # without the permission, or without a leader: the messages are handled again
         finally:
             self._lookup_task = None
             doubtful, self._doubtful = self._doubtful, []
+            unconfirmed, self._unconfirmed = self._unconfirmed, []
             if info is not None and self._on_info(info):
+                self._repeat_acks(unconfirmed)
                 self._ack_again(doubtful)
             else:
                 self._hand_over(doubtful)
@@ -165,6 +200,15 @@ class Redeliveries:
         if not is_same:
             self.acknowledged.clear()
         return is_same
+
+    def _repeat_acks(self, subjects: list[bytes | str | None]) -> None:
+        """Send acknowledgements again, so that no other reader gets these messages."""
+        for subject in subjects:
+            reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
+            try:
+                self._inbox.connection._send_reply_nowait(reply or b"", ACKED)
+            except NatsError:
+                return  # the server delivers them once more
 
     def _ack_again(self, doubtful: list[tuple[JsMessage, float]]) -> None:
         for message, _ in doubtful:

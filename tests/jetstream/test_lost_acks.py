@@ -1,0 +1,129 @@
+"""Acknowledgements that are lost with a connection or a server: their messages are not handled again by this reader."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+import natsproto
+from natsproto.jetstream import JsMessage, PullConsumer
+from natsproto.testing import Direction, FaultProxy, Server
+from tests.jetstream.reading import eventually, known, make
+
+WAYS = ["consume", "messages", "batches", "consume_batches"]
+
+
+async def read(consumer: PullConsumer, way: str, handle: Callable[[JsMessage], Awaitable[None]]) -> None:
+    """Handle and acknowledge messages until cancelled."""
+
+    async def handle_all(batch: list[JsMessage]) -> None:
+        for message in batch:
+            await handle(message)
+
+    if way == "consume":
+        await consumer.consume(handle, concurrency=3).run()
+    if way == "consume_batches":
+        await consumer.consume_batches(handle_all, max_messages=10, max_wait=0.01).run()
+    async with consumer.messages() as messages:
+        if way == "messages":
+            async for message in messages:
+                await handle(message)
+                await message.ack()
+        async for batch in messages.batches():
+            for message in batch:
+                await handle(message)
+                await message.ack()
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_lost_acks_are_sent_again(nats_server: Server, way: str) -> None:
+    """After the reconnect, so that no other reader gets the messages after ack_wait."""
+    handled = Counter[int]()
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+        natsproto.connect(nats_server.url) as other,
+    ):
+        stream = await make(other.jetstream(), 30)
+        watched = await stream.create_consumer(durable_name="d")
+        consumer = await (await nc.jetstream().stream("S")).consumer("d")
+
+        async def handle(message: JsMessage) -> None:
+            handled[message.seq] += 1
+            if message.seq == 10:
+                proxy.stall(Direction.TO_SERVER)
+                asyncio.get_running_loop().call_later(0.05, end_connection)
+
+        def end_connection() -> None:  # after the acknowledgement
+            proxy.cut()
+            proxy.heal()
+
+        reading = asyncio.create_task(read(consumer, way, handle))
+        try:
+            await known(watched, lambda info: len(handled) == 30 and not info.num_ack_pending)
+            info = await watched.info()
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+    assert set(handled.values()) == {1}
+    assert info.num_redelivered == 0
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_killed_server_doubles_nothing(nats_server: Server, way: str, seed: int) -> None:
+    """It has lost the last deliveries and acknowledgements: it delivers them as if for the first time."""
+    count, rng = 600, random.Random(seed)
+    handled = Counter[int]()
+    async with natsproto.connect(nats_server.url, reconnect_wait=0.01) as nc:
+        stream = await make(nc.jetstream(), count, storage="file")
+        consumer = await stream.create_consumer(durable_name="d", ack_wait=2.0)
+
+        async def handle(message: JsMessage) -> None:
+            handled[message.seq] += 1
+            await asyncio.sleep(0.001)
+
+        reading = asyncio.create_task(read(consumer, way, handle))
+        try:
+            for end in sorted(rng.sample(range(count), 2)):
+                await eventually(lambda end=end: len(handled) > end)  # type: ignore[misc]
+                nats_server.kill()
+                await eventually(lambda: not nc.is_connected)
+                await nats_server.restart()
+                await eventually(lambda: nc.is_connected)
+            await known(consumer, lambda info: len(handled) == count and not info.num_ack_pending)
+        finally:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+    assert set(handled.values()) == {1}
+
+
+async def test_consumer_recreated_in_an_outage_starts_empty(nats_server: Server) -> None:
+    """What is acknowledged was another consumer's: everything is handled again."""
+    handled = Counter[int]()
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+        natsproto.connect(nats_server.url) as other,
+    ):
+        stream = await make(other.jetstream(), 10)
+        await stream.create_consumer(durable_name="d")
+        consumer = await (await nc.jetstream().stream("S")).consumer("d")
+
+        async def handle(message: JsMessage) -> None:
+            handled[message.seq] += 1
+
+        async with consumer.consume(handle):
+            await eventually(lambda: len(handled) == 10)
+            await nc.flush()
+            proxy.refuse()
+            proxy.cut()
+            await eventually(lambda: not nc.is_connected)
+            await stream.delete_consumer("d")
+            await stream.create_consumer(durable_name="d")
+            await proxy.allow()
+            await eventually(lambda: handled.total() == 20)
+    assert set(handled.values()) == {2}
