@@ -150,6 +150,8 @@ class HandlerTasks:
         try:
             while await self._may_take(worker, ready):
                 now = monotonic()
+                if buffer.sample_above == FAST_CALL_S and len(ready) > 1:
+                    outbox.cork()  # one write for all acknowledgements
                 while ready and not self.is_stopping:
                     if now >= time_slice.ends_at and time_slice.is_over(now):
                         await time_slice.next_turn()

@@ -23,7 +23,7 @@ from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, Subs
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.delivery_state import SAMPLE_MASK, DeliveryQueue
+from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._consumer.lending import Lending
 from natsproto.jetstream._message import ACKED, JsMessage
@@ -130,8 +130,8 @@ class Messages(AsyncForHint):
         self._check_started()
         self._lending.leave()
         buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
-        ready, time_slice = queue.messages, self._source.connection._time_slice
-        remember = buffer.remember
+        connection, ready = self._source.connection, queue.messages
+        time_slice, outbox, remember = connection._time_slice, connection._outbox, buffer.remember
         count = size = 0
         task, reader = self._reader_tasks.enter(), buffer.add_reader()
         held, now = buffer.hand_of(reader), monotonic()
@@ -170,6 +170,8 @@ class Messages(AsyncForHint):
                         return
                     await buffer.next_change()
                     now = monotonic()
+                    if buffer.sample_above == FAST_CALL_S and len(ready) > 1:
+                        outbox.cork()  # one write for all acknowledgements
         finally:
             self._reader_tasks.leave(task)
             buffer.remove_reader(reader)
