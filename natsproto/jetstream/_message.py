@@ -555,6 +555,16 @@ def nak_all(messages: list[JsMessage]) -> None:
             return  # nothing can be sent now; the server redelivers them all after ack_wait
 
 
+def repeat_acks(connection: Connection, subjects: Iterable[bytes | str | None]) -> None:
+    """Send acknowledgements again that may be lost."""
+    for subject in subjects:
+        reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
+        try:
+            connection._send_reply_nowait(reply or b"", _ACK_ENDING)
+        except NatsError:
+            return  # nothing can be sent now: the server delivers them once more
+
+
 def extend_all(messages: list[JsMessage]) -> None:
     """Restart the ack_wait of messages that wait or are handled."""
     for message in messages:

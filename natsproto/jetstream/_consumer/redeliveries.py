@@ -18,7 +18,7 @@ from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowled
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import ACKED, JsMessage
+from natsproto.jetstream._message import ACKED, JsMessage, repeat_acks
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._timestamp import Timestamp
 
@@ -185,7 +185,7 @@ class Redeliveries:
             doubtful, self._doubtful = self._doubtful, []
             unconfirmed, self._unconfirmed = self._unconfirmed, []
             if info is not None and self._on_info(info):
-                self._repeat_acks(unconfirmed)
+                repeat_acks(self._inbox.connection, unconfirmed)  # so that no other reader gets these messages
                 self._ack_again(doubtful)
             else:
                 self._hand_over(doubtful)
@@ -200,15 +200,6 @@ class Redeliveries:
         if not is_same:
             self.acknowledged.clear()
         return is_same
-
-    def _repeat_acks(self, subjects: list[bytes | str | None]) -> None:
-        """Send acknowledgements again, so that no other reader gets these messages."""
-        for subject in subjects:
-            reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
-            try:
-                self._inbox.connection._send_reply_nowait(reply or b"", ACKED)
-            except NatsError:
-                return  # the server delivers them once more
 
     def _ack_again(self, doubtful: list[tuple[JsMessage, float]]) -> None:
         for message, _ in doubtful:
