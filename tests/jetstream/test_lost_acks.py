@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import random
+import shutil
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 
 import pytest
 
 import natsproto
+from natsproto.errors import NatsError, StreamWentBack
 from natsproto.jetstream import JsMessage, PullConsumer
-from natsproto.testing import Direction, FaultProxy, Server
+from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.jetstream.reading import eventually, known, make
+from tests.kit.acknowledged import until_all_acknowledged
 
 WAYS = ["consume", "messages", "batches", "consume_batches"]
 
@@ -127,3 +131,51 @@ async def test_consumer_recreated_in_an_outage_starts_empty(nats_server: Server)
             await proxy.allow()
             await eventually(lambda: handled.total() == 20)
     assert set(handled.values()) == {2}
+
+
+@pytest.mark.parametrize("way", WAYS)
+async def test_new_messages_with_old_sequences_are_handled(tmp_path: Path, way: str) -> None:
+    """A stream that lost its end gives the sequences again that this reader has acknowledged."""
+    handled: list[bytes] = []
+    store, saved = tmp_path / "store", tmp_path / "saved"
+    async with (
+        run_server(jetstream=True, store_dir=store) as server,
+        natsproto.connect(server.url, reconnect_wait=0.05) as nc,
+        natsproto.connect(server.url, reconnect_wait=0.05) as other,
+    ):
+        stream = await nc.jetstream().create_stream("S", subjects=["s"], storage="file")
+        consumer = await stream.create_consumer("d")
+
+        async def handle(message: JsMessage) -> None:
+            handled.append(message.data)
+
+        async def publish(*payloads: bytes) -> None:
+            for payload in payloads:
+                while True:
+                    try:
+                        await other.jetstream().publish("s", payload)
+                        break
+                    except StreamWentBack:
+                        break  # it is stored
+                    except NatsError:
+                        await asyncio.sleep(0.05)
+
+        reading = asyncio.create_task(read(consumer, way, handle))
+        await publish(b"1", b"2")
+        await eventually(lambda: len(handled) == 2)
+        await until_all_acknowledged(consumer)
+        server.kill()
+        shutil.copytree(store, saved)
+        await server.restart()
+        await publish(b"old 3", b"old 4")
+        await eventually(lambda: handled[-1:] == [b"old 4"])
+        server.kill()
+        shutil.rmtree(store)
+        shutil.copytree(saved, store)
+        await server.restart()
+        await publish(b"new 3", b"new 4", b"new 5")
+        await eventually(lambda: b"new 5" in handled)
+        await asyncio.sleep(0.05)
+        reading.cancel()
+        await asyncio.wait((reading,))
+    assert handled[-3:] == [b"new 3", b"new 4", b"new 5"]

@@ -16,6 +16,8 @@ LATELY_S: Final = 1.0
 """Seconds before the last message came. Acknowledgements since then may be lost with a server."""
 
 Subject = bytes | str | None
+Position = tuple[int, int]
+"""The stream sequence and the time of a message. A stream that has lost its end gives its sequences again."""
 
 
 class Acknowledged:
@@ -28,25 +30,25 @@ class Acknowledged:
     def __init__(self, most: int) -> None:
         self.recent: deque[Subject] = deque(maxlen=min(most, MAX_REMEMBERED))
         """The ack subjects; readers append to it."""
-        self._kept: dict[int, Subject] = {}  # by stream sequences, the oldest first
+        self._kept: dict[Position, Subject] = {}  # the oldest first
         self._marks: tuple[Subject, Subject] = (None, None)  # the last ones at two earlier times
         self._marked_at = 0.0
 
-    def __contains__(self, stream_seq: int) -> bool:
+    def __contains__(self, position: Position) -> bool:
         self.keep()
-        return stream_seq in self._kept
+        return position in self._kept
 
-    def keep(self) -> list[int]:
-        """Keep the recent ones beyond the next that are acknowledged; return their stream sequences."""
-        kept, seqs = self._kept, list(map(stream_seq_of, self.recent))
-        for seq, subject in zip(seqs, self.recent, strict=True):
-            kept.pop(seq, None)
-            kept[seq] = subject
+    def keep(self) -> list[Position]:
+        """Keep the recent ones beyond the next that are acknowledged; return their positions."""
+        kept, positions = self._kept, list(map(position_of, self.recent))
+        for position, subject in zip(positions, self.recent, strict=True):
+            kept.pop(position, None)
+            kept[position] = subject
         self.recent.clear()
         surplus = len(kept) - MAX_REMEMBERED
-        for seq in list(islice(kept, max(surplus, 0))):
-            del kept[seq]
-        return seqs
+        for position in list(islice(kept, max(surplus, 0))):
+            del kept[position]
+        return positions
 
     def on_tick(self, now: float) -> None:
         """Messages have come since the last time, so the connection works."""
@@ -55,17 +57,17 @@ class Acknowledged:
             last = self.recent[-1] if self.recent else next(reversed(self._kept.values()), None)
             self._marks = (self._marks[1], last)
 
-    def lately(self) -> dict[int, Subject]:
-        """The ack subjects of the last seconds by stream sequence, the last one first; at most as many as may be
+    def lately(self) -> dict[Position, Subject]:
+        """The ack subjects of the last seconds by position, the last one first; at most as many as may be
         unacknowledged.
         """
         self.keep()
         last = islice(reversed(self._kept.items()), self.recent.maxlen)
         return dict(takewhile(lambda pair: pair[1] is not self._marks[0], last))
 
-    def forget(self, stream_seq: int) -> None:
+    def forget(self, position: Position) -> None:
         """Forget a message that is handled again."""
-        self._kept.pop(stream_seq, None)
+        self._kept.pop(position, None)
 
     def clear(self) -> None:
         """Forget all: this is another consumer."""
@@ -73,9 +75,10 @@ class Acknowledged:
         self._kept.clear()
 
 
-def stream_seq_of(subject: Subject) -> int:
-    """Return the stream sequence in an ack subject; 0 if it is none."""
+def position_of(subject: Subject) -> Position:
+    """Return what identifies the message with this ack subject; zeros if it is none."""
     text = subject if isinstance(subject, str) else (subject or b"").decode("utf-8", "surrogateescape")
     tokens = text.split(".")
-    place = 7 if len(tokens) > 10 else 5 if len(tokens) == 9 else 0
-    return int(tokens[place]) if place and tokens[place - 1].isdecimal() and tokens[place].isdecimal() else 0
+    first = 7 if len(tokens) > 10 else 5 if len(tokens) == 9 else 0
+    seq, time = (tokens[first], tokens[first + 2]) if first else ("", "")
+    return (int(seq), int(time)) if tokens[first - 1].isdecimal() and seq.isdecimal() and time.isdecimal() else (0, 0)

@@ -14,7 +14,7 @@ from operator import attrgetter, itemgetter
 from typing import Final, Protocol
 
 from natsproto.errors import ConnectionLost, LocalProtocolError, NatsError
-from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowledged
+from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowledged, Position, position_of
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
@@ -73,7 +73,7 @@ class Redeliveries:
         self._doubtful: list[tuple[JsMessage, float]] = []
         self._unconfirmed: list[bytes | str | None] = []  # acknowledgements that may be lost with a connection
         # Messages, and the last of all, that a server may deliver as if for the first time: it was killed.
-        self._repeatable: set[int] = set()
+        self._repeatable: set[Position] = set()
         self._repeated_until = 0
         self._lookup_task: asyncio.Task[None] | None = None
         self._next_lookup = 0.0
@@ -99,35 +99,35 @@ class Redeliveries:
             metadata = message.metadata
         except LocalProtocolError:
             return 1  # somebody has published to the inbox
-        number, seq = metadata.num_delivered, metadata.stream_seq
-        if number == 1 and not self._is_repeated(seq):
+        number, position = metadata.num_delivered, _position_of(message)
+        if number == 1 and not self._is_repeated(position):
             if type(message._reply) is bytes:
                 tokens = message._reply.split(b".")
                 self._first = b".".join(tokens[: 7 if len(tokens) > 10 else 5]) + b"."
             return 1
         if not self.terms.is_single:
             return number
-        self._receiver.remove_waiting(seq)
-        same = [one for one in self._in_hand() if _seq_of(one) == seq]
+        self._receiver.remove_waiting(metadata.stream_seq)
+        same = [one for one in self._in_hand() if _position_of(one) == position]
         for one in same:
             if not one.is_acked:
                 self._receiver.on_overdue(one)
                 self.look_up()
                 return 0
-        if seq in self.acknowledged or any(one._note is ACKED for one in same):
+        if position in self.acknowledged or any(one._note is ACKED for one in same):
             self._doubtful.append((message, self._receiver.began()))
             self.look_up()
             return 0
         return number
 
-    def _is_repeated(self, seq: int) -> bool:
+    def _is_repeated(self, position: Position) -> bool:
         """True for a first delivery if a server that was killed may have forgotten an earlier one."""
-        if seq > self._repeated_until:
+        if position[0] > self._repeated_until:
             self._repeated_until = 0  # they come in their order
             self._repeatable.clear()
             return False
-        self._repeatable.update(self.acknowledged.keep(), map(_seq_of, self._in_hand()))
-        return seq in self._repeatable
+        self._repeatable.update(self.acknowledged.keep(), map(_position_of, self._in_hand()))
+        return position in self._repeatable
 
     def on_disconnect(self) -> None:
         """The connection was lost."""
@@ -137,8 +137,8 @@ class Redeliveries:
         """The connection is back; these messages wait to be handled."""
         lately = self.acknowledged.lately()
         if self.terms.is_single:
-            self._repeatable.update(lately, map(_seq_of, self._in_hand()))
-            self._repeated_until = max([*self._repeatable, *map(_seq_of, waiting)], default=0)
+            self._repeatable.update(lately, map(_position_of, self._in_hand()))
+            self._repeated_until = max([*self._repeatable, *map(_position_of, waiting)], default=(0, 0))[0]
         if lately:
             self._unconfirmed = list(lately.values())
             self.look_up()
@@ -210,7 +210,7 @@ class Redeliveries:
 
     def _hand_over(self, doubtful: list[tuple[JsMessage, float]]) -> None:
         for message, began in doubtful:
-            self.acknowledged.forget(_seq_of(message))
+            self.acknowledged.forget(_position_of(message))
             self._receiver.put_late(message, began)
 
 
@@ -227,8 +227,5 @@ def terms_of(info: ConsumerInfo) -> DeliveryTerms:
     )
 
 
-def _seq_of(message: JsMessage) -> int:
-    try:
-        return message.seq
-    except LocalProtocolError:
-        return 0
+def _position_of(message: JsMessage) -> Position:
+    return position_of(message._reply)
