@@ -52,6 +52,13 @@ def is_async_callable(handler: object) -> bool:
     )
 
 
+def is_async_generator(handler: object) -> bool:
+    """True for an async generator function, or an object with one as ``__call__``: an endpoint answers in parts."""
+    return inspect.isasyncgenfunction(handler) or inspect.isasyncgenfunction(
+        getattr(type(handler), "__call__", None)  # noqa: B004
+    )
+
+
 def awaitable_of(result: object) -> Awaitable[object] | None:
     """Return the result of a handler if it has to be awaited. TypeError as in ``check_result``."""
     if inspect.isawaitable(result):

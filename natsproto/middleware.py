@@ -7,16 +7,18 @@ overhead.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 from natsproto._handler_threads import Executor, in_threads
-from natsproto._handlers import HandlerResult, check_handler, finish
+from natsproto._handlers import HandlerResult, check_handler, finish, is_async_generator
+from natsproto.errors import LocalProtocolError
 from natsproto.protocol.frames import Message
 
 __all__ = ["Call", "Executor", "Middleware", "in_threads", "with_middleware"]
 
+T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
@@ -50,10 +52,24 @@ class Middleware(Protocol[M_contra]):
         ...
 
 
+@overload
 def with_middleware(
     handler: Callable[[M], HandlerResult], /, *middleware: Middleware[M]
-) -> Callable[[M], Coroutine[Any, Any, None]]:
+) -> Callable[[M], Coroutine[Any, Any, None]]: ...
+
+
+@overload
+def with_middleware(
+    handler: Callable[[M], AsyncIterator[T]], /, *middleware: Middleware[M]
+) -> Callable[[M], AsyncIterator[T]]: ...
+
+
+def with_middleware(
+    handler: Callable[[M], HandlerResult | AsyncIterator[T]], /, *middleware: Middleware[M]
+) -> Callable[[M], Any]:
     """Return a handler with all of these middleware around it, the first one outermost.
+
+    Around the async generator of an endpoint, ``call`` returns when the whole response was sent.
 
     Several messages may be handled at the same time, so a middleware must keep the state of a message in local
     variables. TypeError for objects that are not callable.
@@ -62,11 +78,12 @@ def with_middleware(
         handler: The innermost handler, ``def`` or ``async def``.
         *middleware: What goes around it, the first one outermost.
     """
-    check_handler("handler", handler, "message")
+    may_yield = is_async_generator(handler)
+    check_handler("handler", handler, "message", may_yield=may_yield)
     for outer in middleware:
         check_handler("middleware", outer, "message and the next call", 2)
-    wrapped = _as_async(handler)
-    for outer in reversed(middleware):
+    wrapped: Callable[[M], Any] = _as_generator() if may_yield else _as_async(handler)
+    for outer in () if may_yield else reversed(middleware):
         wrapped = _wrap(outer, wrapped)
     update_wrapper(wrapped, handler)
     wrapped.__dict__["middleware"] = (*middleware, *middleware_of(handler))
@@ -79,8 +96,18 @@ def middleware_of(handler: object) -> tuple[object, ...]:
     return found if isinstance(found, tuple) else ()
 
 
+def _as_generator() -> Callable[[Any], AsyncIterator[Any]]:
+    """Return a generator function of which an endpoint takes the handler and the middleware."""
+
+    async def parts(message: object) -> AsyncIterator[Any]:
+        raise LocalProtocolError("only an endpoint can call an async generator with middleware")
+        yield message  # type: ignore[unreachable]  # makes it a generator
+
+    return parts
+
+
 def _as_async(
-    handler: Callable[[M], HandlerResult],
+    handler: Callable[[M], Any],
 ) -> Callable[[M], Coroutine[Any, Any, None]]:
     async def handle(message: M) -> None:
         await finish(handler(message))

@@ -7,10 +7,11 @@ its payload when ``value`` is read, so untyped messages have no overhead and an 
 from __future__ import annotations
 
 import inspect
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from contextlib import aclosing
 from datetime import timedelta
-from typing import Generic, TypeAlias, TypeVar, cast, overload
+from functools import partial
+from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
@@ -19,13 +20,14 @@ from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default
-from natsproto._handlers import HandlerResult, check_handler, check_result
+from natsproto._handlers import HandlerResult, check_handler, check_result, is_async_generator
 from natsproto.codecs import Codec
 from natsproto.errors import ConfigError, InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._endpoint import Request
 from natsproto.service._responses import error_of
+from natsproto.service._stream_request import ResponseStream
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -231,38 +233,96 @@ class Typed(Generic[T, R]):
         )
         return cast("Subscription[TypedMessage[T]]", subscription)
 
+    def stream(
+        self,
+        subject: str,
+        value: T,
+        *,
+        window: int | None = 1 << 20,
+        heartbeat: float | timedelta = 5.0,
+        headers: HeadersLike | None = None,
+    ) -> ResponseStream[TypedMessage[R]]:
+        """Send a value and read the parts of the response, each with a value; see ``Client.stream``.
+
+        Args:
+            subject: Where the endpoint listens, such as its name after the prefix of its group.
+            value: The value to send.
+            window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
+                when the reading ends.
+            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
+        convert = partial(TypedMessage[R]._of, kind=self._reply, codec=self.codec)
+        return ResponseStream(self._connection, subject, self.codec.encode(value), headers, window, heartbeat, convert)
+
+    @overload
+    def handler(  # type: ignore[overload-overlap]  # R is never an iterator there
+        self, function: Callable[[T], AsyncIterator[R]]
+    ) -> Callable[[Request], AsyncIterator[bytes]]: ...
+
     @overload
     def handler(self, function: Callable[[T], Awaitable[R]]) -> Callable[[Message], Awaitable[None]]: ...
 
     @overload
     def handler(self, function: Callable[[T], R]) -> Callable[[Message], Awaitable[None]]: ...
 
-    def handler(self, function: Callable[[T], Awaitable[R] | R]) -> Callable[[Message], Awaitable[None]]:
+    def handler(self, function: Callable[[T], Any]) -> Callable[..., Any]:
         """Return a handler for ``subscribe(cb=...)`` and for endpoints that calls a function with each message's value.
 
-        The function's return value becomes the response, if one is expected. An endpoint responds to a payload of
-        another type with error 400.
+        The function's return value becomes the response, if one is expected; the values that an async generator yields
+        become the parts of an endpoint's response. An endpoint responds to a payload of another type with error 400.
 
         Args:
-            function: Called with the value, ``def`` or ``async def``; it returns the value of the response.
+            function: Called with the value, ``def`` or ``async def``; it returns the value of the response, or yields
+                the values of its parts.
         """
-        check_handler("handler", function, "value")
+        if may_yield := is_async_generator(function):
+            check_handler("handler", function, "value", may_yield=True)
+        else:
+            check_handler("handler", function, "value")
         codec, kind = self.codec, self._kind
 
-        async def handle(message: Message) -> None:
+        def decoded(message: Message) -> T:
             try:
-                value = codec.decode(message.data, kind)
+                return codec.decode(message.data, kind)
             except InvalidPayload as exc:
                 if isinstance(message, Request):
                     raise ServiceError(400, str(exc)) from exc
                 raise
-            result = function(value)
+
+        async def respond(message: Message) -> None:
+            result = function(decoded(message))
             if inspect.isawaitable(result):
                 result = await result
             check_result(result)
             if message.has_reply:
                 await message.respond(codec.encode(result))
 
-        handle.__name__ = getattr(function, "__name__", handle.__name__)
+        respond.__name__ = getattr(function, "__name__", "handle")
+        handle: Callable[..., Any] = respond
+        if may_yield:
+            handle = partial(_encoded_parts, decoded, function, codec.encode)
+            handle.__dict__["__name__"] = respond.__name__
         handle.__doc__ = function.__doc__
         return handle
+
+
+async def _encoded_parts(
+    decoded: Callable[[Message], T],
+    function: Callable[[T], AsyncGenerator[R]],
+    encode: Callable[[R], bytes],
+    request: Request,
+) -> AsyncGenerator[bytes]:
+    """Encode the parts that a function yields. Errors of encoding and sending are raised where it has yielded."""
+    values = function(decoded(request))
+    async with aclosing(values):
+        async for value in values:
+            while True:
+                try:
+                    yield encode(value)
+                    break
+                except Exception as exc:
+                    try:
+                        value = await values.athrow(exc)
+                    except StopAsyncIteration:
+                        return

@@ -8,9 +8,9 @@ its API does nothing.
 from __future__ import annotations
 
 import functools
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from natsproto._handlers import HandlerResult
 from natsproto._introspection import import_late_types
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Enrich", "Operation", "Telemetry", "Templates", "connect", "headers", "process", "processing", "tracing"]
 
+T = TypeVar("T")
 M = TypeVar("M", bound="Message")
 
 
@@ -77,11 +78,19 @@ async def tracing(message: Message, call: Call) -> None:
     await _default().tracing(message, call)
 
 
-def process(handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
-    """Decorate a handler (def or async def) with the middleware ``tracing``.
+@overload
+def process(handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]: ...
+
+
+@overload
+def process(handler: Callable[[M], AsyncIterator[T]]) -> Callable[[M], AsyncIterator[T]]: ...
+
+
+def process(handler: Callable[[M], Any]) -> Callable[[M], Any]:
+    """Decorate a handler (def, async def, or the async generator of an endpoint) with the middleware ``tracing``.
 
     Args:
-        handler: The handler to decorate, ``def`` or ``async def``.
+        handler: The handler to decorate: ``def``, ``async def``, or the async generator of an endpoint.
     """
     return _default().process(handler)
 

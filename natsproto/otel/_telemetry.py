@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TypeVar, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from opentelemetry import propagate
 from opentelemetry.metrics import MeterProvider, get_meter
@@ -22,6 +22,7 @@ from natsproto.otel._metrics import ClientMetrics
 from natsproto.otel._spans import SpanFactory
 from natsproto.protocol.frames import Message
 
+T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 
 
@@ -111,11 +112,17 @@ class Telemetry:
                 last_processed.set((message, span.get_span_context()))
             yield span
 
-    def process(self, handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]:
+    @overload
+    def process(self, handler: Callable[[M], HandlerResult]) -> Callable[[M], Awaitable[None]]: ...
+
+    @overload
+    def process(self, handler: Callable[[M], AsyncIterator[T]]) -> Callable[[M], AsyncIterator[T]]: ...
+
+    def process(self, handler: Callable[[M], Any]) -> Callable[[M], Any]:
         """See the function of the same name in ``natsproto.otel``.
 
         Args:
-            handler: The handler to decorate, ``def`` or ``async def``.
+            handler: The handler to decorate: ``def``, ``async def``, or the async generator of an endpoint.
         """
         return with_middleware(handler, self.tracing)
 

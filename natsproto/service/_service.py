@@ -21,7 +21,7 @@ from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor, with_executor
-from natsproto._handlers import check_handler
+from natsproto._handlers import check_handler, is_async_generator
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -29,7 +29,7 @@ from natsproto.protocol.subject import queue_group as checked_queue_group
 from natsproto.service._discovery import control_subject
 from natsproto.service._endpoint import CONCURRENCY, Endpoint, Handler, StatsHandler
 from natsproto.service._responses import PREFIX, ServiceInfo, ServicePing, ServiceStats, encode
-from natsproto.service._stream_endpoint import CreditInbox, StreamEndpoint, StreamHandler, is_stream_handler
+from natsproto.service._stream_endpoint import CreditInbox, StreamEndpoint, StreamHandler
 
 QUEUE_GROUP = "q"
 """The default queue group of endpoints."""
@@ -162,7 +162,7 @@ class Group:
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
-        if is_stream_handler(handler):
+        if is_async_generator(handler):
             check_handler("handler", handler, "request", may_yield=True)
             if executor is not None and executor is not False:
                 raise ConfigError("executor", executor, "is for def handlers, and this one is async def")
@@ -404,7 +404,7 @@ class Service(WarnIfUnused, Group):
         if self._unlisten is None:
             raise LocalProtocolError(f"service {self.name!r} was not started: await it, or enter it with async with")
         kind: Any = Endpoint
-        if is_stream_handler(handler):
+        if is_async_generator(handler):
             kind = partial(StreamEndpoint, open_inbox=self._open_credit_inbox)
         endpoint: Endpoint = kind(
             self._connection,

@@ -7,7 +7,6 @@ Owns the streams that a service sends: the inbox for their credit, and the gener
 from __future__ import annotations
 
 import asyncio
-import inspect
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing
@@ -27,8 +26,9 @@ from natsproto.errors import (
     StreamBroken,
     Unavailable,
 )
+from natsproto.middleware import middleware_of, with_middleware
 from natsproto.protocol.frames import Message, Payload, as_bytes
-from natsproto.service._endpoint import Endpoint, Request, error_from
+from natsproto.service._endpoint import Endpoint, Handler, Request, error_from
 from natsproto.service._responses import error_headers
 from natsproto.service._stream_state import (
     ALIVE,
@@ -45,11 +45,6 @@ log = logging.getLogger("natsproto")
 
 StreamHandler: TypeAlias = Callable[[Request], AsyncIterator[Payload]]
 """An async generator function."""
-
-
-def is_stream_handler(handler: object) -> bool:
-    """True for an async generator function, or an object with one as ``__call__``."""
-    return inspect.isasyncgenfunction(handler) or inspect.isasyncgenfunction(getattr(type(handler), "__call__", None))  # noqa: B004
 
 
 class Ended(Enum):
@@ -317,8 +312,14 @@ class StreamEndpoint(Endpoint):
         open_inbox: Callable[[], CreditInbox],
         **settings: Any,
     ) -> None:
+        middleware: Any = middleware_of(handler)
+        while middleware_of(handler):
+            handler = handler.__wrapped__  # type: ignore[attr-defined]  # with_middleware has set it
         self._generator, self._open_inbox = handler, open_inbox
-        super().__init__(connection, handler=self._respond_in_parts, **settings)
+        respond: Handler = self._respond_in_parts
+        if middleware:
+            respond = with_middleware(respond, *middleware)
+        super().__init__(connection, handler=respond, **settings)
 
     async def _respond_in_parts(self, request: Request) -> None:
         connection, reply = self._connection, request.reply

@@ -9,13 +9,14 @@ import asyncio
 import contextvars
 import inspect
 import threading
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from datetime import timedelta
 from functools import partial
-from typing import Final, Generic, TypeAlias, TypeVar
+from queue import SimpleQueue
+from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from natsproto import service
-from natsproto._handlers import check_handler, check_result
+from natsproto._handlers import check_handler, check_result, is_async_generator
 from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED
@@ -120,10 +121,13 @@ class HandlerThreads:
         """True when the caller runs on one of these threads."""
         return threading.get_ident() in self._idents
 
-    def async_handler(self, function: Handler) -> Callable[[service.Request], Awaitable[None]]:
+    def async_handler(self, function: Handler) -> Callable[[service.Request], Any]:
         """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
-        if not callable(function) or inspect.iscoroutinefunction(function):
+        if not callable(function) or inspect.iscoroutinefunction(function) or is_async_generator(function):
             raise TypeError("handler must be a plain function of one request; async def needs the async client")
+        if inspect.isgeneratorfunction(function):
+            check_handler("handler", function, "request", may_yield=True)
+            return partial(self._iterate, function)
         check_handler("handler", function, "request")
 
         async def handle(request: service.Request) -> None:
@@ -137,22 +141,82 @@ class HandlerThreads:
 
         return handle
 
+    async def _iterate(
+        self, function: Callable[[Request], Iterator[bytes]], request: service.Request
+    ) -> AsyncGenerator[bytes]:
+        """Yield the parts of a generator that runs on a thread of its own, part by part."""
+        steps: SimpleQueue[_Step | None] = SimpleQueue()
+        work = partial(self._serve_steps, function, Request(self._portal, request), steps)
+        thread = threading.Thread(
+            target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
+        )
+        thread.start()
+        try:
+            error: Exception | None = None
+            while True:
+                step = _Step(error, asyncio.get_running_loop().create_future())
+                steps.put(step)
+                await self._portal.threads.wait_handled(thread, step.done)
+                if not step.parts:
+                    return
+                error = None
+                try:
+                    yield step.parts[0]
+                except Exception as exc:  # the part cannot be sent
+                    error = exc
+        finally:
+            steps.put(None)
+
+    def _serve_steps(
+        self, function: Callable[[Request], Iterator[bytes]], request: Request, steps: SimpleQueue[_Step | None]
+    ) -> None:
+        generator = cast("Generator[bytes]", function(request))
+        self._idents.add(threading.get_ident())
+        try:
+            while (step := steps.get()) is not None:
+                self._post(step.done, partial(step.run, generator))
+            generator.close()
+        finally:
+            self._idents.discard(threading.get_ident())
+
     def _handle(self, function: Handler, request: Request, done: asyncio.Future[None]) -> None:
         self._idents.add(threading.get_ident())
+        try:
+            self._post(done, lambda: check_result(function(request)))
+        finally:
+            self._idents.discard(threading.get_ident())
+
+    def _post(self, done: asyncio.Future[None], call: Callable[[], None]) -> None:
+        """Call a function in this thread, and tell the event loop that it has ended."""
         error: Exception | None = None
         try:
-            check_result(function(request))
+            call()
         except Exception as exc:
             error = exc
         except BaseException as exc:  # sys.exit() in a thread must not end the event loop
             error = RuntimeError(f"the handler ended with {exc!r}")
             error.__cause__ = exc
-        finally:
-            self._idents.discard(threading.get_ident())
         try:
             self._portal.post(partial(_finish, done, error))
         except ConnectionClosed:
             return  # the event loop has ended, so no task waits for this handler
+
+
+class _Step:
+    """One step of a generator in a thread: it continues, or an exception is raised at its ``yield``."""
+
+    def __init__(self, error: Exception | None, done: asyncio.Future[None]) -> None:
+        self.done = done
+        self.parts: list[bytes] = []
+        """The part that it has yielded; empty when it has ended."""
+        self._error = error
+
+    def run(self, generator: Generator[bytes]) -> None:
+        """Do the step, in the thread."""
+        try:
+            self.parts.append(next(generator) if self._error is None else generator.throw(self._error))
+        except StopIteration:
+            pass
 
 
 def _finish(done: asyncio.Future[None], error: Exception | None) -> None:
@@ -238,12 +302,13 @@ class Group(SyncWrapper[G], Generic[G]):
     ) -> Endpoint:
         """Add an endpoint. Each request is handled on a thread of its own, at most ``concurrency`` at a time.
 
-        The handler may block, and use this client. Arguments and errors are those of
-        ``natsproto.service.Group.add_endpoint``; TypeError for an ``async def``.
+        The handler may block, and use this client. A generator function answers in parts: each request gets its own
+        generator, which is closed when the requester cancels, after the part it is working at. Arguments and errors are
+        those of ``natsproto.service.Group.add_endpoint``; TypeError for an ``async def``.
 
         Args:
             name: What ``discover_services`` shows, and the default of the subject: A-Z, a-z, 0-9, ``-`` and ``_``.
-            handler: A plain function that is called with each request in a thread.
+            handler: A plain function or generator function that is called with each request in a thread.
             subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
             queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
                 service or group.

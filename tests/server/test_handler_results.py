@@ -12,7 +12,7 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 
 import natsproto
-from natsproto import Client, Message, sync
+from natsproto import Client, Message, otel, sync
 from natsproto._core.events import HandlerFailed
 from natsproto.jetstream import JetStream
 from natsproto.middleware import Call, with_middleware
@@ -95,14 +95,16 @@ async def test_generator_function_is_refused(nats_client: Client, jetstream: Jet
         lambda: stream.ordered_consumer().consume(bad),
         lambda: kv.watch(cb=bad),
         lambda: store.watch(cb=bad),
-        lambda: with_middleware(bad),
         lambda: with_middleware(print, bad),
         lambda: typed.subscribe("a", cb=bad),
-        lambda: typed.handler(bad),
         lambda: jetstream.typed(int).handler(bad),
     ]
     if name != "async generator":  # it answers in parts
         registrations += [lambda: service.add_endpoint("e", bad), lambda: service.endpoint("e")(bad)]
+        registrations += [lambda: with_middleware(bad), lambda: typed.handler(bad)]
+    else:
+        wrapped = with_middleware(bad, otel.tracing)
+        registrations += [lambda: nats_client.subscribe("a", cb=wrapped), lambda: consumer.consume(wrapped)]
     for register in registrations:
         with pytest.raises(TypeError, match="is a generator function, which does nothing when it is called"):
             register()
@@ -159,13 +161,14 @@ async def test_unfinished_result_is_a_failure_elsewhere(nats_server: Server, nam
         assert reply.headers["Nats-Service-Error-Code"] == "500"
         assert kind_of(name) in reply.headers["Nats-Service-Error"]
         message = await (await (await make(js, 1)).create_consumer("c")).next()
-        for call in (
-            with_middleware(bad)(message),
-            nc.typed(bytes, codec=Plain()).handler(bad)(message),
-            js.typed(bytes, codec=Plain()).handler(bad)(message),
-        ):
+        handlers: list[Callable[..., Any]] = [
+            with_middleware(bad),
+            nc.typed(bytes, codec=Plain()).handler(bad),
+            js.typed(bytes, codec=Plain()).handler(bad),
+        ]
+        for handler in handlers:
             with pytest.raises(TypeError, match=kind_of(name)):
-                await call
+                await handler(message)
         retry = Retry(js, RetryPolicy(dead_letter_subject="dead.letters"))
         assert not await retry.handle(message, bad)
 
@@ -227,8 +230,8 @@ async def test_middleware_with_yield_is_refused() -> None:
 def test_blocking_endpoint_has_the_same_rules(nats_server: Server) -> None:
     with sync.connect(nats_server.url) as client:
         service = client.add_service(name="s", version="1.0.0")
-        with pytest.raises(TypeError, match="is a generator function"):
-            service.add_endpoint("e", generator)
+        with pytest.raises(TypeError, match="async def needs the async client"):
+            service.add_endpoint("e", async_generator)
         service.add_endpoint("f", lambda request: generator(request))
         reply = client.request("f")
         assert "the handler returned an unused generator" in reply.headers["Nats-Service-Error"]

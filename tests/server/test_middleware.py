@@ -112,7 +112,7 @@ async def test_failing_middleware_is_reported_like_a_handler(nats_client: Client
 
 def test_what_is_no_middleware_is_refused() -> None:
     with pytest.raises(TypeError):
-        with_middleware(print, "no")  # type: ignore[arg-type]
+        with_middleware(print, "no")  # type: ignore[call-overload]
 
 
 def test_handler_with_middleware_keeps_its_name() -> None:
