@@ -11,11 +11,13 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from natsproto._core.connection import Connection
+from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.engine import State
 from natsproto._value import Value
 from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
 
 __all__ = [
+    "ConsumerStats",
     "Health",
 ]
 
@@ -29,6 +31,7 @@ class Health(Value):
     ``ok`` is for readiness probes: a round trip to the server succeeded, and the requested stream and consumer exist.
     ``alive`` is for liveness probes: it is also true while the client connects, because a restarted process would have
     to do the same. ``problem`` describes the failure. ``rtt`` is the time of the round trip in seconds, 0 without one.
+    ``consumers`` has the lag and other figures of the consumers that the client reads now, from their deliveries.
     """
 
     ok: bool
@@ -37,6 +40,7 @@ class Health(Value):
     server: str
     rtt: float
     problem: str
+    consumers: tuple[ConsumerStats, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
@@ -71,6 +75,7 @@ async def check(
         server=connection.connected_url,
         rtt=rtt,
         problem=problem,
+        consumers=tuple(connection._consumers.stats()),
     )
 
 

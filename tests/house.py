@@ -89,6 +89,7 @@ LAYER_INTERFACE = {
             "_start_cleanup",
             "_time_slice",
             "_wait_connected",
+            "_consumers",
             "_cut_off_watch",
             "_yield_if_needed",
         ],

@@ -13,6 +13,7 @@ from functools import partial
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
 from natsproto._async_hints import items
+from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
@@ -55,6 +56,7 @@ class Connection:
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = engine.cleanups.start
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
+        self._consumers = MeasuredReaders()
         self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
     async def _start(self) -> None:

@@ -1,4 +1,4 @@
-"""Metrics of connections: the counters of all clients of one Telemetry, added up.
+"""Metrics of connections: the counters of all clients of one Telemetry, added up, and gauges of their consumers.
 
 Owns the set of open clients and the final counters of closed ones.
 """
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation
 
 from natsproto._client import Client
+from natsproto._core.consumer_stats import ConsumerStats, add_up
 from natsproto._core.events import Closed, Event
 from natsproto._core.stats import Stats
 from natsproto.retry import MessageDeadLettered, MessageRetried
@@ -27,6 +28,8 @@ class ClientMetrics:
         self._lock = threading.RLock()  # the metric reader has its own thread
         for name, unit, description in _COUNTERS:
             meter.create_observable_counter(name, [self._observer(name, _counter_values)], unit, description)
+        for name, unit, description in _CONSUMER_GAUGES:
+            meter.create_observable_gauge(name, [self._consumer_observer(name)], unit, description)
         for name, unit, description in _UP_DOWN_COUNTERS:
             meter.create_observable_up_down_counter(name, [self._observer(name, _up_down_values)], unit, description)
         self._retry_counters: dict[type[Event], Counter] = {
@@ -57,6 +60,22 @@ class ClientMetrics:
 
         client.add_listener(on_event)
 
+    def _consumer_observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(options: CallbackOptions) -> Iterable[Observation]:
+            with self._lock:
+                clients = list(self._clients)
+            for one in add_up(part for client in clients for part in client._consumers.stats()):
+                value = _consumer_values(one)[name]
+                if value is not None:
+                    attributes = {
+                        "messaging.system": "nats",
+                        "messaging.destination.name": one.stream,
+                        "messaging.consumer.group.name": one.consumer,
+                    }
+                    yield Observation(value, attributes)
+
+        return observe
+
     def _observer(
         self, name: str, read: Callable[[Stats], dict[str, int]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
@@ -75,6 +94,13 @@ _COUNTERS = (
     ("natsproto.client.received.bytes", "By", "Payloads, headers and subjects received"),
     ("natsproto.client.reconnects", "{reconnect}", "Connections that replaced a lost one"),
     ("natsproto.client.dropped.messages", "{message}", "Messages lost because their reader was too slow"),
+)
+_CONSUMER_GAUGES = (
+    ("natsproto.consumer.pending.messages", "{message}", "Messages not delivered yet, as of the last delivery"),
+    ("natsproto.consumer.last_message.age", "s", "Seconds since the message was stored that was delivered last"),
+    ("natsproto.consumer.handle.time", "s", "Seconds that a handler takes"),
+    ("natsproto.consumer.prefetch.messages", "{message}", "Most messages to be requested, waiting or handled"),
+    ("natsproto.consumer.stale.messages", "{message}", "Messages not handled because the server delivers them again"),
 )
 _UP_DOWN_COUNTERS = (
     ("natsproto.client.buffered.messages", "{message}", "Messages waiting to be sent"),
@@ -100,6 +126,16 @@ def _counter_values(stats: Stats) -> dict[str, int]:
         "natsproto.client.received.bytes": stats.in_bytes,
         "natsproto.client.reconnects": stats.reconnects,
         "natsproto.client.dropped.messages": stats.dropped,
+    }
+
+
+def _consumer_values(stats: ConsumerStats) -> dict[str, float | None]:
+    return {
+        "natsproto.consumer.pending.messages": stats.num_pending,
+        "natsproto.consumer.last_message.age": stats.age,
+        "natsproto.consumer.handle.time": stats.handle_time or None,
+        "natsproto.consumer.prefetch.messages": stats.prefetch,
+        "natsproto.consumer.stale.messages": stats.stale,
     }
 
 

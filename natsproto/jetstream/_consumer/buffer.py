@@ -98,8 +98,10 @@ class Buffer:
         if self.unread is not None:
             self.unread += messages
             return
+        queue = self.queue
         if not self.ready:
-            self.queue.filled_at = monotonic()
+            queue.filled_at = monotonic()
+        queue.last_ack_subject = messages[-1]._reply
         self.ready += messages
         if self._waiters:
             waiters, self._waiters = self._waiters, []

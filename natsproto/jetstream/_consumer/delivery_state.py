@@ -113,7 +113,7 @@ class DeliveryQueue(Generic[M]):
     from its length.
     """
 
-    __slots__ = ("_entries", "_total", "check_at", "filled_at", "messages")
+    __slots__ = ("_entries", "_total", "check_at", "filled_at", "last_ack_subject", "messages")
 
     def __init__(self) -> None:
         self.messages: deque[M] = deque()
@@ -121,6 +121,8 @@ class DeliveryQueue(Generic[M]):
         """Until this time the next message may be handed over as it is."""
         self.filled_at: float = 0.0
         """When the oldest message arrived, or earlier."""
+        self.last_ack_subject: bytes | str | None = None
+        """The ack subject of the message that arrived last."""
         self._entries: deque[list[Any]] = deque()  # [number of messages, chunk], the oldest first
         self._total = 0
 

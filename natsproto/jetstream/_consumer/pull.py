@@ -13,6 +13,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import Final, NamedTuple, cast
 
+from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto.errors import (
     ConnectionClosed,
@@ -33,6 +34,7 @@ from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.pull_inbox import Leftover, PullInbox, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, PROBE, Action, Decision, PullPhase, PullState
+from natsproto.jetstream._consumer.reader_stats import stats_of
 from natsproto.jetstream._message import JsMessage, consumer_seq, extend_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
@@ -114,6 +116,8 @@ class PullSource:
             self.end(None)
             return
         self._replies = inbox.join(self)
+        if options.mode is PullMode.ENDLESS and self._cursor is None:
+            inbox.connection._consumers.add(self)
         if self._deliveries is not None:
             self._deliveries.start()
         if not inbox.is_connected:
@@ -125,6 +129,10 @@ class PullSource:
     def reader_info(self) -> ReaderInfo:
         """Return the stream and the consumer."""
         return ReaderInfo(self._inbox.stream, self._inbox.consumer, is_stream=True)
+
+    def stats(self) -> ConsumerStats | None:
+        """See MeasuredReader."""
+        return stats_of(self.buffer, self.reader_info())
 
     async def wait_created(self) -> None:
         """Return at once: the consumer exists already."""

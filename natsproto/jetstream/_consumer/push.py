@@ -14,6 +14,7 @@ from operator import attrgetter
 from typing import Final, cast
 
 from natsproto._core.connection import Connection
+from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._core.subscription import Subscription
@@ -45,6 +46,7 @@ from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.pull import ConsumerEnd
 from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
+from natsproto.jetstream._consumer.reader_stats import stats_of
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all, none_has_headers
 from natsproto.jetstream._policies import AckPolicy
@@ -115,6 +117,8 @@ class PushSource:
     def start(self) -> None:
         """Subscribe, unless ``wait_push_bound`` comes first."""
         self._is_open = True
+        if self._cursor is None:
+            self.connection._consumers.add(self)
         if self._wait_push_bound is None:
             self._subscribe()
 
@@ -142,6 +146,10 @@ class PushSource:
     def reader_info(self) -> ReaderInfo:
         """Return the stream and the consumer."""
         return ReaderInfo(self._stream, self._consumer, is_stream=True)
+
+    def stats(self) -> ConsumerStats | None:
+        """See MeasuredReader."""
+        return stats_of(self.buffer, self.reader_info())
 
     async def wait_created(self) -> None:
         """Subscribe after ``wait_push_bound``, and raise its errors. The stream keeps the messages until then."""

@@ -1,0 +1,46 @@
+"""The figures of one reader, for health checks and metrics: read from its buffer when somebody asks.
+
+The lag and the time of a message are in the ack subject of every delivery; the buffer keeps that of the last one.
+"""
+
+from __future__ import annotations
+
+from time import time
+from typing import Final
+
+from natsproto._core.consumer_stats import ConsumerStats
+from natsproto._core.instrumentation import ReaderInfo
+from natsproto.errors import LocalProtocolError
+from natsproto.jetstream._consumer.buffer import Buffer
+from natsproto.jetstream._message import Metadata, read_ack_subject
+
+NANOS_PER_SECOND: Final = 1e9
+
+
+def stats_of(buffer: Buffer, info: ReaderInfo) -> ConsumerStats | None:
+    """Return the figures of the reader of a buffer; None when it has ended."""
+    if buffer.is_finished:
+        return None
+    last, deliveries = _metadata(buffer.queue.last_ack_subject), buffer.deliveries
+    state = None if deliveries is None else deliveries.state
+    return ConsumerStats(
+        stream=info.name,
+        consumer=info.group or "",
+        num_pending=None if last is None else last.num_pending,
+        age=None if last is None else max(0.0, time() - last.timestamp.ns / NANOS_PER_SECOND),
+        handle_time=0.0 if state is None else state.handle_time,
+        prefetch=buffer.max_messages if state is None else state.bound,
+        waiting=buffer.waiting,
+        stale=0 if state is None else state.stale,
+        given_back=0 if state is None else state.given_back,
+    )
+
+
+def _metadata(ack_subject: bytes | str | None) -> Metadata | None:
+    if ack_subject is None:
+        return None
+    text = ack_subject.decode("utf-8", "surrogateescape") if isinstance(ack_subject, bytes) else ack_subject
+    try:
+        return read_ack_subject(text)
+    except LocalProtocolError:  # somebody has published to the inbox
+        return None
