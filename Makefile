@@ -36,7 +36,7 @@ NEEDS_fuzz := --editable '.[nkeys,proxy,ws,server]' --group test --group fuzz
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs fresh soak soak-cluster fuzz hunt clean same-python
+.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs fresh release soak soak-cluster fuzz hunt clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -81,11 +81,14 @@ bench: $(VENV)/.ready-bench ## measure natsproto and nats-py side by side (ARGS=
 	@$(BIN)/python -m benchmarks $(ARGS)
 
 docs: $(VENV)/.ready-docs ## build the site with the guides and the API reference into site/
-	@$(BIN)/python docs/site.py | NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file -
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --config-file - < docs/mkdocs.yml
 	@echo "The documentation is in site/index.html"
 
 fresh: ## run, check, docs and a quick bench, each on a fresh clone of HEAD with an environment of its own
 	@$(if $(filter file,$(origin PYTHON)),,PYTHON='$(PYTHON)') .ci/fresh
+
+release: $(VENV)/.ready-test ## check what a release needs; creates no tag, and prints the commands that publish
+	@.ci/release $(BIN)/python
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
 	@$(BIN)/python -m tests.soak $(ARGS)

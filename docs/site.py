@@ -1,14 +1,13 @@
-"""The site: ``python docs/site.py`` prints its configuration for mkdocs, which then calls the functions below.
+"""The functions that mkdocs calls while it builds the site; mkdocs.yml names this file.
 
-Owns what is made from code while the site is built: pictures of the storeys from the import contracts in
-pyproject.toml, and pages with the programs of the gallery. The API reference leaves out verbs that are for layers on
+Owns what is made then: pictures of the storeys from the import contracts in pyproject.toml, pages with the programs of
+the gallery, and the release notes, which are CHANGELOG.md. The API reference leaves out verbs that are for layers on
 top.
 """
 
 from __future__ import annotations
 
 import ast
-import json
 import re
 import textwrap
 import tomllib
@@ -23,6 +22,7 @@ from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs/examples/gallery"
+REPOSITORY = "https://github.com/natsproto/natsproto"
 WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
 COLOURS = ("#3f51b5", "#5c6bc0")
 
@@ -52,6 +52,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             (container,) = contract["containers"]
             name = f"images/storeys-{container.removeprefix('natsproto.')}.svg"
             files.append(File.generated(config, name, content=picture(container, contract["layers"])))
+    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text()))
     for topic in sorted(path for path in GALLERY.iterdir() if path.is_dir()):
         files.append(File.generated(config, f"examples/gallery/{topic.name}.md", content=gallery_page(topic)))
     return files
@@ -64,9 +65,21 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """
     if page.file.src_uri.startswith("decisions/"):
         page.meta["search"] = {"exclude": True}
+    if page.file.src_uri in ("guarantees.md", "security.md", "workers.md"):
+        return with_linked_tests(markdown)
     if page.file.src_uri != "examples.md":
         return markdown
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
+
+
+def with_linked_tests(markdown: str) -> str:
+    """The names of tests lead to their files in the repository."""
+    files = {
+        name: path.relative_to(ROOT).as_posix()
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"def (test_\w+)", path.read_text())
+    }
+    return re.sub(r"`(test_\w+)`", lambda found: f"[{found[0]}]({REPOSITORY}/blob/main/{files[found[1]]})", markdown)
 
 
 def gallery_page(topic: Path) -> str:
@@ -113,7 +126,3 @@ def _summary(module: str) -> str:
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     words = ast.get_docstring(ast.parse(source.read_text())) or ""
     return " ".join(re.split(r"(?<=[.;:])\s", words.replace("`", ""), maxsplit=1)[0].split()).rstrip(".;:")
-
-
-if __name__ == "__main__":
-    print(json.dumps(tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mkdocs"]))

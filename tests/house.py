@@ -31,6 +31,7 @@ MAX_FIELDS = 15
 """Attributes that change after construction, with those of base classes and of helper classes in the same file."""
 MIN_MODULE_LINES = 40
 MAX_TEST_NAME = 50
+MAX_DECISION_WORDS = 600
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
@@ -253,6 +254,16 @@ def decision_numbers() -> list[str]:
     ]
 
 
+def long_decisions() -> list[str]:
+    """Decisions of more than ``MAX_DECISION_WORDS``."""
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    return [
+        f"docs/decisions/{page.name}: {words} words, at most {MAX_DECISION_WORDS}; measurements go to notes/"
+        for page in pages
+        if (words := len(page.read_text().split())) > MAX_DECISION_WORDS
+    ]
+
+
 def functions(tree: ast.Module) -> Iterator[tuple[str, ast.FunctionDef | ast.AsyncFunctionDef]]:
     """Functions and methods with their qualified names."""
 
@@ -284,36 +295,13 @@ def function_sizes() -> Iterator[Figure]:
 
 # ---------------------------------------------------------------- state
 
-FROZEN = {
-    *[
-        "Value",
-        "Record",
-        "NamedTuple",
-        "Protocol",
-        "Enum",
-        "StrEnum",
-        "IntEnum",
-        "Flag",
-        "TypedDict",
-        "Options",
-        "Exception",
-    ]
+FROZEN = {"Value", "Record", "NamedTuple", "Protocol", "Enum", "StrEnum"} | {
+    *("IntEnum", "Flag", "TypedDict", "Options", "Exception")
 }
 """Base classes of what does not change once it is made, and of what has no state."""
 
-CONTAINERS = {
-    *[
-        "list",
-        "dict",
-        "set",
-        "deque",
-        "bytearray",
-        "defaultdict",
-        "OrderedDict",
-        "Counter",
-        "WeakSet",
-        "WeakValueDictionary",
-    ]
+CONTAINERS = {"list", "dict", "set", "deque", "bytearray", "defaultdict"} | {
+    *("OrderedDict", "Counter", "WeakSet", "WeakValueDictionary")
 }
 
 
@@ -605,6 +593,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *broken_sizes(list(all_sizes()) if figures is None else figures),
         *small_modules(),
         *decision_numbers(),
+        *long_decisions(),
         *broken_boundaries(),
         *unlisted_imports(),
         *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),

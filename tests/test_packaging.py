@@ -20,6 +20,8 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 from trove_classifiers import classifiers
 
+from natsproto import __version__
+
 ROOT = Path(__file__).parent.parent
 EXTRAS = {"all", "nkeys", "otel", "proxy", "server", "spark", "spark-cluster", "uvloop", "ws"}
 
@@ -192,6 +194,29 @@ def test_the_tested_files_are_the_published_ones() -> None:
     assert "git diff --exit-code" in commands(jobs["test"])[0]
     assert commands(jobs["test"])[1:] == ["make test", '.venv/bin/python -m pytest -m "" tests/test_packaging.py']
     assert "sha256sum --check --strict" in commands(jobs["publish"])[0]
+
+
+def test_pull_requests_are_tested_on_three_systems() -> None:
+    jobs = jobs_of("test.yml")
+    assert jobs["linux"]["strategy"]["matrix"]["python"] == ["3.11", "3.12", "3.13"]
+    assert commands(jobs["linux"]) == ["make test", "make check"]
+    assert jobs["others"]["continue-on-error"]
+    assert jobs["others"]["strategy"]["matrix"]["system"] == ["macos-latest", "windows-latest"]
+    assert commands(jobs["fresh"]) == ["make fresh"]
+    assert jobs["publish-site"]["if"] == "github.event_name == 'push'"
+    writing = [name for name, job in jobs.items() if job["permissions"] != {"contents": "read"}]
+    assert writing == ["publish-site"]
+
+
+@pytest.mark.slow
+def test_release_check_creates_no_tag() -> None:
+    tags = subprocess.run(["git", "tag"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    script = (ROOT / ".ci/release").read_text()
+    done = subprocess.run([ROOT / ".ci/release", sys.executable], cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.stdout.startswith(f"natsproto {__version__}\n"), done.stderr
+    assert ("Ready." in done.stdout) == (done.returncode == 0)
+    assert subprocess.run(["git", "tag"], cwd=ROOT, capture_output=True, text=True, check=True).stdout == tags
+    assert not re.search(r"^\s*git (?:tag --annotate|push|commit)", script.partition("cat <<END")[0], re.MULTILINE)
 
 
 def test_build_tools_have_hashes() -> None:
