@@ -77,7 +77,7 @@ async def test_acknowledgements_of_a_burst_are_one_write(
     assert len(acks) <= BURSTS * 1.2, "a burst may be read in two parts; without gathering it is 1.7"
 
 
-async def test_handlers_that_take_long_hold_no_acknowledgement(
+async def test_long_handlers_hold_no_acknowledgement(
     worker: tuple[Client, PullConsumer, list[bytes]],
 ) -> None:
     client, consumer, written = worker
