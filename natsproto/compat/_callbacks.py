@@ -37,6 +37,8 @@ class Callbacks:
         self._reconnects = given["allow_reconnect"]
         self._slow = slow
         self._connected = self._closed = False
+        self.is_forced = False
+        """The program has asked for the next reconnect, so that its cause is no error."""
         self.last_error: BaseException | None = None
 
     async def on_event(self, event: natsproto.Event) -> None:
@@ -46,10 +48,13 @@ class Callbacks:
                 self._connected = True
             case natsproto.Disconnected():
                 if not isinstance(event.cause, ours.ConnectionClosed):
-                    await self.failed(event.cause)
+                    if not self.is_forced:
+                        await self.failed(event.cause)
+                    self.is_forced = False
                     if self._reconnects:  # otherwise it is called when the client is closed
                         await self._call("disconnected_cb")
             case natsproto.Reconnected() | natsproto.Moved():
+                self.last_error = None
                 await self._call("reconnected_cb")
             case natsproto.ServersDiscovered():
                 if self._connected:  # those of the first INFO are no news
@@ -67,12 +72,16 @@ class Callbacks:
             case natsproto.PermissionViolation() | natsproto.ServerErrorEvent() | natsproto.MessageDropped():
                 await self.failed(event.error)
             case natsproto.HandlerFailed():
-                await self.failed(event.error)
+                await self.report(event.error)
 
     async def failed(self, error: BaseException) -> None:
         """Call ``error_cb``."""
         self.last_error = error = translate_error(error)
         await self._call("error_cb", error)
+
+    async def report(self, error: BaseException) -> None:
+        """Call ``error_cb`` for an error of the application, which is not ``last_error``."""
+        await self._call("error_cb", translate_error(error))
 
     async def ended(self) -> None:
         """Call ``disconnected_cb`` and ``closed_cb``, once."""

@@ -60,7 +60,10 @@ SAFER = {
     "Subjects on publish": ("only checked for spaces and line breaks", "checked as on subscribe; no wildcards"),
     "A server that never confirms CONNECT": ("counts as connected", "the attempt fails after `connect_timeout`"),
     "`close()` and `drain()`": ("may wait for a peer or a reader that is gone", "end after seconds even then"),
-    "Bucket keys with `validate_keys=False`, and in `purge`": ("anything", "the rules of ADR-8: `InvalidKeyError`"),
+    "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": (
+        "anything",
+        "the rules of ADR-8: `InvalidKeyError`",
+    ),
     "`max_reconnect_attempts=n`, n > 0": (
         "n + 1 dials of a server, the first after `reconnect_time_wait` if the connection was younger",
         "n + 2 dials, the first at once, so that no outage is too long that nats-py survives",
@@ -103,7 +106,47 @@ SAFER = {
         "is called after the first attempt at every server, too",
     ),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
-    "Texts of `ValueError`": ("nats-py's", "different; the classes are the same"),
+    "Texts of errors about arguments": ("nats-py's", "different; the classes are the same"),
+    "`error_cb` when a connection is lost": (
+        "only after an EOF, not after a reset; `last_error` is sometimes set",
+        "always, with the cause, before `disconnected_cb`",
+    ),
+    "`subscribe(max_msgs=...)`": ("the server keeps the subscription after the limit", "the server ends it"),
+    "`next_msg()` of a subscription with a future": ("waits in vain until its timeout", "`Error` at once"),
+    "Consumers of watches, listings and ordered subscriptions": ("stay for up to five minutes", "are deleted at once"),
+    "A bucket that was deleted": (
+        "`NotFoundError`, `KeyNotFoundError`, `NoKeysError` or `ServiceUnavailableError`, depending on the call",
+        "`BucketNotFoundError`, a `NotFoundError`",
+    ),
+    "An exception in a handler of a service": ("only the reply tells", "the reply, `error_cb` and the log"),
+    "Endpoints of a service that was stopped": (
+        "are gone from `stats()`; new ones are subscribed and never removed",
+        "stay in `stats()`; a new one raises `ValueError`",
+    ),
+    "`INFO` of a service without description or metadata": (
+        "`null`, in Python None",
+        '`""` and `{}`, as ADR-32 has it',
+    ),
+    "Errors of the server, such as an invalid subject with `pedantic`, or an expired login": (
+        "close the client for good, without `error_cb`",
+        "`error_cb`; the client stays connected, or connects again",
+    ),
+    "`reset()` of a service": ("changes only `started`", "sets the counters to zero, as ADR-32 has it"),
+    "`stop()` of a service after `close()`": ("`ConnectionClosedError`", "does nothing"),
+    "Chunks of objects": ("have no ids", "have a `Nats-Msg-Id`, so that none is stored twice when it is sent again"),
+    "Metadata of objects": (
+        "JSON with nulls and spaces; the last of several writers wins unnoticed",
+        "JSON of the same fields without them, under an expected sequence",
+    ),
+    "`update` and `delete(last=...)` with a later revision than the bucket has": (
+        "are refused at once",
+        "are refused after up to a second: a leader that was cut off refuses what its successor has stored",
+    ),
+    "`create`, `update` and `delete(last=...)` of a bucket": (
+        "a write that a server refused and stored counts twice",
+        "have a header `Natsproto-Write`, by which the write is found then",
+    ),
+    "`pull_subscribe_bind()` without a consumer": ("binds to a consumer named `None`", "`BadSubjectError`"),
 }
 """Differences of behaviour: in nats-py, and here."""
 

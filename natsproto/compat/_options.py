@@ -129,3 +129,11 @@ def _signing(
         )
 
     return prove
+
+
+def clean_headers(headers: dict[str, Any]) -> dict[str, str]:
+    """Return headers to send, with line breaks in the values replaced."""
+    return {name.strip(): value.strip().translate(_LINE_ENDS) for name, value in headers.items() if name.strip()}
+
+
+_LINE_ENDS = str.maketrans({"\r": " ", "\n": " "})

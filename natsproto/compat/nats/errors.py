@@ -6,11 +6,9 @@ The texts are part of what programs rely on. The ``__cause__`` is natsproto's ow
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.msg import Msg
-    from natsproto.compat.nats.aio.subscription import Subscription
+from natsproto.compat._peers import MessagePeer, SubscriptionPeer
 
 
 class Error(Exception):
@@ -131,18 +129,18 @@ class BadHeaderError(Error):
 
 
 class SlowConsumerError(Error):
-    def __init__(self, subject: str, reply: str, sid: int, sub: Subscription) -> None:
+    def __init__(self, subject: str, reply: str, sid: int, sub: SubscriptionPeer) -> None:
         self.subject: str = subject
         self.reply: str = reply
         self.sid: int = sid
-        self.sub: Subscription = sub
+        self.sub: SubscriptionPeer = sub
 
     def __str__(self) -> str:
         return f"nats: slow consumer, messages dropped subject: {self.subject}, sid: {self.sid}, sub: {self.sub}"
 
 
 class MsgAlreadyAckdError(Error):
-    def __init__(self, msg: Msg | None = None) -> None:
+    def __init__(self, msg: MessagePeer | None = None) -> None:
         self.msg = msg
 
     def __str__(self) -> str:

@@ -21,6 +21,7 @@ from natsproto import NatsError, State
 from natsproto import errors as ours
 from natsproto.compat import _options as compat_options
 from natsproto.compat._callbacks import Callbacks
+from natsproto.compat._options import clean_headers
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg, headers_of
@@ -62,7 +63,6 @@ class RawCredentials(UserString):
 
 Credentials = str | tuple[str, str] | RawCredentials | Path
 
-_LINE_ENDS = str.maketrans({"\r": " ", "\n": " "})
 _STATES = {State.CONNECTING: 4, State.OPEN: 1, State.RECONNECTING: 3, State.DRAINING: 5, State.CLOSED: 2}
 _SEMVER = re.compile(
     r"(?P<major>0|[1-9]\d*)\.(?P<minor>0|[1-9]\d*)\.(?P<patch>0|[1-9]\d*)"
@@ -207,7 +207,7 @@ class Client:
         """Report an exception that a callback raised in one of this package's tasks."""
         log.error("%s failed: %r", where, error, exc_info=error)
         assert self._callbacks is not None
-        await self._callbacks.failed(error)
+        await self._callbacks.report(error)
 
     async def _on_event(self, event: natsproto.Event) -> None:
         if isinstance(event, natsproto.Reconnected):
@@ -416,6 +416,8 @@ class Client:
 
     async def force_reconnect(self) -> None:
         if self._nc is not None and self._nc.state is State.OPEN and self.options["allow_reconnect"]:
+            assert self._callbacks is not None
+            self._callbacks.is_forced = True
             await self._nc.reconnect()
 
     def set_server_pool(self, servers: list[str]) -> None:
@@ -551,8 +553,3 @@ def check_callback(cb: object) -> None:
     if cb is None or inspect.iscoroutinefunction(cb) or inspect.iscoroutinefunction(getattr(cb, "func", None)):
         return
     raise errors.Error("nats: must use coroutine for subscriptions")
-
-
-def clean_headers(headers: dict[str, Any]) -> dict[str, str]:
-    """Return headers to send, with line breaks in the values replaced."""
-    return {name.strip(): value.strip().translate(_LINE_ENDS) for name, value in headers.items() if name.strip()}

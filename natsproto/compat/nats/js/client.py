@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from natsproto import NatsError
+from natsproto.compat._options import clean_headers
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
-from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import api, subscriptions
 from natsproto.compat.nats.js.buckets import Buckets
 from natsproto.compat.nats.js.errors import BadRequestError, Error, NotFoundError, TooManyStalledMsgsError
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
 
 DEFAULT_JS_SUB_PENDING_MSGS_LIMIT = 512 * 1024
 DEFAULT_JS_SUB_PENDING_BYTES_LIMIT = 256 * 1024 * 1024
@@ -25,6 +23,8 @@ KV_STREAM_TEMPLATE = "KV_{bucket}"
 KV_PRE_TEMPLATE = "$KV.{bucket}."
 KV_MAX_HISTORY = 64
 CONSUMER_EXISTS = 10148
+PUBLISH_RETRIES = 2
+"""When no stream answers, with a message id, too: nats-py raises at once."""
 
 IN_ORDER = (
     *("deliver_policy", "opt_start_seq", "opt_start_time", "filter_subject", "filter_subjects", "headers_only"),
@@ -43,7 +43,7 @@ class JetStreamContext(Buckets):
 
     def __init__(
         self,
-        conn: Client,
+        conn: ClientPeer,
         prefix: str = api.DEFAULT_PREFIX,
         domain: str | None = None,
         timeout: float = 5,
@@ -71,9 +71,10 @@ class JetStreamContext(Buckets):
             subject,
             payload,
             timeout=timeout,
-            headers=headers and clean_headers(headers),
+            headers=_without_named(headers, stream, msg_ttl),
             expected_stream=stream,
             ttl=msg_ttl,
+            retry_attempts=PUBLISH_RETRIES,
         )
         return _pub_ack(ack)
 
@@ -92,7 +93,8 @@ class JetStreamContext(Buckets):
         TooManyStalledMsgsError when ``publish_async_max_pending`` are waiting for theirs for ``wait_stall`` seconds.
         """
         if self._publisher is None:
-            self._publisher = await self._js.publisher(max_pending=self._max_pending + 1).__aenter__()
+            publisher = self._js.publisher(max_pending=self._max_pending + 1, retry_attempts=PUBLISH_RETRIES)
+            self._publisher = await publisher.__aenter__()
         try:
             async with asyncio.timeout(wait_stall):
                 await self._room.acquire()
@@ -100,7 +102,11 @@ class JetStreamContext(Buckets):
             raise TooManyStalledMsgsError from exc
         try:
             ack = await self._publisher.publish(
-                subject, payload, headers=headers and clean_headers(headers), expected_stream=stream, ttl=msg_ttl
+                subject,
+                payload,
+                headers=_without_named(headers, stream, msg_ttl),
+                expected_stream=stream,
+                ttl=msg_ttl,
             )
         except BaseException:
             self._room.release()
@@ -319,3 +325,11 @@ def _pub_ack(ack: Any) -> api.PubAck:
         batch_size=ack.count or None,
         val=ack.val or None,
     )
+
+
+def _without_named(headers: dict[str, Any] | None, stream: str | None, msg_ttl: float | None) -> dict[str, Any] | None:
+    """Return the headers without those that a named argument replaces."""
+    if not headers:
+        return headers
+    named = {api.Header.EXPECTED_STREAM: stream, api.Header.MSG_TTL: msg_ttl}
+    return {name: value for name, value in clean_headers(headers).items() if named.get(name) is None}  # type: ignore[call-overload]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import Any, NoReturn
 
+from natsproto.compat._peers import EntryPeer, MessagePeer
 from natsproto.compat.nats import errors
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.msg import Msg
-    from natsproto.compat.nats.js.kv import KeyValue
 
 
 class Error(errors.Error):
@@ -35,7 +32,7 @@ class APIError(Error):
         self.seq: int | None = seq
 
     @classmethod
-    def from_msg(cls, msg: Msg) -> NoReturn:
+    def from_msg(cls, msg: MessagePeer) -> NoReturn:
         header = msg.header or {}
         status = int(header.get("Status", 0))
         if status == 503:
@@ -51,7 +48,7 @@ class APIError(Error):
         if self.text:
             return super().__str__()
         return (
-            f"nats: {type(self).__name__}: code={self.code} err_code={self.err_code} description={self.description!r}"
+            f"nats: {type(self).__name__}: code={self.code} err_code={self.err_code} description='{self.description}'"
         )
 
 
@@ -109,16 +106,16 @@ class KeyValueError(APIError):
 class KeyDeletedError(KeyValueError, NotFoundError):
     text = "key was deleted"
 
-    def __init__(self, entry: KeyValue.Entry | None = None, op: str | None = None) -> None:
+    def __init__(self, entry: EntryPeer | None = None, op: str | None = None) -> None:
         super().__init__()
-        self.entry: KeyValue.Entry | None = entry
+        self.entry: EntryPeer | None = entry
         self.op: str | None = op
 
 
 class KeyNotFoundError(KeyValueError, NotFoundError):
-    def __init__(self, entry: KeyValue.Entry | None = None, op: str | None = None, message: str | None = None) -> None:
+    def __init__(self, entry: EntryPeer | None = None, op: str | None = None, message: str | None = None) -> None:
         super().__init__()
-        self.entry: KeyValue.Entry | None = entry
+        self.entry: EntryPeer | None = entry
         self.op: str | None = op
         self.message: str | None = message
 

@@ -6,23 +6,22 @@ import re
 import warnings
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js._watch import StopIterSentinel, Watcher
 from natsproto.compat.nats.js.errors import (
+    BadRequestError,
     InvalidKeyError,
     KeyNotFoundError,
     NoKeysError,
     NotFoundError,
 )
+from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.jetstream.kv import KeyValue as Bucket
 from natsproto.jetstream.kv import KeyValueEntry
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.js.buckets import Buckets
 
 __all__ = ["KV_DEL", "KV_MARKER_REASON", "KV_OP", "KV_PURGE", "MSG_ROLLUP_SUBJECT", "KeyValue", "StopIterSentinel"]
 
@@ -31,6 +30,7 @@ KV_DEL = "DEL"
 KV_PURGE = "PURGE"
 MSG_ROLLUP_SUBJECT = "sub"
 KV_MARKER_REASON = "Nats-Marker-Reason"
+WRONG_LAST_SEQUENCE = 10071
 VALID_KEY_RE = re.compile(r"^[-/_=\.a-zA-Z0-9]+$")
 
 
@@ -78,7 +78,7 @@ class KeyValue:
     class KeyWatcher(Watcher[Entry]):
         """Iterates over the changes of keys."""
 
-    def __init__(self, js: Buckets, bucket: Bucket[bytes], *, direct: bool) -> None:
+    def __init__(self, js: JetStreamManager, bucket: Bucket[bytes], *, direct: bool) -> None:
         self._js = js
         self._kv = bucket
         self._direct = direct
@@ -130,7 +130,10 @@ class KeyValue:
         if msg_ttl is not None:
             warnings.warn("msg_ttl on delete() is ignored", DeprecationWarning, stacklevel=3)
         _check_key(key, validate_keys)
-        await self._kv.delete(key, revision=last or None)
+        try:
+            await self._kv.delete(key, revision=last or None)
+        except ours.WrongRevision as exc:
+            raise BadRequestError(400, getattr(exc.__cause__, "description", str(exc)), WRONG_LAST_SEQUENCE) from exc
         return True
 
     @translate_errors

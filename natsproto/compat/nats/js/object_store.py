@@ -5,17 +5,15 @@ from __future__ import annotations
 import asyncio
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js._watch import Watcher
 from natsproto.compat.nats.js.errors import BadObjectMetaError, NotFoundError, ObjectDeletedError, ObjectNotFoundError
+from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.jetstream import objectstore
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.js.buckets import Buckets
 
 OBJ_STREAM_TEMPLATE = "OBJ_{bucket}"
 OBJ_ALL_CHUNKS_PRE_TEMPLATE = "$O.{bucket}.C.>"
@@ -69,7 +67,7 @@ class ObjectStore:
     class ObjectWatcher(Watcher[api.ObjectInfo]):
         """Iterates over the changes of objects."""
 
-    def __init__(self, js: Buckets, store: objectstore.ObjectStore) -> None:
+    def __init__(self, js: JetStreamManager, store: objectstore.ObjectStore) -> None:
         self._js = js
         self._store = store
 
@@ -159,6 +157,7 @@ class ObjectStore:
 
     @translate_errors
     async def delete(self, name: str) -> None:
+        await self._store.info(name)  # ObjectNotFoundError for one that was deleted before
         await self._store.delete(name)
 
     @translate_errors

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING
 
 import natsproto
 from natsproto import NatsError
@@ -16,10 +15,8 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.aio.subscription import Subscription
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, FetchTimeoutError
+from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.jetstream import JsMessage, Messages, PullConsumer
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.js.client import JetStreamContext
 
 
 class PushSubscription(Subscription):
@@ -27,7 +24,7 @@ class PushSubscription(Subscription):
 
     def __init__(
         self,
-        js: JetStreamContext,
+        js: JetStreamManager,
         config: api.ConsumerConfig,
         messages: Messages,
         stream: str,
@@ -70,7 +67,8 @@ class PushSubscription(Subscription):
         if self._limit and self._taken >= self._limit:
             self._closed = True
             await self._pushed.stop()
-        return self._conn._message(message, self._id)
+        converted: Msg = self._conn._message(message, self._id)
+        return converted
 
     async def _call(self, cb: Callable[[Msg], Awaitable[None]]) -> None:
         """Call the callback, and acknowledge the message unless the callback has."""
@@ -112,7 +110,7 @@ class PushSubscription(Subscription):
 class PullSubscription:
     """A subscription of a pull consumer. Created by ``pull_subscribe``."""
 
-    def __init__(self, js: JetStreamContext, consumer: PullConsumer) -> None:
+    def __init__(self, js: JetStreamManager, consumer: PullConsumer) -> None:
         self._js = js
         self._pulled = consumer
         self._delivered = 0

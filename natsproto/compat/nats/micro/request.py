@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
+from natsproto.compat._options import clean_headers
 from natsproto.compat._translate import translate_errors
-from natsproto.compat.nats.aio.client import clean_headers
 from natsproto.compat.nats.aio.msg import headers_of
 from natsproto.service import Request as Received
 

@@ -185,6 +185,9 @@ class Service(Group):
                 if not exc.code.isdecimal():
                     raise NotImplementedError("the code of a ServiceError is a number, as ADR-32 has it") from exc
                 raise OurServiceError(int(exc.code), exc.description) from exc
+            except Exception as exc:
+                await self._client._failed(f"endpoint {config.name!r}", exc)
+                raise OurServiceError(500, repr(exc)) from exc
 
         self._inner.add_endpoint(
             config.name,
@@ -218,7 +221,7 @@ class Service(Group):
             version=info.version,
             description=info.description,
             endpoints=[
-                EndpointInfo(endpoint.name, endpoint.subject, endpoint.queue_group, dict(endpoint.metadata))
+                EndpointInfo(endpoint.name, endpoint.subject, endpoint.queue_group, dict(endpoint.metadata) or None)
                 for endpoint in info.endpoints
             ],
             metadata=dict(info.metadata),

@@ -1,0 +1,240 @@
+"""The differences that are allowed: each is a row of natsproto.compat._differences, and the cases that it covers.
+
+Owns the cases. A case looks at the values and at the calls before; none covers a class or a method as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tests.compat.differential.compare import Difference
+
+Case = Callable[[Difference], bool]
+
+LOST = ("errors.UnexpectedEOF", "builtins.ConnectionResetError", "builtins.BrokenPipeError")
+TEXTS = ("builtins.ValueError", "errors.BadHeaderError", "js.errors.InvalidKeyError", "errors.BadSubjectError")
+
+
+def raised(value: Any) -> str:
+    return str(value.get("raised", "")) if isinstance(value, dict) else ""
+
+
+def argument(found: Difference, name: str) -> Any:
+    return None if found.step is None else found.step.arguments.get(name)
+
+
+def called(found: Difference, *names: str) -> bool:
+    """True for a difference in one of these calls; for those of buckets and managers, the name of the method."""
+    return found.step is not None and bool({found.step.name, argument(found, "call")} & {*names})
+
+
+def before(found: Difference, *names: str) -> bool:
+    return any(step.name in names for step in found.earlier)
+
+
+# ---------------------------------------------------------------- connections
+
+
+def lost_connection(found: Difference) -> bool:
+    """``error_cb`` with the cause, and ``last_error``, after a cut."""
+    if not before(found, "cut"):
+        return False
+    if found.what.startswith("callbacks of client"):
+        return without_losses(found.theirs) == without_losses(found.ours)
+    if called(found, "state"):
+        return bool(found.theirs[:-1] == found.ours[:-1]) and found.ours[-1] in (None, *LOST)
+    return False
+
+
+def without_losses(log: list[Any] | None) -> list[Any]:
+    return [entry for entry in log or [] if raised(entry) not in LOST]
+
+
+def max_msgs(found: Difference) -> bool:
+    """The server's list of subscriptions with ``max_msgs``."""
+    limited = {
+        (step.arguments["subject"], step.arguments["queue"])
+        for step in found.earlier
+        if step.name == "subscribe" and step.arguments["limits"]
+    }
+    if found.what == "connz":
+        return without_subs(found.theirs, limited) == without_subs(found.ours, limited)
+    subjects = {subject for subject, _ in limited}
+    return found.what == "subsz" and {*found.theirs} - subjects == {*found.ours} - subjects
+
+
+def without_subs(clients: list[Any], limited: set[tuple[str, str]]) -> list[Any]:
+    return sorted(
+        ({**one, "subs": [sub for sub in one["subs"] if (sub[0], sub[1]) not in limited]} for one in clients), key=str
+    )
+
+
+def future_is_read(found: Difference) -> bool:
+    future = any(
+        step.name == "subscribe"
+        and step.arguments["sub"] == argument(found, "sub")
+        and step.arguments["kind"] == "future"
+        for step in found.earlier
+    )
+    return called(found, "next_msg", "js_next") and future and raised(found.ours) == "errors.Error"
+
+
+# ---------------------------------------------------------------- JetStream
+
+
+def left_consumers(found: Difference) -> bool:
+    """Consumers of watches, listings and ordered subscriptions that are over."""
+    return same_streams(found, without_ordered)
+
+
+def object_messages(found: Difference) -> bool:
+    """The ids of chunks, and the JSON of metadata."""
+    return same_streams(found, lambda one: without_ordered(without_ids(one, "Nats-Msg-Id")))
+
+
+def written_keys(found: Difference) -> bool:
+    return same_streams(found, lambda one: without_ordered(without_ids(one, "Natsproto-Write")))
+
+
+def late_refusal(found: Difference) -> bool:
+    given = argument(found, "arguments") or {}
+    return found.what.endswith(" took") and called(found, "update", "delete") and bool(given.get("last"))
+
+
+def same_streams(found: Difference, normal: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
+    """True if the streams differ only in what ``normal`` leaves out."""
+    return found.what.startswith("streams") and list(map(normal, found.theirs)) == list(map(normal, found.ours))
+
+
+def without_ordered(stream: dict[str, Any]) -> dict[str, Any]:
+    return {**stream, "consumers": [each for each in stream["consumers"] if not is_ordered(each[0])]}
+
+
+def without_ids(stream: dict[str, Any], header: str) -> dict[str, Any]:
+    """Without this header in buckets and object stores, and without the JSON of objects."""
+    if not stream["config"]["name"].startswith(("KV_", "OBJ_")):
+        return stream
+    messages = [
+        [seq, subject, b"", []]
+        if subject.startswith("$O.") and ".M." in subject
+        else [seq, subject, data, [one for one in headers if one[0] != header]]
+        for seq, subject, data, headers in stream["messages"]
+    ]
+    return {**stream, "messages": messages}
+
+
+def is_ordered(config: dict[str, Any]) -> bool:
+    return config.get("ack_policy") == "none" and bool(config.get("mem_storage")) and "durable_name" not in config
+
+
+def deleted_bucket(found: Difference) -> bool:
+    gone = (
+        "js.errors.NotFoundError",
+        "js.errors.KeyNotFoundError",
+        "js.errors.NoKeysError",
+        "js.errors.ServiceUnavailableError",
+    )
+    return raised(found.ours) == "js.errors.BucketNotFoundError" and raised(found.theirs) in gone
+
+
+# ---------------------------------------------------------------- services
+
+
+def handler_raised(found: Difference) -> bool:
+    """``error_cb`` with what a handler of a service raised."""
+    raising = any(step.name == "add_endpoint" and step.arguments["kind"] == "raises" for step in found.earlier)
+    if not raising or not found.what.startswith("callbacks of client"):
+        return False
+    return without_losses(found.theirs) == [
+        one for one in without_losses(found.ours) if raised(one) != "builtins.ValueError"
+    ]
+
+
+def stopped_service(found: Difference) -> bool:
+    stopped = any(step.name == "service" and step.arguments["call"] == "stop" for step in found.earlier)
+    return (
+        stopped
+        and called(found, "stats", "info")
+        and normal_info({**found.theirs, "endpoints": None}) == normal_info({**found.ours, "endpoints": None})
+    )
+
+
+def no_description(found: Difference) -> bool:
+    if not called(found, "ask_service", "info"):
+        return False
+    return bool(normal_info(found.theirs) == normal_info(found.ours))
+
+
+def normal_info(value: Any) -> Any:
+    """Without what is null in nats-py and empty here."""
+    if isinstance(value, list):
+        return [normal_info(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name: normal_info(one) for name, one in value.items() if one not in (None, "", {}) and name != "metadata"
+        }
+    return value
+
+
+def reset_counters(found: Difference) -> bool:
+    reset = any(step.name == "service" and step.arguments["call"] == "reset" for step in found.earlier)
+    return reset and called(found, "ask_service", "stats") and same_counts(found.theirs) == same_counts(found.ours)
+
+
+def same_counts(value: Any) -> Any:
+    """Without the counters of endpoints."""
+    if isinstance(value, list):
+        return [same_counts(one) for one in value]
+    if isinstance(value, dict):
+        counters = ("num_requests", "num_errors", "last_error", "processing_time", "average_processing_time")
+        return {name: same_counts(one) for name, one in value.items() if name not in counters}
+    return value
+
+
+def stopped_after_close(found: Difference) -> bool:
+    closed = raised(found.theirs) == "errors.ConnectionClosedError" and found.ours is None
+    return called(found, "service") and argument(found, "call") == "stop" and closed
+
+
+# ---------------------------------------------------------------- arguments
+
+
+def published_subject(found: Difference) -> bool:
+    refused = raised(found.ours) == "errors.BadSubjectError"
+    return called(found, "publish", "request") and refused and raised(found.theirs) in ("", "errors.NoRespondersError")
+
+
+def invalid_key(found: Difference) -> bool:
+    return called(found, "purge", "history", "watch", "keys") and raised(found.ours) == "js.errors.InvalidKeyError"
+
+
+def texts(found: Difference) -> bool:
+    return raised(found.theirs) == raised(found.ours) and raised(found.ours) in TEXTS
+
+
+CASES: dict[str, Case] = {
+    "`error_cb` when a connection is lost": lost_connection,
+    "`subscribe(max_msgs=...)`": max_msgs,
+    "`next_msg()` of a subscription with a future": future_is_read,
+    "Consumers of watches, listings and ordered subscriptions": left_consumers,
+    "A bucket that was deleted": deleted_bucket,
+    "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": invalid_key,
+    "Texts of errors about arguments": texts,
+    "An exception in a handler of a service": handler_raised,
+    "Endpoints of a service that was stopped": stopped_service,
+    "`INFO` of a service without description or metadata": no_description,
+    "`reset()` of a service": reset_counters,
+    "`stop()` of a service after `close()`": stopped_after_close,
+    "Chunks of objects": object_messages,
+    "`create`, `update` and `delete(last=...)` of a bucket": written_keys,
+    "Metadata of objects": object_messages,
+    "`update` and `delete(last=...)` with a later revision than the bucket has": late_refusal,
+    "Subjects on publish": published_subject,
+}
+"""The rows of natsproto.compat._differences.SAFER that the kit meets."""
+
+
+def unexplained(found: list[Difference]) -> list[Difference]:
+    """The differences that no row covers."""
+    return [one for one in found if not any(case(one) for case in CASES.values())]

@@ -1,0 +1,383 @@
+"""One run of a sequence with one package: every call with what it returned, raised, called back, and how long it took.
+
+Owns the clients, subscriptions and stores of the run, each under the number or name that the sequence gave it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import io
+import json
+import time
+from collections import defaultdict
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from natsproto.testing import End, FaultProxy, Server
+from tests.compat.differential.observe import error, message, seen
+
+CALL_TIMEOUT_S = 8.0
+SETTLE_S = 0.02
+"""Seconds after each call in which callbacks are made."""
+
+
+class Step(NamedTuple):
+    """A call: ``Run.<name>(**arguments)``."""
+
+    name: str
+    arguments: dict[str, Any]
+
+    def __repr__(self) -> str:
+        return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
+
+
+class Outcome(NamedTuple):
+    """The result of a step."""
+
+    step: Step
+    result: Any
+    seconds: float
+
+
+class Missing(Exception):
+    """The sequence uses something that an earlier call did not create."""
+
+
+class Run:
+    """A run with ``package``, as ``user`` of the server."""
+
+    def __init__(self, package: Any, server: Server, proxy: FaultProxy, user: str) -> None:
+        self.package, self.server, self.proxy, self.user = package, server, proxy, user
+        self.clients: dict[int, Any] = {}
+        self.things: dict[str, Any] = {}
+        """Subscriptions, buckets, stores, watchers and services."""
+        self.stopped: set[str] = set()
+        self.endpoints: set[str] = set()
+        self.outcomes: list[Outcome] = []
+        self.logs: dict[str, list[Any]] = defaultdict(list)
+        """What callbacks were called with, for each of them."""
+        self.pending: dict[str, list[Any]] = defaultdict(list)
+        """Messages of JetStream that were not acknowledged yet."""
+
+    async def perform(self, steps: list[Step]) -> None:
+        """Make the calls, one after the other."""
+        for step in steps:
+            began = time.monotonic()
+            try:
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    result = seen(await getattr(self, step.name)(**copy.deepcopy(step.arguments)))
+            except Missing:
+                result = "<missing>"
+            except Exception as exc:
+                result = error(exc)
+            self.outcomes.append(Outcome(step, result, time.monotonic() - began))
+            await self._settle()
+
+    async def _settle(self) -> None:
+        for nc in self.clients.values():
+            if nc.is_connected and not nc.is_draining:
+                with suppress(Exception):
+                    await nc.flush(2)
+        await asyncio.sleep(SETTLE_S)
+
+    async def finish(self) -> None:
+        """Close everything that is left."""
+        for nc in self.clients.values():
+            with suppress(Exception):
+                async with asyncio.timeout(CALL_TIMEOUT_S):
+                    await nc.close()
+
+    def _client(self, number: int) -> Any:
+        if number not in self.clients:
+            raise Missing
+        return self.clients[number]
+
+    def _thing(self, name: str) -> Any:
+        if name not in self.things:
+            raise Missing
+        return self.things[name]
+
+    async def _end(self, sub: str) -> None:
+        """End an earlier subscription under this name."""
+        if sub in self.things:
+            with suppress(Exception):
+                await self.things.pop(sub).unsubscribe()
+
+    # ------------------------------------------------------------ core
+
+    async def connect(self, client: int, options: dict[str, Any]) -> Any:
+        if client in self.clients:
+            await self.clients.pop(client).close()
+        log = self.logs[f"client {client}"]
+
+        async def on_error(exc: Exception) -> None:
+            log.append(error(exc))
+
+        def on(name: str) -> Callable[[], Awaitable[None]]:
+            async def callback() -> None:
+                log.append(name)
+
+            return callback
+
+        names = ("disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb", "lame_duck_mode_cb")
+        given = {"user": self.user, "password": "p", "reconnect_time_wait": 0.05, **options}
+        nc = await self.package.connect(
+            self.proxy.url, error_cb=on_error, **{name: on(name) for name in names}, **given
+        )
+        self.clients[client] = nc
+        return None
+
+    async def state(self, client: int) -> Any:
+        nc = self._client(client)
+        names = ("is_closed", "is_reconnecting", "is_connected", "is_connecting", "is_draining", "is_draining_pubs")
+        return [getattr(nc, name) for name in names] + [
+            nc.max_payload,
+            nc.pending_data_size,
+            error_or_none(nc.last_error),
+        ]
+
+    async def publish(self, client: int, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> Any:
+        return await self._client(client).publish(subject, data, reply=reply, headers=headers)
+
+    async def flush(self, client: int) -> Any:
+        return await self._client(client).flush(timeout=2)
+
+    async def rtt(self, client: int) -> Any:
+        return type(await self._client(client).rtt(timeout=2)).__name__
+
+    async def close(self, client: int) -> Any:
+        return await self._client(client).close()
+
+    async def drain(self, client: int) -> Any:
+        return await self._client(client).drain()
+
+    async def cut(self, client: int, end: str) -> Any:
+        """Break the connections and wait until those that reconnect are back."""
+        self._client(client)
+        self.proxy.cut(End[end])
+        self.proxy.heal()
+        await asyncio.sleep(0.2)
+        for nc in self.clients.values():
+            while nc.is_reconnecting:  # noqa: ASYNC110  # polled, so that no callback is needed
+                await asyncio.sleep(0.02)
+
+    async def force_reconnect(self, client: int) -> Any:
+        nc = self._client(client)
+        await nc.force_reconnect()
+        await asyncio.sleep(0.1)
+        return nc.is_connected
+
+    async def subscribe(
+        self, client: int, sub: str, subject: str, queue: str, kind: str, limits: dict[str, int]
+    ) -> Any:
+        """``kind`` is the callback: none, plain, raises, responds, future."""
+        nc, log = self._client(client), self.logs[sub]
+        await self._end(sub)
+        arguments: dict[str, Any] = {"queue": queue, **limits}
+        if kind == "future":
+            arguments["future"] = future = asyncio.get_running_loop().create_future()
+            self.things[f"future {sub}"] = future
+        elif kind != "none":
+
+            async def callback(msg: Any) -> None:
+                log.append(message(msg))
+                if kind == "raises":
+                    raise ValueError("raised by the callback")
+                if kind == "responds" and msg.reply:
+                    await msg.respond(b"re: " + msg.data)
+
+            arguments["cb"] = callback
+        self.things[sub] = await nc.subscribe(subject, **arguments)
+
+    async def sub_state(self, sub: str) -> Any:
+        found = self._thing(sub)
+        return [found.subject, found.queue, found.pending_msgs, found.delivered]
+
+    async def future(self, sub: str) -> Any:
+        async with asyncio.timeout(0.3):
+            return await self._thing(f"future {sub}")
+
+    async def next_msg(self, sub: str, timeout: float) -> Any:
+        return await self._thing(sub).next_msg(timeout=timeout)
+
+    async def iterate(self, sub: str, count: int) -> Any:
+        found = []
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.3):
+                async for msg in self._thing(sub).messages:
+                    found.append(message(msg))
+                    if len(found) == count:
+                        break
+        return found
+
+    async def unsubscribe(self, sub: str, limit: int) -> Any:
+        return await self._thing(sub).unsubscribe(limit)
+
+    async def drain_sub(self, sub: str) -> Any:
+        return await self._thing(sub).drain()
+
+    async def request(self, client: int, subject: str, data: bytes, headers: dict[str, str] | None, old: bool) -> Any:
+        return await self._client(client).request(subject, data, timeout=0.3, headers=headers, old_style=old)
+
+    # ------------------------------------------------------------ JetStream
+
+    async def manage(self, client: int, call: str, arguments: dict[str, Any]) -> Any:
+        """A call of the manager or the context, with plain arguments."""
+        result = await getattr(self._client(client).jetstream(timeout=2), call)(**arguments)
+        return [one async for one in result] if hasattr(result, "__aiter__") else result
+
+    async def js_publish_async(self, client: int, subject: str, data: bytes) -> Any:
+        js = self._client(client).jetstream(timeout=2)
+        future = await js.publish_async(subject, data)
+        async with asyncio.timeout(2):
+            await js.publish_async_completed()
+        return [js.publish_async_pending(), await future]
+
+    async def add_consumer(self, client: int, stream: str, config: dict[str, Any]) -> Any:
+        return await self._client(client).jetstream(timeout=2).add_consumer(stream, **config)
+
+    async def pull_subscribe(self, client: int, sub: str, arguments: dict[str, Any]) -> Any:
+        self.things[sub] = await self._client(client).jetstream(timeout=2).pull_subscribe(**arguments)
+
+    async def pull_bind(self, client: int, sub: str, arguments: dict[str, Any]) -> Any:
+        self.things[sub] = await self._client(client).jetstream(timeout=2).pull_subscribe_bind(**arguments)
+
+    async def fetch(self, sub: str, count: int, timeout: float, heartbeat: float | None) -> Any:
+        pull = self._thing(sub)
+        if not hasattr(pull, "fetch"):
+            raise Missing
+        found = await pull.fetch(count, timeout=timeout, heartbeat=heartbeat)
+        self.pending[sub] += found
+        return found
+
+    async def sub_info(self, sub: str) -> Any:
+        found = self._thing(sub)
+        if not hasattr(found, "consumer_info"):
+            raise Missing
+        return await found.consumer_info()
+
+    async def settle(self, sub: str, how: str, arguments: dict[str, Any], again: bool) -> Any:
+        """Answer the oldest message that ``fetch`` or ``next_msg`` returned."""
+        if not self.pending[sub]:
+            raise Missing
+        msg = self.pending[sub].pop(0)
+        result = [await getattr(msg, how)(**arguments)]
+        if again:
+            result.append(await getattr(msg, how)(**arguments))
+        return result
+
+    async def js_subscribe(self, client: int, sub: str, kind: str, arguments: dict[str, Any]) -> Any:
+        log = self.logs[sub]
+
+        async def callback(msg: Any) -> None:
+            log.append(message(msg))
+            if kind == "raises":
+                raise ValueError("raised by the callback")
+
+        await self._end(sub)
+        if kind != "none":
+            arguments = {**arguments, "cb": callback}
+        self.things[sub] = await self._client(client).jetstream(timeout=2).subscribe(**arguments)
+
+    async def js_next(self, sub: str, timeout: float) -> Any:
+        found = await self._thing(sub).next_msg(timeout=timeout)
+        self.pending[sub].append(found)
+        return found
+
+    # ------------------------------------------------------------ buckets
+
+    async def open_bucket(self, client: int, bucket: str, create: dict[str, Any] | None) -> Any:
+        js = self._client(client).jetstream(timeout=2)
+        found = await (js.key_value(bucket) if create is None else js.create_key_value(bucket=bucket, **create))
+        self.things[bucket] = found
+
+    async def kv(self, bucket: str, call: str, arguments: dict[str, Any]) -> Any:
+        return await getattr(self._thing(bucket), call)(**arguments)
+
+    async def kv_status(self, bucket: str) -> Any:
+        status = await self._thing(bucket).status()
+        return [status.bucket, status.values, status.history, status.ttl, status.stream_info.config.name]
+
+    async def watch(self, bucket: str, call: str, arguments: dict[str, Any], count: int) -> Any:
+        """Read up to ``count`` updates, then stop."""
+        watcher = await getattr(self._thing(bucket), call)(**arguments)
+        found = []
+        try:
+            for _ in range(count):
+                update = await watcher.updates(timeout=0.3)
+                found.append(seen(update))
+        except TimeoutError as exc:
+            found.append(error(exc))
+        finally:
+            await watcher.stop()
+        return found
+
+    async def open_store(self, client: int, store: str, create: dict[str, Any] | None) -> Any:
+        js = self._client(client).jetstream(timeout=2)
+        self.things[store] = await (
+            js.object_store(store) if create is None else js.create_object_store(store, **create)
+        )
+
+    async def put_object(self, store: str, name: str, size: int, how: str) -> Any:
+        data = bytes(range(256)) * (size // 256 + 1)
+        content: Any = io.BytesIO(data[:size]) if how == "file" else data[:size]
+        meta = None
+        if how == "meta":
+            api = self.package.js.api
+            options = api.ObjectMetaOptions(max_chunk_size=1000)
+            meta = api.ObjectMeta(description="d", headers={"h": "1"}, options=options)
+        return await self._thing(store).put(name, content, meta=meta)
+
+    async def object(self, store: str, call: str, arguments: dict[str, Any]) -> Any:
+        return await getattr(self._thing(store), call)(**arguments)
+
+    async def object_status(self, store: str) -> Any:
+        status = await self._thing(store).status()
+        return [status.bucket, status.sealed, status.description, status.stream_info.config.name]
+
+    # ------------------------------------------------------------ micro
+
+    async def add_service(self, client: int, service: str, config: dict[str, Any]) -> Any:
+        if service in self.things and service not in self.stopped:
+            raise Missing
+        self.endpoints.clear()
+        micro = self.package.micro
+        self.things[service] = await micro.add_service(self._client(client), **config)
+        self.stopped.discard(service)
+
+    async def add_endpoint(self, service: str, kind: str, config: dict[str, Any]) -> Any:
+        log = self.logs[f"{service} {config['name']}"]
+        subject = config.get("subject", config["name"])
+        if service in self.stopped or subject in self.endpoints:
+            raise Missing  # nats-py adds it, and nothing ever removes it; or the server chooses one of two
+        self.endpoints.add(subject)
+
+        async def handler(request: Any) -> None:
+            log.append([seen(request.subject), bytes(request.data), seen(request.headers)])
+            if kind == "raises":
+                raise ValueError("raised by the handler")
+            if kind == "refuses":
+                await request.respond_error("409", "no", data=b"why")
+            else:
+                await request.respond(b"re: " + request.data, headers={"h": "1"})
+
+        return await self._thing(service).add_endpoint(handler=handler, **config)
+
+    async def service(self, service: str, call: str) -> Any:
+        if call == "stop":
+            self.stopped.add(service)
+        found = getattr(self._thing(service), call)
+        result = found() if callable(found) else found
+        return await result if asyncio.iscoroutine(result) else result
+
+    async def ask_service(self, client: int, verb: str, name: str) -> Any:
+        """The reply of the only service with this name, as it is on the wire."""
+        subject = f"$SRV.{verb}.{name}" if name else f"$SRV.{verb}"
+        reply = await self._client(client).request(subject, b"", timeout=0.3)
+        return [seen(json.loads(reply.data)), seen(reply.headers)]
+
+
+def error_or_none(value: BaseException | None) -> Any:
+    return None if value is None else error(value)["raised"]

@@ -1,0 +1,84 @@
+"""Programs cannot tell natsproto.compat.nats from nats-py, except by the rows of natsproto.compat._differences.
+
+Each sequence runs twice in a row with each package. ``make hunt ARGS=tests/compat`` draws others.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+
+from natsproto.compat._differences import SAFER
+from tests.compat.differential.compare import Difference, differences
+from tests.compat.differential.draw import Draw
+from tests.compat.differential.rows import CASES, unexplained
+from tests.compat.differential.run import Step
+from tests.compat.differential.world import World, running_world
+
+pytestmark = [
+    pytest.mark.differs("it compares both packages itself"),
+    pytest.mark.filterwarnings("ignore"),  # nats-py leaves sockets and tasks behind
+    pytest.mark.timeout(300),
+]
+
+LENGTH = 14
+DRAWN = 6
+TIMES = 3
+"""A difference counts if it is there so many times in a row: deliveries and timeouts race on a busy machine."""
+
+
+@pytest_asyncio.fixture(loop_scope="module", scope="module")
+async def world() -> AsyncIterator[World]:
+    logging.disable(logging.CRITICAL)
+    async with running_world() as running:
+        yield running
+    logging.disable(logging.NOTSET)
+
+
+async def confirmed(world: World, steps: list[Step]) -> list[Difference]:
+    """The differences of the sequence that no row names, if it has some every time."""
+    found: list[Difference] = []
+    for _ in range(TIMES):
+        found = unexplained(await differences(world, steps))
+        if not found:
+            break
+    return found
+
+
+def explain(steps: list[Step], found: list[Difference]) -> str:
+    lines = [f"{place:2} {step}"[:200] for place, step in enumerate(steps)]
+    return "\n".join([*lines, *map(str, found)])
+
+
+def test_cases_are_rows_of_the_list() -> None:
+    assert {*CASES} <= {*SAFER}
+
+
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("number", [*range(10), 1004])
+async def test_known_sequences(world: World, number: int) -> None:
+    """Some that have found defects, and some of each subject."""
+    steps = Draw(number).sequence(LENGTH)
+    found = await confirmed(world, steps)
+    assert not found, explain(steps, found)
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+async def test_drawn_sequences(world: World, seed: int) -> None:
+    for number in range(seed, seed + DRAWN):
+        steps = Draw(number).sequence(LENGTH)
+        found = await confirmed(world, steps)
+        assert not found, f"Draw({number})\n{explain(steps, found)}"
+
+
+@pytest.mark.asyncio(loop_scope="module")
+async def test_kit_finds_a_difference(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without its row, the text of an error is one."""
+    monkeypatch.setattr("tests.compat.differential.rows.CASES", {})
+    publish = {"client": 0, "subject": "a", "data": b"", "reply": "", "headers": {"k:": "v"}}
+    found = await confirmed(world, [Step("connect", {"client": 0, "options": {}}), Step("publish", publish)])
+    assert [one.what[:14] for one in found] == ["step 1 publish", "step 1 publish"]
