@@ -7,6 +7,7 @@ import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import NatsError, Unavailable
 
 log = logging.getLogger("natsproto")
@@ -31,14 +32,21 @@ class EndWaiters:
         finally:
             self._count -= 1
 
-    async def wait(self, tasks: Collection[asyncio.Task[None]], until: asyncio.Event | None = None) -> None:
-        """Wait until these tasks, except the current one, are done, or until the event is set."""
-        me = asyncio.current_task()
+    async def wait(
+        self,
+        tasks: Collection[asyncio.Task[None]],
+        until: asyncio.Event | None = None,
+        timeout: float = NO_LIMIT_S,
+    ) -> None:
+        """Wait until these tasks, except the current one, are done or the event is set; at most ``timeout`` seconds."""
+        me, loop = asyncio.current_task(), asyncio.get_running_loop()
+        deadline = loop.time() + timeout
         stopped = () if until is None else (asyncio.ensure_future(until.wait()),)
         try:
             while busy := [task for task in tasks if not task.done() and task is not me]:
-                await asyncio.wait((*busy, *stopped), return_when=asyncio.FIRST_COMPLETED)
-                if stopped and stopped[0].done():
+                left = deadline - loop.time()
+                await asyncio.wait((*busy, *stopped), timeout=left, return_when=asyncio.FIRST_COMPLETED)
+                if (stopped and stopped[0].done()) or loop.time() >= deadline:
                     return
         finally:
             for future in stopped:

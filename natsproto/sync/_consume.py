@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict
 
+from natsproto._durations import DEFAULT, Default
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import consume
 from natsproto.sync._portal import Portal
@@ -85,12 +87,16 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         """Wait until it has ended; raise the error that made the consumer unusable. An interrupt ends only the wait."""
         self._portal.call(self._inner.wait)
 
-    def stop(self) -> None:
+    def stop(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop calling the handler, wait for running calls, and return waiting messages to the server.
 
-        An interrupt, such as a second Ctrl-C, ends the wait for running calls. In the handler it does not wait.
+        DrainTimeout when they take longer than ``timeout``: their threads go on, and their messages are delivered again
+        after ``ack_wait``. An interrupt, such as a second Ctrl-C, ends the wait. In the handler it does not wait.
+
+        Args:
+            timeout: Seconds for running calls. Left out: the option ``drain_timeout``, 25; None: no limit.
         """
-        self._end(self._inner.stop)
+        self._end(partial(self._inner.stop, timeout))
 
     def drain(self) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.

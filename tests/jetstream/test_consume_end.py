@@ -8,8 +8,10 @@ import logging
 
 import pytest
 
-from natsproto.errors import ConsumerGone, PullRefused
+import natsproto
+from natsproto.errors import ConsumerGone, DrainTimeout, PullRefused
 from natsproto.jetstream import JetStream, JsMessage
+from natsproto.testing import Server
 from tests.core.helpers import scripted_network, turns
 from tests.jetstream.reading import eventually, make, store
 from tests.kit.clock import virtual_clock
@@ -124,3 +126,52 @@ async def test_wait_of_consume_ends_with_an_event(jetstream: JetStream) -> None:
         await work.wait(stop)
         assert not work.closed
         await work.wait(stop)
+
+
+@pytest.mark.parametrize("ends", ["stop", "run", "block"])
+async def test_stop_cancels_calls_after_its_timeout(nats_server: Server, ends: str) -> None:
+    """A handler that hangs keeps nobody from ending; its message goes to others at once."""
+    async with natsproto.connect(nats_server.url, drain_timeout=0.3 if ends != "stop" else 25) as nc:
+        stream = await make(nc.jetstream(), 1)
+        consumer = await stream.create_consumer(durable_name="d")
+        began = asyncio.Event()
+        cancelled: list[bytes] = []
+
+        async def hang(message: JsMessage) -> None:
+            began.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                cancelled.append(message.data)
+
+        work = consumer.consume(hang)
+
+        async def end() -> None:
+            if ends == "run":
+                await work.run(until=began)
+            async with work:
+                await began.wait()
+                if ends == "stop":
+                    await work.stop(0.05)
+
+        with pytest.raises(DrainTimeout, match="1 messages being handled"):
+            await end()
+        assert work.closed
+        assert cancelled == [b"1"]
+        assert (await consumer.next(timeout=5)).metadata.num_delivered == 2
+
+
+async def test_stop_waits_within_its_timeout(jetstream: JetStream) -> None:
+    stream = await make(jetstream, 1)
+    consumer = await stream.create_consumer(durable_name="d")
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def handle(message: JsMessage) -> None:
+        began.set()
+        await go_on.wait()
+
+    async with consumer.consume(handle) as work:
+        await began.wait()
+        asyncio.get_running_loop().call_later(0.05, go_on.set)
+        await work.stop(timeout=30)
+        assert work.handled == 1

@@ -19,11 +19,11 @@ from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.notifier import LOOP_BLOCKED_S
-from natsproto._durations import positive_seconds
+from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._value import Value
-from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
+from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
 from natsproto.jetstream._consumer.buffer import is_any
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
@@ -43,6 +43,9 @@ _GONE_ADVICE = "create the consumer, then consume it again"
 
 MIN_ATTEMPTS = 3
 """With fewer attempts of a RetryPolicy no delivery is given back: it would count as an attempt."""
+
+CANCEL_TIMEOUT_S = 2.0
+"""Seconds for handlers that are cancelled at the end of a timeout."""
 
 MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
@@ -121,7 +124,8 @@ class HandlerTasks:
         """The error of the key function."""
         self.end_waiters: EndWaiters = EndWaiters()
         """The calls that wait for the end."""
-        self._connection, self._description = connection, what
+        self.connection: Connection = connection
+        self._description = what
         self._handler_name = f"handler of {what}"
         self._messages, self._handler, self._options = messages, handler, options
         self._is_async = is_async_callable(handler)
@@ -143,9 +147,9 @@ class HandlerTasks:
         return tasks
 
     async def _work(self, worker: int) -> None:
-        messages, buffer, outbox = self._messages, self._messages.buffer, self._connection._outbox
+        messages, buffer, outbox = self._messages, self._messages.buffer, self.connection._outbox
         queue = self._queues[worker] if self._queues else buffer.queue
-        ready, held, time_slice = queue.messages, buffer.hand_of(worker), self._connection._time_slice
+        ready, held, time_slice = queue.messages, buffer.hand_of(worker), self.connection._time_slice
         handler, plain, blocks, remember = self._handler, self._is_plain, not self._is_async, buffer.remember
         try:
             while await self._may_take(worker, ready):
@@ -197,7 +201,7 @@ class HandlerTasks:
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
                         if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
-                            self._connection._on_loop_blocked(self._handler_name, now - began)
+                            self.connection._on_loop_blocked(self._handler_name, now - began)
         except Exception as exc:  # the key function failed: nothing can be handled in its order any more
             log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
             self.key_error = self.key_error or exc
@@ -274,7 +278,7 @@ class HandlerTasks:
         await self._failed(message, error)
 
     async def _call(self, message: JsMessage) -> None:
-        outbox = self._connection._outbox
+        outbox = self.connection._outbox
         if not self._is_async and outbox.size:
             outbox.flush()  # before a call that may keep the event loop
         await self._finish(self._handler(message))
@@ -294,7 +298,7 @@ class HandlerTasks:
             log.warning("%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace)
         else:
             log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
-        self._connection._emit(HandlerFailed(handler=where, error=error))
+        self.connection._emit(HandlerFailed(handler=where, error=error))
         how = self._options.on_error
         if how != "nothing" and not message.is_acked:
             try:
@@ -317,7 +321,7 @@ class HandlerTasks:
             return self._options.nak_delay_for(message)
         except Exception as exc:
             log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
+            self.connection._emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
@@ -325,7 +329,7 @@ class HandlerTasks:
             # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._description}"
             log.warning("%s failed: %s", where, error)
-            self._connection._emit(HandlerFailed(handler=where, error=error))
+            self.connection._emit(HandlerFailed(handler=where, error=error))
 
 
 class ConsumeContext(RunHint):
@@ -342,6 +346,7 @@ class ConsumeContext(RunHint):
 
     def __init__(self, what: str, messages: Messages, tasks: HandlerTasks) -> None:
         self._handler_tasks = tasks
+        self._connection = tasks.connection
         self._messages, self._description = messages, what
         self._tasks: list[asyncio.Task[None]] = []
         self._begun = False
@@ -432,12 +437,17 @@ class ConsumeContext(RunHint):
             await self._all_done(until)
             self._raise_error()
 
-    async def stop(self) -> None:
+    async def stop(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop calling the handler, wait for running calls, and return waiting messages to the server.
 
-        The running calls have no time limit; ``asyncio.timeout`` sets one. Cancelling cancels them too; their messages
-        are nakked where ``on_error`` is ``"nak"`` and not acknowledged otherwise.
+        DrainTimeout when they take longer than ``timeout``. Then, and when this is cancelled, they are cancelled: their
+        messages are nakked where ``on_error`` is ``"nak"`` and not acknowledged otherwise. ``run`` and the end of the
+        block stop with the default.
+
+        Args:
+            timeout: Seconds for running calls. Left out: the option ``drain_timeout``, 25; None: no limit.
         """
+        wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._begun = True
         if not self._tasks:
             return
@@ -445,10 +455,16 @@ class ConsumeContext(RunHint):
         try:
             with self._handler_tasks.end_waiters.waiting():
                 await self._messages.stop()
-                await self._all_done()
+                await self._all_done(timeout=wait)
         except asyncio.CancelledError:
             self._cancel()
             raise
+        me = asyncio.current_task()
+        if unfinished := [task for task in self._tasks if not task.done() and task is not me]:
+            running = self.in_progress
+            self._cancel()
+            await asyncio.wait(unfinished, timeout=CANCEL_TIMEOUT_S)
+            raise DrainTimeout(f"stop of consume() of {self._description}", wait, [f"{running} messages being handled"])
 
     async def drain(self) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.
@@ -473,8 +489,8 @@ class ConsumeContext(RunHint):
         if not self._tasks:
             raise LocalProtocolError(f"enter consume() of {self._description} with async with first")
 
-    async def _all_done(self, until: asyncio.Event | None = None) -> None:
-        await self._handler_tasks.end_waiters.wait(self._tasks, until)
+    async def _all_done(self, until: asyncio.Event | None = None, timeout: float = NO_LIMIT_S) -> None:
+        await self._handler_tasks.end_waiters.wait(self._tasks, until, timeout)
 
     def _raise_error(self) -> None:
         if self._handler_tasks.key_error is not None:

@@ -60,7 +60,7 @@ class BatchTasks(HandlerTasks):
             deliveries.state.on_workers(options.concurrency * max_messages)
 
     async def _work(self, worker: int) -> None:
-        buffer, time_slice = self._messages.buffer, self._connection._time_slice
+        buffer, time_slice = self._messages.buffer, self.connection._time_slice
         hand = buffer.hand_of(worker)
         while await self._may_take(worker, buffer.ready):
             if time_slice.is_over(monotonic()):
@@ -84,7 +84,7 @@ class BatchTasks(HandlerTasks):
                 for message in batch:
                     self._messages._release(message)
                 if took > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
-                    self._connection._emit(LoopBlocked(handler=self._handler_name, seconds=took))
+                    self.connection._emit(LoopBlocked(handler=self._handler_name, seconds=took))
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:
@@ -108,8 +108,8 @@ class BatchTasks(HandlerTasks):
             self.failed += len(failed)
             where = f"{self._handler_name} (a batch of {len(batch)})"
             log.error("%s failed: %r", where, error, exc_info=error)
-            self._connection._emit(HandlerFailed(handler=where, error=error))
-        await self._connection._yield_if_needed()
+            self.connection._emit(HandlerFailed(handler=where, error=error))
+        await self.connection._yield_if_needed()
         try:
             for index, message in enumerate(batch):
                 if message.is_acked:

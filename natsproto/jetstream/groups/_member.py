@@ -358,7 +358,7 @@ class Member(RunHint):
         ended, self._ended = self._ended, None
         self._joined.clear()
         if context is not None:
-            await context.stop()
+            await context.stop(None)
         if ended is not None:
             ended.cancel()
             await asyncio.wait({ended})
