@@ -17,6 +17,7 @@ from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._sequence_log import SequenceLog
 from natsproto.testing import run_server
 from tests.faults.helpers import EventRecorder
+from tests.jetstream.reading import eventually
 
 
 def test_log_compares_only_what_was_sent_later() -> None:
@@ -108,6 +109,7 @@ async def test_a_lock_refuses_a_token_that_went_back(tmp_path: Path) -> None:
             await lock.release()
         token = lock.token
         server.kill()
+        await eventually(lambda: not nc.is_connected)
         shutil.rmtree(store)
         shutil.copytree(saved, store)
         await server.restart()

@@ -108,7 +108,7 @@ async def test_bucket_that_differs_is_called_a_bucket(jetstream: JetStream) -> N
     await jetstream.create_key_value("b", storage="memory")
     await jetstream.create_object_store("o", storage="memory")
     calls: dict[str, Callable[[], Awaitable[object]]] = {
-        "^bucket 'b' already exists, and its history is 1, not 5": lambda: jetstream.create_key_value("b", history=5),
+        "^bucket 'b' already exists, with history=1 instead of 5": lambda: jetstream.create_key_value("b", history=5),
         "^update bucket 'b': .*storage": lambda: jetstream.create_or_update_key_value("b", storage="file"),
         "^update bucket 'b': .*storage ": lambda: jetstream.update_key_value("b", storage="file"),
         "^update object store 'o': .*storage": lambda: jetstream.create_or_update_object_store("o", storage="file"),
