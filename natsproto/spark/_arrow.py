@@ -27,6 +27,8 @@ from natsproto.jetstream import RawMessage, Timestamp
 from natsproto.jetstream._direct import stored_header_blocks, stored_times
 from natsproto.jetstream._message import ack_subjects, header_blocks, read_ack_subject
 from natsproto.jetstream._repeatable.task import HeaderPairs, MessageColumns
+from natsproto.jetstream.kv import KeyValueEntry
+from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, parse_headers
 from natsproto.spark._schema import HeaderFilter, utf8
@@ -282,6 +284,33 @@ def message_columns(
         list(_pairs(batch.column("headers"), headers)) if "headers" in names else (),
         _values(batch.column("msg_id")) if "msg_id" in names else (),
     )
+
+
+def entry_columns(batch: pa.RecordBatch, bucket: str) -> MessageColumns:
+    """Entries of a bucket as messages; a null value deletes. ConfigError (InvalidSubject) for invalid keys."""
+    keys, value = _values(batch.column("key")), batch.column("value")
+    for key in set(keys):
+        check_key_name(key or "")
+    payloads = _values(value.cast(pa.large_binary()) if value.type in (pa.string(), pa.large_string()) else value)
+    return MessageColumns(
+        [f"$KV.{bucket}.{key}" for key in keys],
+        [payload or b"" for payload in payloads],
+        [None if payload is not None else [("KV-Operation", "DEL")] for payload in payloads]
+        if value.null_count
+        else (),
+        (),
+    )
+
+
+def entry_batch(entries: Sequence[KeyValueEntry[bytes]]) -> pa.RecordBatch:
+    """Entries of a bucket in the columns of BUCKET_SCHEMA."""
+    columns = [
+        _strings([entry.key for entry in entries]),
+        _binaries([entry.value for entry in entries]),
+        _ints("q", [entry.revision for entry in entries]),
+        _microseconds(_ints("q", [entry.created.ns for entry in entries])),
+    ]
+    return pa.RecordBatch.from_arrays(columns, names=["key", "value", "revision", "timestamp"])
 
 
 def batches_from_rows(

@@ -7,13 +7,16 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Concatenate, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from natsproto import Client, State
 from natsproto.spark._options import SparkNats
 from natsproto.sync import _client as blocking
 from natsproto.sync import _row_bridge as row_bridge
 from natsproto.sync._portal import Portal
+
+if TYPE_CHECKING:
+    from pyspark import TaskContext
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -44,7 +47,7 @@ def shared_client(config: SparkNats) -> WorkerClient:
         raise TypeError(f"config must be a SparkNats, not {type(config).__name__}")
     found = _CLIENTS.get(config)
     if found is None or found.ended:
-        found = _CLIENTS[config] = WorkerClient(config.options())
+        found = _CLIENTS[config] = WorkerClient(config.options().replace(name=_connection_name(config.name)))
     return found
 
 
@@ -102,11 +105,21 @@ def run_with_rows(
     return row_bridge.run_with_rows(portal, partial(produce, client), rows, prefetch=prefetch)
 
 
+def _connection_name(name: str) -> str:
+    """With the task that connects, as the servers' monitoring shows it."""
+    context = _task_context()
+    return name if context is None else f"{name} stage {context.stageId()} partition {context.partitionId()}"
+
+
 def is_retry() -> bool:
     """True inside a Spark task that had an earlier attempt."""
+    context = _task_context()
+    return context is not None and context.attemptNumber() > 0
+
+
+def _task_context() -> TaskContext | None:
     if "pyspark" not in sys.modules:
-        return False
+        return None
     from pyspark import TaskContext
 
-    context = TaskContext.get()
-    return context is not None and context.attemptNumber() > 0
+    return TaskContext.get()

@@ -25,7 +25,7 @@ from natsproto.jetstream._asset_names import check_bucket_name, check_stream_nam
 from natsproto.jetstream._range_reader import Bound, Method
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
-from natsproto.spark._schema import check_server_headers
+from natsproto.spark._schema import check_server_headers, no_table
 from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
 
 
@@ -287,6 +287,8 @@ def _read(
     found: dict[str, Any] = {}
     connection: dict[str, Any] = {}
     given = {name.lower(): text for name, text in options.items() if name.lower() not in _OF_SPARK}
+    if not given or any(low.startswith("option.") for low in given):
+        raise no_table()  # Spark 4.3 gives "option.servers", or nothing
     for low in sorted(given.keys() - rules.keys()):
         near = get_close_matches(low, rules, 1)
         hint = f": did you mean {rules[near[0]][0]}?" if near else ""

@@ -7,7 +7,6 @@ again.
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -20,13 +19,10 @@ from natsproto._durations import positive_seconds
 from natsproto._introspection import import_late_types
 from natsproto.errors import (
     ConfigError,
-    InvalidSubject,
     KeyNotFound,
-    UnsupportedByServer,
 )
 from natsproto.jetstream._asset_names import check_bucket_name
-from natsproto.jetstream.kv import KeyValue
-from natsproto.jetstream.kv._keys import check_key_name
+from natsproto.jetstream.kv._many_values import ManyValues
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark._client import run_with_rows, shared_client
@@ -234,8 +230,6 @@ def _check_count(name: str, value: int) -> None:
 Missing: TypeAlias = Literal["null", "drop", "error"]
 MAX_KEYS_PER_REQUEST = 1000
 """Keys in one request, limited by the size of its reply."""
-MAX_CONCURRENT_GETS = 64
-"""Requests in flight to a bucket that answers one key at a time."""
 
 
 def kv_lookup(
@@ -339,44 +333,10 @@ def _text(key: object) -> str | None:
 async def _answers(
     bucket: str, client: Client, questions: AsyncIterator[list[str | None]]
 ) -> AsyncIterator[list[bytes | None]]:
-    kv = await client.jetstream().key_value(bucket)
-    find = _get_many
+    values = ManyValues(await client.jetstream().key_value(bucket))
     async for keys in questions:
-        wanted = [key for key in dict.fromkeys(keys) if key is not None and _is_key(key)]
-        try:
-            found = await find(kv, wanted)
-        except UnsupportedByServer:
-            find = _get_each
-            found = await find(kv, wanted)
+        found = await values.of({key for key in keys if key is not None})
         yield [None if key is None else found.get(key) for key in keys]
-
-
-def _is_key(key: str) -> bool:
-    """True for a valid key: a wildcard in a row must not find values of other keys."""
-    try:
-        check_key_name(key)
-    except InvalidSubject:
-        return False
-    return True
-
-
-async def _get_many(kv: KeyValue[bytes], keys: Sequence[str]) -> dict[str, bytes]:
-    return {key: entry.value for key, entry in (await kv.get_many(keys)).items()}
-
-
-async def _get_each(kv: KeyValue[bytes], keys: Sequence[str]) -> dict[str, bytes]:
-    limit = asyncio.Semaphore(MAX_CONCURRENT_GETS)
-    found: dict[str, bytes] = {}
-
-    async def find(key: str) -> None:
-        async with limit:
-            try:
-                found[key] = (await kv.get(key)).value
-            except KeyNotFound:
-                pass
-
-    await asyncio.gather(*map(find, keys))
-    return found
 
 
 import_late_types(__name__)

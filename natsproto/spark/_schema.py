@@ -25,6 +25,8 @@ ROW_SCHEMA = (
 )
 """The columns of a stream, as Spark writes a schema."""
 ROW_SCHEMA_WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
+BUCKET_SCHEMA = "key string, value binary, revision long, timestamp timestamp"
+"""The columns of a bucket."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -67,17 +69,26 @@ _COLUMNS = {
     "headers": ("map<string,array<string>>", "map<string,string>"),
     "msg_id": _TEXT,
 }
+_BUCKET_COLUMNS = {"key": _TEXT, "value": ("binary", "string")}
 
 
-def check_columns(columns: Sequence[tuple[str, str]], *, subject: str) -> None:
-    """ConfigError unless these columns (name, Spark's type) can be published; ``subject`` is the option."""
+def check_columns(columns: Sequence[tuple[str, str]], *, subject: str, bucket: str = "") -> None:
+    """ConfigError unless these columns (name, Spark's type) can be written; ``subject`` and ``bucket`` are options."""
     names = [name for name, _ in columns]
+    known = _BUCKET_COLUMNS if bucket else _COLUMNS
+    if names[-1:] == ["timestamp" if bucket else "size"]:  # INSERT INTO a view gives all its columns
+        raise no_table()
     for name, kind in columns:
-        allowed = _COLUMNS.get(name)
+        allowed = known.get(name)
         if allowed is None:
-            raise ConfigError("column", name, f"is not part of a message: select only {', '.join(_COLUMNS)}")
+            what = "an entry" if bucket else "a message"
+            raise ConfigError("column", name, f"is not part of {what}: select only {', '.join(known)}")
         if kind not in allowed:
             raise ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
+    if bucket:
+        if len(names) < 2:
+            raise ConfigError("columns", ", ".join(names), "must be key and value, which is null to delete a key")
+        return
     if "data" not in names:
         raise ConfigError("columns", ", ".join(names), "lack data, the payload")
     if ("subject" in names) == bool(subject):
@@ -123,6 +134,14 @@ def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
+def no_table() -> ConfigError:
+    """The error for SQL that takes a stream for a table of a catalog."""
+    rule = (
+        "keep no options of this data source: read a TEMPORARY VIEW ... USING nats OPTIONS (...), write with df.write"
+    )
+    return ConfigError("SQL", "CREATE TABLE and INSERT", rule)
+
+
 def no_id(option: str, row: int | None = None) -> ConfigError:
     """The error for rows without an id by which the stream could recognize them."""
     where = "" if row is None else f"row {row} of its partition has none: "
@@ -151,3 +170,12 @@ def row_ids(task: WriteTask, row: int, batch: MessageColumns, *, stable_order: b
     if not batch.ids:
         return [f"{prefix}{number}" for number in range(row, row + len(batch.subjects))]
     return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
+
+
+def key_ids(task: WriteTask, written: Counter[str], _: int, batch: MessageColumns) -> Sequence[str]:
+    """The ids of entries: their keys, and how often the task has ``written`` each."""
+    ids = []
+    for subject in batch.subjects:
+        written[subject] += 1
+        ids.append(f"{task.name}.{subject}.{written[subject]}")
+    return ids

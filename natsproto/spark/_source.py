@@ -10,8 +10,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
+from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
 
@@ -29,7 +31,8 @@ from natsproto import Client
 from natsproto.errors import ConfigError, DataLost
 from natsproto.jetstream._range_reader import Bound, Window, matching_window, starts_at_first_message
 from natsproto.jetstream._ranges import SeqRange, StreamBounds
-from natsproto.spark._client import run_on_loop
+from natsproto.jetstream.kv import KeyValueEntry
+from natsproto.spark._client import iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import (
     Offset,
     StreamOffset,
@@ -42,7 +45,7 @@ from natsproto.spark._offsets import (
 from natsproto.spark._options import SinkOptions, SourceOptions
 from natsproto.spark._pushdown import FilterPushdown, push_filters
 from natsproto.spark._reader import plan_ranges, read_range
-from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
+from natsproto.spark._schema import BUCKET_SCHEMA, ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
 from natsproto.spark._sink import BatchWriter, StreamingWriter, check_append
 from natsproto.spark._writer import check_ids
 
@@ -131,6 +134,37 @@ class BatchReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
         return read_partition(self._settings, partition, self._subjects)
+
+
+class BucketReader(DataSourceReader):
+    """Reads the current values of a bucket, in one task: the bucket as a whole has a moment, parts of it do not."""
+
+    def __init__(self, settings: SourceOptions) -> None:
+        self._settings = settings
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Runs in a task."""
+        from natsproto.spark._arrow import entry_batch
+
+        settings = self._settings
+        return map(entry_batch, iterate_on_loop(settings.nats, partial(_entries, settings.bucket, settings.batch_rows)))
+
+
+async def _entries(bucket: str, count: int, client: Client) -> AsyncIterator[list[KeyValueEntry[bytes]]]:
+    """The current entries of a bucket, each key once, although some change meanwhile."""
+    kv = await client.jetstream().key_value(bucket)
+    seen: set[str] = set()
+    found: list[KeyValueEntry[bytes]] = []
+    async with kv.watch(ignore_deletes=True) as watcher, aclosing(watcher.initial()) as entries:
+        async for entry in entries:
+            if entry.key not in seen:
+                seen.add(entry.key)
+                found.append(entry)
+            if len(found) >= count:
+                yield found
+                found = []
+    if found:
+        yield found
 
 
 class PushdownReader(BatchReader):
@@ -415,8 +449,6 @@ async def _windows(
 
 # ---------------------------------------------------------------- the data source
 
-_COLUMNS = [column.strip().split(" ")[0] for column in ROW_SCHEMA.split(", ")]
-
 
 class NatsDataSource(DataSource):
     """Streams as tables, and tables into streams; see the guide for its options."""
@@ -428,11 +460,16 @@ class NatsDataSource(DataSource):
 
     def schema(self) -> str:
         """The columns of a stream."""
-        return ROW_SCHEMA if self._source().headers else ROW_SCHEMA_WITHOUT_HEADERS
+        settings = self._source()
+        if settings.bucket:
+            return BUCKET_SCHEMA
+        return ROW_SCHEMA if settings.headers else ROW_SCHEMA_WITHOUT_HEADERS
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         settings = self._checked(schema, streaming=False)
+        if settings.bucket:
+            return BucketReader(settings)
         return PushdownReader(settings) if settings.pushdown else BatchReader(settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -454,9 +491,9 @@ class NatsDataSource(DataSource):
 
     def _checked(self, schema: StructType, *, streaming: bool) -> SourceOptions:
         settings = self._source(streaming=streaming)
-        expected = [name for name in _COLUMNS if settings.headers or name != "headers"]
+        expected = [column.strip().split(" ")[0] for column in self.schema().split(", ")]
         if schema.names != expected:
-            raise ConfigError("schema", ", ".join(schema.names), f"a stream has the columns {', '.join(expected)}")
+            raise ConfigError("schema", ", ".join(schema.names), f"the columns are {', '.join(expected)}")
         return settings
 
     def _sink(
@@ -465,6 +502,6 @@ class NatsDataSource(DataSource):
         check_append(overwrite)
         settings = SinkOptions.read(cast("Mapping[str, str]", self.options), streaming=streaming)
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        check_columns(columns, subject=settings.subject)
+        check_columns(columns, subject=settings.subject, bucket=settings.bucket)
         check_ids([name for name, _ in columns], settings)
         return settings, columns

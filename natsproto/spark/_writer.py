@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
 
@@ -10,14 +11,14 @@ import pyarrow as pa
 from natsproto import Client
 from natsproto.errors import ConfigError, PermissionDenied
 from natsproto.jetstream import JetStream, RetentionPolicy, StreamConfig, StreamInfo
-from natsproto.jetstream._repeatable.id_writer import IdWriter
+from natsproto.jetstream._repeatable.id_writer import IdsOf, IdWriter
 from natsproto.jetstream._repeatable.marked_batches import MarkedBatchWriter, RowsChanged
 from natsproto.jetstream._repeatable.stored_rows import StoredRows, check_window, look_up
 from natsproto.jetstream._repeatable.task import MessageColumns, WriteResult, WriteTask
 from natsproto.protocol.subject import matches
-from natsproto.spark._arrow import message_columns
+from natsproto.spark._arrow import entry_columns, message_columns
 from natsproto.spark._options import SinkOptions
-from natsproto.spark._schema import HeaderFilter, no_id, row_ids
+from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
 
 
 async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
@@ -27,6 +28,8 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
     what = f"stream {settings.stream}"
     if config.no_ack:
         raise ConfigError(what, "no_ack", "acknowledges no message, so the sink cannot know what it has stored")
+    if settings.bucket and config.mirror is not None:
+        raise ConfigError("bucket", settings.bucket, "is a mirror: write to the bucket that it mirrors")
     if settings.subject:
         check_subject(config, settings.subject)
     if settings.exactly_once == "msgid":
@@ -45,7 +48,7 @@ async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
 
 def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
     """ConfigError if a row repeated after a failure could not be recognized."""
-    if settings.stable_order or settings.exactly_once == "none":
+    if settings.stable_order or settings.bucket or settings.exactly_once == "none":
         return
     if settings.exactly_once == "atomic":
         raise ConfigError(
@@ -91,7 +94,9 @@ async def write_messages(
                 "or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
             ) from None
     else:
-        ids = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
+        ids: IdsOf = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
+        if settings.bucket:
+            ids = partial(key_ids, task, Counter())
         writer = IdWriter(
             js,
             task,
@@ -111,6 +116,9 @@ async def _columns(
     known: set[str] = set()
     row = 0
     async for batch in batches:
+        if settings.bucket:
+            yield entry_columns(batch, settings.bucket)
+            continue
         found = message_columns(batch, headers, subject=settings.subject, first_row=row)
         for subject in set(found.subjects) - known:
             check_subject(config, subject)

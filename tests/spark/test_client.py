@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import pickle
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+from pyspark import TaskContext
 
 import natsproto.sync._row_bridge
 from natsproto._client import Client
@@ -290,3 +294,15 @@ def test_connection_outlives_a_stalled_reader() -> None:
         portal, client = shared_client(config).reach()
         assert portal.run(lambda: client.stats).reconnects == 0
         shared_client(config).close()
+
+
+def test_connection_names_the_task_that_connects(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    context: Any = TaskContext._getOrCreate()
+    context._stageId, context._partitionId = 3, 17
+    config = SparkNats(servers=server.url, name="nightly")
+    shared_client(config).flush()
+    TaskContext._taskContext = None
+    shared_client(config.replace(request_timeout=7)).flush()
+    with urllib.request.urlopen(f"{server.monitoring_url}/connz") as page:
+        names = {connection.get("name") for connection in json.load(page)["connections"]}
+    assert {"nightly stage 3 partition 17", "nightly"} <= names

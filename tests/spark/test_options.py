@@ -123,6 +123,14 @@ def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], words: str
         sink(**options)
 
 
+@pytest.mark.parametrize("given", [{}, {"option.servers": "nats://127.0.0.1", "option.stream": "ORDERS"}])
+def test_table_of_a_catalog_is_refused(given: dict[str, str]) -> None:
+    """As Spark 4.3 gives the options of CREATE TABLE, with a schema and without."""
+    for read in (SourceOptions.read, SinkOptions.read):
+        with pytest.raises(ConfigError, match=r"CREATE TABLE and INSERT.*TEMPORARY VIEW"):
+            read(given)
+
+
 def test_bad_subjects_have_their_own_error() -> None:
     with pytest.raises(InvalidSubject):
         source(subjects="a b")

@@ -49,7 +49,7 @@ class IdWriter:
                     if (look_up := self._look_up) is not None:
                         self._stored, self._look_up = await look_up(self._task, batch.subjects[0]), None
                     if self._stored is not None:
-                        new = self._new_rows(self._stored, rows, batch, ids)
+                        new = self._new_rows(self._stored, batch, ids)
                         batch, ids = batch.at(new), [ids[index] for index in new]
                         duplicates += count - len(new)
                     await self._publish(batch, ids, mark)
@@ -68,13 +68,13 @@ class IdWriter:
         for subject, data, key, pairs in zip(batch.subjects, batch.payloads, ids, batch.headers, strict=True):
             sent(await publish(subject, data, msg_id=key, headers=[*pairs, *marks] if pairs else mark))
 
-    def _new_rows(self, stored: StoredRows, row: int, batch: MessageColumns, ids: Sequence[str]) -> list[int]:
-        """Indexes of the rows in a batch that are not stored; the batch begins with row ``row``."""
-        known, partition, own = stored.known(ids), self._task.partition, batch.ids or [None] * len(ids)
+    def _new_rows(self, stored: StoredRows, batch: MessageColumns, ids: Sequence[str]) -> list[int]:
+        """Indexes of the rows in a batch that are not stored."""
+        known, own = stored.known(ids), batch.ids or [None] * len(ids)
         return [
             index
             for index, (key, given, subject) in enumerate(zip(ids, own, batch.subjects, strict=True))
-            if key not in known and not (given is None and stored.is_replaced(partition, row + index, subject))
+            if key not in known and not (given is None and stored.is_replaced(self._task, key, subject))
         ]
 
     def _count_duplicates(self) -> int:

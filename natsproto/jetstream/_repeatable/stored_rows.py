@@ -44,7 +44,7 @@ class StoredRows:
         name = re.escape(task.owner.encode("utf-8", "surrogateescape"))
         number = b"" if task.epoch < 0 else b"%d\\." % task.epoch
         self._other_epoch = re.compile(rb"\r\n(?:%b|Nats-Msg-Id): *%b\.(?!%b)(\d+)\.\d+[.\r]" % (_TASK, name, number))
-        self._own_row = re.compile(rb"\r\nNats-Msg-Id: *%b\.%b(\d+)\.(\d+)\r\n" % (name, number))
+        self._own_row = re.compile(rb"\r\nNats-Msg-Id: *%b\.%b(\d+)\.(?:[^\r]*\.)?(\d+)\r\n" % (name, number))
         self._ids: list[bytes] = []  # joined by line ends: apart they take three times as much memory
         self._newest: dict[tuple[int, str], int] = {}
         self._saw_earlier_epoch = False
@@ -54,11 +54,12 @@ class StoredRows:
         wanted = {one.encode("utf-8", "surrogateescape"): one for one in ids}
         return {wanted[one] for joined in self._ids for one in wanted.keys() & joined.split(b"\n")}
 
-    def is_replaced(self, partition: int, row: int, subject: str) -> bool:
+    def is_replaced(self, task: WriteTask, msg_id: str, subject: str) -> bool:
         """True if a later row of this task and subject is stored, in a stream where newer messages of a subject replace
         older ones.
         """
-        return row < self._newest.get((partition, subject), -1)
+        newest = self._newest.get((task.partition, subject), -1) if self._has_subject_limit else -1
+        return int(msg_id.rpartition(".")[2]) < newest
 
     async def read(self, js: JetStream, info: StreamInfo, recovery_window: float) -> None:
         """Reads the target backwards: to the micro-batch before, or ``recovery_window`` seconds and
