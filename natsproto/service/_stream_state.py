@@ -344,8 +344,8 @@ class IncomingParts:
     def _on_plain(self, frame: Message) -> Step:
         if (error := error_of(frame)) is not None:
             raise error
-        if not frame.data and not frame.has_headers and not frame.has_reply:
-            return Step.END
+        if not frame.data and not frame.has_reply:
+            return Step.END  # also with headers: nats-py responds with those of the request
         self._on_part(frame)
         return Step.PART
 
