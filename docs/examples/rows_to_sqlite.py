@@ -1,0 +1,102 @@
+"""Rows from a stream into SQLite in batches, each once, although a worker is killed before it acknowledges.
+
+Run it with ``python docs/examples/rows_to_sqlite.py`` where ``natsproto[server]`` is installed. It starts a server and
+a worker, kills the worker after a commit, starts another one, and compares the speed with one row at a time.
+"""
+
+import asyncio
+import sqlite3
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import natsproto
+from natsproto.jetstream import JsMessage
+from natsproto.testing import run_server
+
+ROWS, FEW_ROWS = 5000, 200
+TABLE = "CREATE TABLE IF NOT EXISTS orders (seq INTEGER PRIMARY KEY, item TEXT, amount INTEGER)"
+INSERT = "INSERT INTO orders VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING"
+
+
+class Table:
+    """The sequence is stored with its row, in one transaction: a row that is delivered again is there already."""
+
+    def __init__(self, file: str, *, pauses: bool = False) -> None:
+        self.database = sqlite3.connect(file, check_same_thread=False)
+        self.database.execute(TABLE)
+        self.pauses = pauses
+
+    def store(self, messages: list[JsMessage]) -> None:
+        """Store a batch in one transaction. It blocks, so it runs in a thread."""
+        rows = [(message.seq, (order := message.json())["item"], order["amount"]) for message in messages]
+        with self.database:
+            self.database.executemany(INSERT, rows)
+        if self.pauses:  # for the kill: committed, and not acknowledged yet
+            print(f"committed {len(rows)}", flush=True)
+            sys.stdin.readline()
+
+
+async def work(url: str, table: Table) -> float:
+    """Store what is in the stream, until nothing waits for an acknowledgement; return the rows per second."""
+    async with natsproto.connect(url) as nc:
+        consumer = await (await nc.jetstream().stream("ORDERS")).consumer("rows")
+        handled, seconds = 0, 0.0
+        while (info := await consumer.info()).num_pending or info.num_ack_pending:
+            began = time.perf_counter()
+            working = consumer.consume_batches(table.store, max_wait=0.1, executor=True, stop_when_empty=True)
+            await working.run()
+            handled, seconds = handled + working.handled, seconds + time.perf_counter() - began
+            await asyncio.sleep(0.1)  # what the killed worker had comes after its ack_wait
+        return handled / seconds
+
+
+async def work_one_by_one(url: str, table: Table) -> float:
+    """Store some of the rows, each in its own transaction, for comparison."""
+    async with natsproto.connect(url) as nc:
+        consumer = await (await nc.jetstream().stream("ORDERS")).consumer("one")
+        began = time.perf_counter()
+        await consumer.consume(lambda message: table.store([message]), executor=True, stop_after=FEW_ROWS).run()
+        return FEW_ROWS / (time.perf_counter() - began)
+
+
+async def prepare(url: str) -> None:
+    """Store the orders in a stream with two consumers, whose messages are delivered again after two seconds."""
+    async with natsproto.connect(url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream("ORDERS", subjects=["orders"])
+        for name in ("rows", "one"):
+            await stream.create_consumer(name, ack_wait=2)
+        async with js.publisher() as publisher:
+            for number in range(ROWS):
+                await publisher.publish("orders", b'{"item": "tulip", "amount": %d}' % number)
+
+
+def main() -> None:
+    """Kill a worker between its commit and its acknowledgements, and let another one finish."""
+    with run_server(jetstream=True) as server, tempfile.TemporaryDirectory() as folder:
+        asyncio.run(prepare(server.url))
+        file = str(Path(folder, "orders.db"))
+        command = [sys.executable, __file__, server.url, file]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as worker:
+            assert worker.stdout is not None
+            print(f"the first worker has {worker.stdout.readline().strip()} rows and is killed")
+            worker.kill()
+        in_batches = asyncio.run(work(server.url, Table(file)))
+        with sqlite3.connect(file) as database:
+            [(count, total)] = database.execute("SELECT count(*), sum(amount) FROM orders")
+        print(f"{count} rows, total {total}: {'each once' if total == sum(range(ROWS)) else 'WRONG'}")
+        one_by_one = asyncio.run(work_one_by_one(server.url, Table(str(Path(folder, "one.db")))))
+        print(f"{in_batches:,.0f} rows a second in batches, {one_by_one:,.0f} one by one")
+
+
+if __name__ == "__main__":
+    if len(sys.argv) > 1:
+        asyncio.run(work(sys.argv[1], Table(sys.argv[2], pauses=True)))
+    else:
+        main()
+
+# prints: the first worker has committed 500 rows and is killed
+# prints: 5000 rows, total 12497500: each once
