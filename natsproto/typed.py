@@ -245,11 +245,12 @@ class Typed(Generic[T, R]):
         """Send a value and read the parts of the response, each with a value; see ``Client.stream``.
 
         Args:
-            subject: Where the endpoint listens, such as its name after the prefix of its group.
-            value: The value to send.
+            subject: The subject to publish to, without wildcards.
+            value: The value to send; the codec converts it.
             window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
                 when the reading ends.
-            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         convert = partial(TypedMessage[R]._of, kind=self._reply, codec=self.codec)
@@ -273,8 +274,7 @@ class Typed(Generic[T, R]):
         become the parts of an endpoint's response. An endpoint responds to a payload of another type with error 400.
 
         Args:
-            function: Called with the value, ``def`` or ``async def``; it returns the value of the response, or yields
-                the values of its parts.
+            function: Called with the value, ``def`` or ``async def``; it returns the value of the response.
         """
         if may_yield := is_async_generator(function):
             check_handler("handler", function, "value", may_yield=True)

@@ -90,7 +90,7 @@ def process(handler: Callable[[M], Any]) -> Callable[[M], Any]:
     """Decorate a handler (def, async def, or the async generator of an endpoint) with the middleware ``tracing``.
 
     Args:
-        handler: The handler to decorate: ``def``, ``async def``, or the async generator of an endpoint.
+        handler: The handler to decorate, ``def`` or ``async def``.
     """
     return _default().process(handler)
 

@@ -122,7 +122,7 @@ class Telemetry:
         """See the function of the same name in ``natsproto.otel``.
 
         Args:
-            handler: The handler to decorate: ``def``, ``async def``, or the async generator of an endpoint.
+            handler: The handler to decorate, ``def`` or ``async def``.
         """
         return with_middleware(handler, self.tracing)
 

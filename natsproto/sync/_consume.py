@@ -94,7 +94,7 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         after ``ack_wait``. An interrupt, such as a second Ctrl-C, ends the wait. In the handler it does not wait.
 
         Args:
-            timeout: Seconds for running calls. Left out: the option ``drain_timeout``, 25; None: no limit.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         self._end(partial(self._inner.stop, timeout))
 

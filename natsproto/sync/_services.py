@@ -308,7 +308,7 @@ class Group(SyncWrapper[G], Generic[G]):
 
         Args:
             name: What ``discover_services`` shows, and the default of the subject: A-Z, a-z, 0-9, ``-`` and ``_``.
-            handler: A plain function or generator function that is called with each request in a thread.
+            handler: A plain function that is called with each request in a thread.
             subject: The subject, after the prefix of the group; wildcards allowed. None: the name.
             queue_group: The queue group, of which one instance gets a request; None: all get it. Left out: that of the
                 service or group.

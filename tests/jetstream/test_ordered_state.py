@@ -15,11 +15,11 @@ from natsproto import errors
 from natsproto._core.engine import State
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._config import ConsumerConfig
+from natsproto.jetstream._consumer.consumer_deletion import READER_ID_METADATA
 from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.jetstream._consumer.ordered_state import (
     FIRST_CREATE_TIMEOUT_S,
     KEEP_CONSUMER_S,
-    READER_ID_METADATA,
     OrderedState,
 )
 from natsproto.jetstream._info import ConsumerInfo, SequenceInfo
@@ -234,7 +234,7 @@ async def test_delete_is_repeated_after_the_next_create() -> None:
     api = FakeApi(publish_error=errors.OutboxFull(1, 1, 1))
     ordered = state(api)
     for name in ("a", "b"):
-        ordered.delete(name)  # that it could not be sent is no error
+        ordered.deletion.delete_created(name)  # that it could not be sent is no error
     api.publish_error = None
     subjects = [f"$JS.API.CONSUMER.DELETE.S.{name}" for name in ("a", "b")]
     assert api.deleted == subjects
@@ -248,9 +248,9 @@ async def test_delete_waits_for_no_connection() -> None:
     """Nothing is kept for a connection that may never come; the next reader repeats it."""
     api = FakeApi(is_connected=False)
     ordered: Any = state(api)
-    ordered.delete("a")
+    ordered.deletion.delete_created("a")
     assert not api.deleted
-    ordered.connection.is_connected = True
+    ordered.deletion._connection.is_connected = True
     await create(ordered)
     assert api.deleted == ["$JS.API.CONSUMER.DELETE.S.a"]
 
@@ -261,7 +261,7 @@ async def test_abandoned_consumer_is_deleted_late() -> None:
     api = FakeApi(delete_errors=[missing, errors.JetStreamUnavailable(503, 10008, "no leader"), missing, missing])
     ordered = state(api)
     began = asyncio.get_running_loop().time()
-    ordered.delete_requested("unique_1")
+    ordered.deletion.delete_requested("unique_1")
     await advance(5.0)
     assert [at - began for at, _ in api.deletes] == pytest.approx([0.0, 0.02, 0.1, 0.3, 1.0])
     assert {endpoint for _, endpoint in api.deletes} == {"CONSUMER.DELETE.S.unique_1"}
@@ -299,7 +299,7 @@ async def test_consumer_of_another_reader_is_not_deleted(owner: str, is_deleted:
     """Readers with the same name prefix take turns with the numbers."""
     api = FakeApi(owner=owner)
     ordered = state(api, name_prefix="shop")
-    ordered.delete_requested("shop_1")
+    ordered.deletion.delete_requested("shop_1")
     await advance(5.0)
     assert [endpoint for _, endpoint in api.deletes] == ["CONSUMER.DELETE.S.shop_1"] * is_deleted
     await create(ordered)  # it is tried again, after the server may have come back
@@ -311,7 +311,7 @@ async def test_consumer_of_another_reader_is_not_deleted(owner: str, is_deleted:
 @virtual_clock
 async def test_abandoned_consumer_waits_for_no_connection() -> None:
     api = FakeApi(is_connected=False)
-    state(api).delete_requested("unique_1")
+    state(api).deletion.delete_requested("unique_1")
     await advance(5.0)
     assert api.deletes == []
 

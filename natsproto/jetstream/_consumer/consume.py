@@ -445,7 +445,7 @@ class ConsumeContext(RunHint):
         block stop with the default.
 
         Args:
-            timeout: Seconds for running calls. Left out: the option ``drain_timeout``, 25; None: no limit.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._begun = True

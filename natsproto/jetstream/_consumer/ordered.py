@@ -33,6 +33,7 @@ from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
 from natsproto.jetstream._consumer.handle import no_message_error
 from natsproto.jetstream._consumer.messages import Fetch, Messages
+from natsproto.jetstream._consumer.ordered_push import OrderedPush
 from natsproto.jetstream._consumer.ordered_state import (
     CREATE_TIMEOUT_GROWTH,
     FIRST_CREATE_TIMEOUT_S,
@@ -51,7 +52,7 @@ from natsproto.jetstream._consumer.pull_options import (
     pull_options,
 )
 from natsproto.jetstream._consumer.pull_state import PullState
-from natsproto.jetstream._consumer.push import PushSource
+from natsproto.jetstream._consumer.push_subscription import PushAddress
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._timestamp import Timestamp
@@ -325,7 +326,7 @@ class OrderedSource:
         self._state, self._cursor, self._options, self._prefetch = state, state.cursor, options, prefetch
         self._loop = asyncio.get_running_loop()
         self._until = 0.0  # the end of a fetch
-        self._source: PullSource | PushSource | None = None
+        self._source: PullSource | OrderedPush | None = None
         self._pull_state: PullState | None = None  # of the consumer in use, or the last one
         self._inbox: PullInbox | None = None
         self._task: asyncio.Task[None] | None = None
@@ -358,7 +359,7 @@ class OrderedSource:
             self._start_run(None if inbox is None else self._pull(inbox))
         elif inbox is not None:
             inbox.close()
-            state.delete(self._cursor.name)
+            state.deletion.delete_created(self._cursor.name)
 
     def reader_info(self) -> ReaderInfo:
         """Return the stream and the consumer in use."""
@@ -455,16 +456,16 @@ class OrderedSource:
             if delay:
                 await asyncio.sleep(delay)
             config = cursor.next_consumer(deliver_subject=state.api.new_inbox() if state.push else "")
-            ended: asyncio.Future[ConsumerEnd] = self._loop.create_future()
-            if state.push:
-                self._source = self._push(config, ended)
-                self._source.start()  # messages may come before the server says that it is there
+            pushed = self._push(config) if state.push else None
+            if pushed is not None:
+                self._source = pushed
+                pushed.start()  # messages may come before the server says that it is there
             self._requested = config.name
             try:
                 await state.create(config, timeout)
             except Exception as exc:
                 if not isinstance(exc, ConsumerExists):  # of another reader
-                    (state.delete_requested if state.is_named else state.delete)(config.name)
+                    state.deletion.delete_abandoned(config.name)
                 if not isinstance(exc, NatsError) or state.is_final(exc):
                     raise
                 if self._source is not None:
@@ -482,22 +483,11 @@ class OrderedSource:
                 continue
             finally:
                 self._requested = ""
-            if state.push:
-                return ended
-            return self._pull()
+            return self._pull() if pushed is None else pushed.ended
 
-    def _push(self, config: ConsumerConfig, ended: asyncio.Future[ConsumerEnd]) -> PushSource:
-        return PushSource(
-            self.connection,
-            config.deliver_subject,
-            stream=self._state.stream,
-            consumer=config.name,
-            heartbeat=config.idle_heartbeat,
-            stop_after=self._options.stop_after,
-            buffer=self.buffer,
-            cursor=self._cursor,
-            ended=ended,
-        )
+    def _push(self, config: ConsumerConfig) -> OrderedPush:
+        address = PushAddress(self._state.stream, config.name, config.deliver_subject, heartbeat=config.idle_heartbeat)
+        return OrderedPush(self.connection, address, self.buffer, self._cursor, self._options.stop_after)
 
     def _drop_consumer(self) -> None:
         """Drop the consumer in use."""
@@ -508,7 +498,7 @@ class OrderedSource:
         if inbox is not None:
             inbox.close()
         if source is not None or inbox is not None:
-            self._state.delete(self._cursor.name)
+            self._state.deletion.delete_created(self._cursor.name)
 
     def _start_verify(self) -> None:
         if self._verify_task is not None:
@@ -570,7 +560,7 @@ class OrderedSource:
             self._task.cancel()
             self._task = None
         if self._requested:  # now, as the client may close before the task ends
-            self._state.delete_requested(self._requested)
+            self._state.deletion.delete_requested(self._requested)
             self._requested = ""
 
     def _cancel(self) -> None:

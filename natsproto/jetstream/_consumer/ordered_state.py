@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
 from typing import Final
 
 from natsproto._core.engine import State
@@ -15,7 +14,6 @@ from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
     ConsumerExists,
-    ConsumerNotFound,
     JetStreamUnavailable,
     LocalProtocolError,
     NatsError,
@@ -27,6 +25,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._asset_names import check_consumer_name
 from natsproto.jetstream._config import ConsumerConfig
+from natsproto.jetstream._consumer.consumer_deletion import READER_ID_METADATA, ConsumerDeletion
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
@@ -37,8 +36,6 @@ from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._retry_request import growing_pauses, retry_request
 from natsproto.jetstream._timestamp import Timestamp
 
-READER_ID_METADATA: Final = "natsproto.reader"
-"""Metadata key that tells apart the consumers of readers with the same name prefix."""
 KEEP_CONSUMER_S = 5.0
 """Seconds for which a consumer is kept after a fetch, for the next fetch."""
 RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.15, 0.04
@@ -51,12 +48,6 @@ CREATE_TIMEOUT_GROWTH, CREATE_TIMEOUT_FACTOR = 1.25, 5.0
 places a third of the consumers there, and those never reply. The shortest wait applies after the loss of a consumer
 that was created quickly; it grows with each failure.
 """
-
-DELETE_DELAYS_S = (0.0, 0.02, 0.08, 0.2, 0.7)
-"""Seconds before each attempt to delete a consumer whose creation was abandoned, while the server does not know it or
-has no leader.
-"""
-DELETE_TIMEOUT_S = 1.0
 
 
 class OrderedState:
@@ -78,7 +69,6 @@ class OrderedState:
         self.prefix = check_consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
-        self._reader_id = unique
         self.is_named = bool(name_prefix)
         self.description = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """Its description in errors."""
@@ -92,7 +82,7 @@ class OrderedState:
         self._idle: asyncio.TimerHandle | None = None
         self._create_error: NatsError | None = None
         self._created_or_failed = asyncio.Event()
-        self._undeleted: list[str] = []  # deletion requested, not confirmed
+        self.deletion: Final = ConsumerDeletion(api, stream, self.description, unique if name_prefix else "")
         self.create_timeout: float = FIRST_CREATE_TIMEOUT_S
         """Seconds to wait for the next consumer at first."""
 
@@ -148,7 +138,7 @@ class OrderedState:
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
             inbox.close()
-            self.delete(self.cursor.name)
+            self.deletion.delete_created(self.cursor.name)
 
     # ---------------------------------------------------------------- consumers
 
@@ -170,56 +160,8 @@ class OrderedState:
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)
-        for name in self._undeleted:  # the server that got the first request may have been stopping
-            if self.is_named:  # another reader may use the name now
-                self.connection._start_cleanup(self._delete_own(name, delays=(0.0,)))
-            else:
-                self._delete(name)
-        self._undeleted.clear()
+        self.deletion.repeat()
         self._created_or_failed.set()
-
-    def delete(self, name: str) -> None:
-        """Delete a consumer that was created, without waiting; one that is not deleted ends by itself, after
-        inactive_threshold.
-        """
-        self._undeleted.append(name)
-        self._delete(name)
-
-    def _delete(self, name: str) -> None:
-        if not self.connection.is_connected:
-            return  # a draining client would wait for a connection to send it
-        try:
-            self.connection.publish_nowait(f"{self.api.prefix}.CONSUMER.DELETE.{self.stream}.{name}")
-        except NatsError:
-            return
-
-    def delete_requested(self, name: str) -> None:
-        """Delete a consumer whose creation was requested and not confirmed. The closing of the client waits for it."""
-        self._undeleted.append(name)
-        self.connection._start_cleanup(self._delete_own(name))
-
-    async def _delete_own(self, name: str, delays: Iterable[float] = DELETE_DELAYS_S) -> None:
-        """Delete a consumer, unless it is another reader's with the same name prefix."""
-        operation = f"delete {self.description}"
-        for delay in delays:
-            await asyncio.sleep(delay)
-            if not self.connection.is_connected:
-                return
-            try:
-                if self.is_named and not await self._is_own(name, operation):
-                    return
-                endpoint = f"CONSUMER.DELETE.{self.stream}.{name}"
-                await self.api.call(endpoint, operation=operation, timeout=DELETE_TIMEOUT_S)
-                return
-            except (ConsumerNotFound, JetStreamUnavailable):
-                continue  # it may be there in a moment
-            except NatsError:
-                return
-
-    async def _is_own(self, name: str, operation: str) -> bool:
-        endpoint = f"CONSUMER.INFO.{self.stream}.{name}"
-        info = await self.api.call_for(ConsumerInfo, endpoint, operation=operation, timeout=DELETE_TIMEOUT_S)
-        return info.config.metadata.get(READER_ID_METADATA) == self._reader_id
 
     async def wait_created(self) -> ConsumerInfo:
         """Wait for the first consumer."""

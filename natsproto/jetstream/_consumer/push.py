@@ -1,7 +1,7 @@
 """Push consumers: the server sends messages as fast as flow control allows (ADR-9, ADR-15).
 
-PushSource owns the subscription on the deliver subject, the queued flow control requests and the timer for missed
-heartbeats. It creates and deletes no consumer. PushConsumer is the handle.
+PushConsumer is the handle, and PushSource one reading of it; ``push_subscription`` receives. It creates and deletes no
+consumer.
 """
 
 from __future__ import annotations
@@ -9,15 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable
-from itertools import groupby
-from operator import attrgetter
-from typing import Final, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
-from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.instrumentation import ReaderInfo
-from natsproto._core.subscription import Subscription
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
 from natsproto.errors import (
@@ -31,7 +26,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
+from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
     Handler,
@@ -43,18 +38,14 @@ from natsproto.jetstream._consumer.consume import (
 )
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
-from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.pull import ConsumerEnd
-from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
+from natsproto.jetstream._consumer.push_subscription import PushAddress, PushSubscription
 from natsproto.jetstream._consumer.reader_stats import stats_of
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all, none_has_headers
+from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
 
-MAX_MISSED_HEARTBEATS: Final = 3
-"""Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
 WAITS_FOR_UNBIND_S = (0.02, 0.05, 0.1, 0.2)
 """Waits, in seconds, for a server to notice that the previous reader has left."""
 WAITS_FOR_BIND_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
@@ -62,54 +53,30 @@ WAITS_FOR_BIND_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 class PushSource:
-    """Receives the messages that one consumer pushes to ``subject`` (of a queue group, if any); a MessageSource.
+    """Reads one push consumer, a MessageSource.
 
-    With flow control the server stops sending until its request is answered, which happens when all earlier messages
-    were consumed: a slow reader slows the server down. ``heartbeat`` in seconds (0: the consumer sends none); when
-    three are missed ``lookup`` is called, and ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds
-    earlier unread messages; ``stop_after`` is the number of messages after which it ends. ``wait_push_bound``, if
-    given, is awaited before it subscribes (False) and afterwards (True).
-
-    An ordered reader passes its ``cursor``, which checks the order, and ``ended``, a future that is resolved when this
-    consumer has ended or its heartbeats are missed. The buffer stays open then.
+    ``stop_after`` is the number of messages after which it ends. ``lookup`` is called when heartbeats are missed;
+    ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds earlier unread messages.
+    ``wait_push_bound``, if given, is awaited before it subscribes (False) and afterwards (True).
     """
 
     def __init__(
         self,
         connection: Connection,
-        subject: str,
+        address: PushAddress,
+        leftover: deque[JsMessage],
+        lookup: Callable[[], Awaitable[object]],
         *,
-        stream: str,
-        consumer: str,
-        queue: str = "",
-        heartbeat: float = 0.0,
-        ack_wait: AckWait | None = None,
         stop_after: int = 0,
-        buffer: Buffer | None = None,
-        cursor: OrderedCursor | None = None,
-        ended: asyncio.Future[ConsumerEnd] | None = None,
-        lookup: Callable[[], Awaitable[object]] | None = None,
-        leftover: deque[JsMessage] | None = None,
         wait_push_bound: Callable[[bool], Awaitable[None]] | None = None,
     ) -> None:
-        self.buffer = Buffer() if buffer is None else buffer
+        self.buffer = Buffer()
         self.connection = connection
-        self._subject, self._queue, self._ack_wait = subject, queue, ack_wait
-        self._stream, self._consumer = stream, consumer
-        self._idle_timeout = MAX_MISSED_HEARTBEATS * heartbeat
-        self._stop_after, self._leftover = stop_after, leftover
-        self._cursor, self._ended = cursor, ended
-        self._lookup, self._wait_push_bound = lookup, wait_push_bound
-        self._loop = asyncio.get_running_loop()
+        self._address, self._leftover, self._lookup = address, leftover, lookup
+        self._stop_after, self._wait_push_bound = stop_after, wait_push_bound
+        self._subscription = PushSubscription(connection, address, self)
         self._is_open = False
-        self._is_connected = True
-        self._subscription: Subscription | None = None
-        self._unlisten: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
         self._lookup_task: asyncio.Task[None] | None = None
-        self._last_heard = 0.0
-        self._flow_control_requests: deque[tuple[int, str]] = deque()  # (messages before it, reply subject)
-        self._stalled = ""  # the last request that a heartbeat repeated
         self._reconnected = False  # and no message has arrived since
 
     # ---------------------------------------------------------------- the interface of a source
@@ -117,35 +84,20 @@ class PushSource:
     def start(self) -> None:
         """Subscribe, unless ``wait_push_bound`` comes first."""
         self._is_open = True
-        if self._cursor is None:
-            self.connection._consumers.add(self)
+        self.connection._consumers.add(self)
         if self._wait_push_bound is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
-        """Subscribe without limits: flow control bounds the pending messages, and none may be dropped."""
-        connection = self.connection
-        self._is_connected = connection.is_connected
-        self._subscription = connection._subscribe(
-            self._subject,
-            queue=self._queue or None,
-            pending_msgs_limit=0,
-            pending_bytes_limit=0,
-            message_type=JsMessage,
-            message_note=self._ack_wait,
-        )
-        self._subscription._on_change = self._on_change
-        self._unlisten = connection.add_listener(self._on_event)
-        self._last_heard = self._loop.time()
-        self._arm()
+        self._subscription.open()
         if self._leftover:
             ready = list(self._leftover)
             self._leftover.clear()
-            self._receive(ready)
+            self.on_messages(ready)
 
     def reader_info(self) -> ReaderInfo:
         """Return the stream and the consumer."""
-        return ReaderInfo(self._stream, self._consumer, is_stream=True)
+        return ReaderInfo(self._address.stream, self._address.consumer, is_stream=True)
 
     def stats(self) -> ConsumerStats | None:
         """See MeasuredReader."""
@@ -161,63 +113,26 @@ class PushSource:
 
     def refill(self) -> None:
         """Answer the flow control requests whose earlier messages were consumed."""
-        requests, consumed = self._flow_control_requests, self.buffer.consumed
-        while requests and requests[0][0] <= consumed:
-            self._answer_flow_control(requests.popleft()[1])
-        self.buffer.refill_at = requests[0][0] if requests else NEVER_REFILL
+        self._subscription.answer_requests()
 
     async def finish(self) -> None:
         """End the subscription and receive the messages in flight."""
-        subscription = self._subscription
-        self._stop_timers()
+        self._cancel_lookup()
         try:
-            if subscription is not None and not subscription.closed and self.connection.is_connected:
-                await subscription.drain(DRAIN_TIMEOUT_S)
-        except NatsError:
-            return  # not confirmed: a message in flight is redelivered if the consumer has acknowledgements
+            await self._subscription.drain()
         finally:
             self.close()
 
     def close(self) -> None:
         """End the subscription at once."""
         self._is_open = False
-        self._stop_timers()
-        if self._unlisten is not None:
-            self._unlisten()
-            self._unlisten = None
-        subscription, self._subscription = self._subscription, None
-        if subscription is not None:
-            subscription._on_change = None
-            self.connection._unsubscribe_nowait(subscription)
+        self._cancel_lookup()
+        self._subscription.close()
 
-    # ---------------------------------------------------------------- incoming messages
+    # ---------------------------------------------------------------- what the consumer sends
 
-    def _on_change(self) -> None:
-        """Called when messages have arrived or the subscription has ended. An unexpected error ends the reader, not the
-        connection.
-        """
-        subscription = self._subscription
-        if subscription is None:
-            return
-        try:
-            received = cast("list[JsMessage]", subscription._read_batch_nowait())
-            if received:
-                self._last_heard = self._loop.time()
-                if none_has_headers(received):
-                    self._receive(received)
-                else:
-                    for is_status, messages in groupby(received, attrgetter("_is_status")):
-                        if is_status:
-                            for message in messages:
-                                self._on_status(message)
-                        else:
-                            self._receive(list(messages))
-            if subscription.closed:
-                self._end(subscription.error)
-        except Exception as exc:
-            self._end(wrap_unexpected(f"reading {self._description}", exc))
-
-    def _receive(self, messages: list[JsMessage]) -> None:
+    def on_messages(self, messages: list[JsMessage]) -> None:
+        """Put the messages into the buffer, as far as they are wanted."""
         buffer = self.buffer
         if not self._is_open:
             return
@@ -225,125 +140,57 @@ class PushSource:
             # A restarted server repeats deliveries it has no record of, with the same sequences.
             self._reconnected = False
             buffer.drop_after(first - 1)
-        room = self._stop_after - buffer.received if self._stop_after else len(messages)
-        if len(messages) > room:
-            if self._leftover is not None:
-                self._leftover += messages[room:]
+        if self._stop_after:
+            room = self._stop_after - buffer.received
+            self._leftover += messages[room:]
             messages = messages[:room]
-        expected = len(messages) if self._cursor is None or not messages else self._cursor.on_messages(messages)
-        if expected:
-            buffer.put(messages if expected == len(messages) else messages[:expected])
-        if expected < len(messages):
-            self._lose_consumer(None)
-        elif self._stop_after and buffer.received >= self._stop_after:
-            self._end(None)
+        if messages:
+            buffer.put(messages)
+        if self._stop_after and buffer.received >= self._stop_after:
+            self.end(None)
 
-    def _on_status(self, message: JsMessage) -> None:
-        """Handle a flow control request (with a reply subject) or a heartbeat (without); push consumers get no other
-        statuses.
-        """
-        headers = message.headers
-        if headers._status != 100:
-            return
-        if message.reply is not None:
-            self._queue_request(message.reply)
-            return
-        stalled = headers.last("Nats-Consumer-Stalled")
-        if stalled and stalled != self._stalled:  # the request or its reply was lost
-            self._stalled = stalled
-            self._queue_request(stalled)
-        last = headers.last("Nats-Last-Consumer")
-        if self._cursor is not None and last.isdecimal() and not self._cursor.on_heartbeat(int(last)):
-            self._lose_consumer(None)
+    def on_heartbeat(self, last_consumer_seq: int) -> None:
+        """Do nothing: what is missing is delivered again."""
 
-    def _queue_request(self, request: str) -> None:
-        if self.buffer.received <= self.buffer.consumed:
-            self._answer_flow_control(request)
-        else:
-            self._flow_control_requests.append((self.buffer.received, request))
-            self.buffer.refill_at = self._flow_control_requests[0][0]
+    def on_reconnect(self) -> None:
+        """The connection is back: the server may repeat deliveries."""
+        self._reconnected = True
 
-    def _answer_flow_control(self, request: str) -> None:
-        if request[:1] == "$" and self.connection._reply_guard.is_refused(request):
-            return  # it is not from the server
-        try:
-            self.connection.publish_nowait(request)
-        except NatsError:
-            return  # no room or no connection: the next heartbeat asks again
+    def on_heartbeats_missed(self, missed: HeartbeatMissed) -> None:
+        """Look the consumer up, since nothing else tells that it was deleted."""
+        self._emit_notice(missed)
+        if self._lookup_task is None:
+            loop = asyncio.get_running_loop()
+            self._lookup_task = loop.create_task(self._run_lookup(), name="natsproto look-up")
 
-    # ---------------------------------------------------------------- timeouts and reconnects
-
-    def _on_event(self, event: Event) -> None:
-        if isinstance(event, Disconnected):
-            self._is_connected = False
-            self._flow_control_requests.clear()
-        elif isinstance(event, (Connected, Reconnected, Moved)):
-            self._is_connected = True
-            self._reconnected = self._cursor is None
-            self._last_heard = self._loop.time()
-            self._arm()
-
-    def _arm(self) -> None:
-        if self._timer is None and self._idle_timeout and self._is_open and self._is_connected:
-            self._timer = self._loop.call_at(self._last_heard + self._idle_timeout, self._on_timer)
-
-    def _on_timer(self) -> None:
-        self._timer = None
-        if self._is_connected and self._loop.time() >= self._last_heard + self._idle_timeout - 0.002:
-            self._last_heard = self._loop.time()
-            missed = HeartbeatMissed(self._idle_timeout, self._consumer, self._stream)
-            if self._cursor is not None:
-                self._lose_consumer(missed)
-                return
-            self._emit_notice(missed)
-            if self._lookup is not None and self._lookup_task is None:
-                self._lookup_task = self._loop.create_task(self._run_lookup(self._lookup), name="natsproto look-up")
-        self._arm()
-
-    async def _run_lookup(self, lookup: Callable[[], Awaitable[object]]) -> None:
+    async def _run_lookup(self) -> None:
         """Look up a silent consumer: reading ends when it is gone."""
         gone: NatsError | None = None
         try:
-            await lookup()
+            await self._lookup()
         except (ConsumerNotFound, StreamNotFound) as exc:
-            gone = consumer_gone(exc, self._consumer, self._stream)
+            gone = consumer_gone(exc, self._address.consumer, self._address.stream)
         except NatsError:
             pass
         except Exception as exc:
-            gone = wrap_unexpected(f"reading {self._description}", exc)
+            gone = wrap_unexpected(f"reading {self._address.description}", exc)
         self._lookup_task = None
         if gone is not None:
-            self._end(gone)
+            self.end(gone)
 
-    def _lose_consumer(self, error: NatsError | None) -> None:
-        """End reading from this consumer; another one may continue."""
+    def end(self, error: NatsError | None) -> None:
+        """End reading."""
         if self._is_open:
             self.close()
-            if self._ended is not None and not self._ended.done():
-                self._ended.set_result(ConsumerEnd(error, lost=True))
-
-    def _end(self, error: NatsError | None) -> None:
-        if not self._is_open:
-            return
-        self.close()
-        if self._ended is None:
             if error is not None:
                 self._emit_notice(error)
             self.buffer.end(error)
-        elif not self._ended.done():
-            self._ended.set_result(ConsumerEnd(error))
-
-    @property
-    def _description(self) -> str:
-        return f"consumer {self._consumer!r} of stream {self._stream!r}"
 
     def _emit_notice(self, error: NatsError) -> None:
-        self.connection._emit(ConsumerNotice(stream=self._stream, consumer=self._consumer, error=error))
+        address = self._address
+        self.connection._emit(ConsumerNotice(stream=address.stream, consumer=address.consumer, error=error))
 
-    def _stop_timers(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+    def _cancel_lookup(self) -> None:
         if self._lookup_task is not None:
             self._lookup_task.cancel()
             self._lookup_task = None
@@ -398,18 +245,13 @@ class PushConsumer(Consumer):
         """
         if type(stop_after) is not int or stop_after < 0:
             raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
+        address = PushAddress(
+            *(self.stream_name, self.name, self.deliver_subject, self.deliver_group, self._heartbeat),
+            AckWait.of(self._known_config(), self._api.prefix),
+        )
+        checks = None if self.deliver_group or self._info is None else self._wait_push_bound
         source = PushSource(
-            self._api.connection,
-            self.deliver_subject,
-            stream=self.stream_name,
-            consumer=self.name,
-            queue=self.deliver_group,
-            heartbeat=self._heartbeat,
-            ack_wait=AckWait.of(self._known_config(), self._api.prefix),
-            stop_after=stop_after,
-            lookup=self.info,
-            leftover=self._unread,
-            wait_push_bound=None if self.deliver_group or self._info is None else self._wait_push_bound,
+            *(self._api.connection, address, self._unread, self.info), stop_after=stop_after, wait_push_bound=checks
         )
         return Messages(source, self._description, self._return_unread)
 
