@@ -1,13 +1,15 @@
 """The functions that mkdocs calls while it builds the site; mkdocs.yml names this file.
 
 Owns what is made then: pictures of the storeys from the import contracts in pyproject.toml, pages with the programs of
-the gallery, and the release notes, which are CHANGELOG.md. The API reference leaves out verbs that are for layers on
-top.
+the gallery, the release notes, which are CHANGELOG.md, and links from names to the API reference, which leaves out what
+is for layers on top.
 """
 
 from __future__ import annotations
 
 import ast
+import functools
+import importlib
 import re
 import textwrap
 import tomllib
@@ -27,21 +29,141 @@ WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
 COLOURS = ("#3f51b5", "#5c6bc0")
 
 
+NAME = re.compile(r"(?<![\w`.\[])([A-Z][a-z]+(?:[A-Z]\w*)+|NotFound|Unavailable)(?![\w`\](])")
+"""A name of several words, as most classes have: in a text it is never a word of the language."""
+CODE = re.compile(r"(?<![`\[\w])`([A-Z]\w+|[a-z]\w*\.[a-z_]\w*)(?:\([^`]*\))?`(?![`\]])")
+"""Inline code that is a class, or a verb of an object whose class is clear."""
+EXPANDED = {"connect", "create_stream", "create_consumer", "create_key_value", "create_object_store", "publish"}
+"""Functions whose keyword arguments are all listed; others of the same arguments name their TypedDict."""
+OBJECTS = {
+    "nc": "natsproto.Client",
+    "js": "natsproto.jetstream.JetStream",
+    "stream": "natsproto.jetstream.Stream",
+    "consumer": "natsproto.jetstream.PullConsumer",
+    "kv": "natsproto.jetstream.kv.KeyValue",
+    "store": "natsproto.jetstream.objectstore.ObjectStore",
+}
+"""The names that guides give to objects of these classes."""
+
+
+@functools.cache
+def targets() -> dict[str, str]:
+    """The headings of the reference: the identifier of each class by its name, of the more general module first."""
+    found: dict[str, str] = {}
+    for page in sorted((ROOT / "docs/reference").glob("*.md")):
+        for identifier in re.findall(r"^::: (natsproto[\w.]*)$", page.read_text(), re.MULTILINE):
+            name = identifier.rpartition(".")[2]
+            blocking = identifier.startswith(("natsproto.sync", "natsproto.protocol", "natsproto.otel"))
+            if name[0].isupper() and not blocking and identifier.count(".") < found.get(name, "." * 9).count("."):
+                found[name] = identifier
+    return found
+
+
+def linked(text: str) -> str:
+    """A docstring in which the names of classes are links; code blocks stay."""
+
+    def link(found: re.Match[str]) -> str:
+        return f"[{found[1]}][{targets()[found[1]]}]" if found[1] in targets() else found[0]
+
+    blocks = re.split(r"(^::$.*?(?=^\S)|```.*?```)", text, flags=re.DOTALL | re.MULTILINE)
+    return "".join(block if number % 2 else NAME.sub(link, block) for number, block in enumerate(blocks))
+
+
 class Reference(griffe.Extension):
-    """The reference leaves out special methods, and verbs that are for layers on top: their docstrings say so."""
+    """What users need: no special methods, nothing for layers on top, no constructors of what the client creates."""
 
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
-        """Hide such an object; tell of a blocking method which method it calls."""
+        """Hide such an object; link the classes in its text; tell of a blocking method which method it calls."""
         words = "" if obj.docstring is None else " ".join(obj.docstring.value.splitlines()[:3])
-        if obj.name.startswith("__") or re.search(r"\blayers?\s+on\s+top\b", words):
+        copies = obj.name in ("replace", "extra") and obj.path.split(".")[-2] in ("Value", "BaseRecord", "Record")
+        member = isinstance(obj.parent, griffe.Class) and any("Enum" in str(base) for base in obj.parent.bases)
+        unexplained = isinstance(obj, griffe.Attribute) and not (obj.docstring or obj.annotation or member)
+        if copies or unexplained or re.search(r"\blayers?\s+on\s+top\b", words):
             obj.public = False
+        if obj.docstring is not None:
+            obj.docstring.value = linked(obj.docstring.value)
+        if isinstance(obj, griffe.Function) and obj.name not in EXPANDED:
+            for parameter in obj.parameters:
+                if (
+                    isinstance(parameter.annotation, griffe.ExprSubscript)
+                    and str(parameter.annotation.left) == "Unpack"
+                ):
+                    parameter.annotation = parameter.annotation.slice
+        obj.labels -= {"class-attribute", "instance-attribute", "module-attribute"}
         if isinstance(obj, griffe.Attribute) and str(obj.annotation) == "Final":
             obj.annotation = None
-            asyncio_method = re.search(r"\w\((?:\w+\.)?(\w+\.\w+)", str(obj.value))
+            asyncio_method = re.search(r"\w\((?:\w+\.)?(\w+)\.(\w+)", str(obj.value))
             if obj.module.path.startswith("natsproto.sync") and asyncio_method and obj.docstring is None:
-                obj.docstring = griffe.Docstring(
-                    f"Blocks; see `{asyncio_method[1]}` of the asyncio client.", parent=obj
-                )
+                owner, method = asyncio_method.groups()
+                owner = "PullConsumer" if owner == "Consumer" else owner  # its base, which no page describes by itself
+                text = f"`{owner}.{method}`"
+                if owner in targets():
+                    text = f"[{text}][{targets()[owner]}.{method}]"
+                obj.docstring = griffe.Docstring(f"Blocks; see {text} of the asyncio client.", parent=obj)
+
+    def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
+        """Hide special members, and the constructor of what only natsproto creates, as its class says, or has fields.
+
+        Fields without a text of their own are a list: the text of the class is about them.
+        """
+        words = "" if cls.docstring is None else " ".join(cls.docstring.value.split())
+        made_here = "reated by " in words or (".errors." in cls.path and cls.name != "ServiceError")
+        if (made_here or cls.name in ("Value", "BaseRecord")) and "__init__" in cls.members:
+            del cls.members["__init__"]
+        coroutine = {"send", "throw", "close"} if any("Coroutine" in str(base) for base in cls.bases) else set()
+        for special in [
+            name for name in cls.members if (name.startswith("__") and name != "__init__") or name in coroutine
+        ]:
+            del cls.members[special]
+        plain = [
+            member
+            for member in cls.members.values()
+            if isinstance(member, griffe.Attribute)
+            and member.docstring is None
+            and member.annotation is not None
+            and str(member.annotation) != "Final"
+            and not member.name.startswith("_")
+            and not any(word in str(member.annotation) for word in ("ClassVar", "TypeAlias"))
+        ]
+        if len(plain) > 1:
+            rows = [f"* `{member.name}: {_short(member.annotation)}`" for member in plain]
+            text = "" if cls.docstring is None else cls.docstring.value
+            cls.docstring = griffe.Docstring("\n".join([text, "", "Fields:", "", *rows]), parent=cls)
+            for member in plain:
+                member.public = False
+
+
+def _short(annotation: object) -> str:
+    """A type as a reader needs it: that of the plain values, without the module."""
+    text = re.sub(r"\b(?:\w+\.)+(?=\w)", "", str(annotation))
+    text = re.sub(r"Choice\[(\w+), \w+\]", r"\1", re.sub(r"Many\[(\w+)\]", r"tuple[\1, ...]", text))
+    names = {
+        "Seconds": "float",
+        "Moment": "Timestamp | None",
+        "Strings": "tuple[str, ...]",
+        "Delays": "tuple[float, ...]",
+    }
+    return names.get(text, text)
+
+
+def on_post_page(output: str, page: Page, **_: Any) -> str:
+    """A page of the reference: one parameter a line, and without the empty lines and titles of the templates."""
+    if not page.file.src_uri.startswith("reference/"):
+        return output
+    parts = re.split(r"(<pre\b.*?</pre>)", output, flags=re.DOTALL)
+    for number, part in enumerate(parts):
+        if number % 2:
+            part = re.sub(r'<span title="[^"]*">([^<]*)</span>', r"\1", part)
+            parts[number] = "\n".join(_one_each(line) for line in part.split("\n"))
+        else:
+            part = re.sub(r",?\s*default:\s*<code>\.\.\.</code>", "", part)  # the server decides: the text says it
+            parts[number] = re.sub(r"\s*\n\s*", "\n", part)
+    return re.sub(r'(<a class="autorefs [^"]*") title="[^"]*"', r"\1", "".join(parts))
+
+
+def _one_each(line: str) -> str:
+    """The parameters of a signature that share a line, each in its own."""
+    return line if "[" in line or not line.startswith("    ") else line.replace(",</span> ", ",</span>\n    ")
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -66,9 +188,9 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if page.file.src_uri.startswith("decisions/"):
         page.meta["search"] = {"exclude": True}
     if page.file.src_uri in ("guarantees.md", "security.md", "workers.md"):
-        return with_linked_tests(markdown)
+        markdown = with_linked_tests(markdown)
     if page.file.src_uri != "examples.md":
-        return markdown
+        return markdown if page.file.src_uri.startswith("decisions/") else with_links(markdown)
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
 
 
@@ -80,6 +202,31 @@ def with_linked_tests(markdown: str) -> str:
         for name in re.findall(r"def (test_\w+)", path.read_text())
     }
     return re.sub(r"`(test_\w+)`", lambda found: f"[{found[0]}]({REPOSITORY}/blob/main/{files[found[1]]})", markdown)
+
+
+def with_links(markdown: str) -> str:
+    """A page on which the classes and verbs in inline code are links to the reference."""
+
+    def link(found: re.Match[str]) -> str:
+        owner, _, name = found[1].partition(".")
+        target = targets().get(owner) if not name else OBJECTS.get(owner)
+        if target is None or (name and f"{target}.{name}" not in anchors()):
+            return found[0]
+        return f"[{found[0]}][{target}{_}{name}]"
+
+    blocks = re.split(r"(^```.*?^```|^:::.*?$|^#+ .*?$|\[[^\]]*\]\([^)]*\))", markdown, flags=re.DOTALL | re.MULTILINE)
+    return "".join(block if number % 2 else CODE.sub(link, block) for number, block in enumerate(blocks))
+
+
+@functools.cache
+def anchors() -> set[str]:
+    """The verbs that the classes of ``OBJECTS`` have."""
+    found: set[str] = set()
+    for identifier in OBJECTS.values():
+        module, _, name = identifier.rpartition(".")
+        kind = getattr(importlib.import_module(module), name)
+        found |= {f"{identifier}.{member}" for member in dir(kind) if not member.startswith("_")}
+    return found
 
 
 def gallery_page(topic: Path) -> str:

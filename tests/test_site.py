@@ -120,15 +120,40 @@ def pages(site: Path) -> list[str]:
 
 
 def test_every_public_name_is_in_the_reference(site: Path) -> None:
-    """The reference leaves out nothing that ``__all__`` lists; of the wire protocol, the package says it all."""
+    """The reference leaves out nothing that ``__all__`` lists, except what is experimental or nats-py's."""
     html = "".join(path.read_text() for path in (site / "reference").rglob("index.html"))
     headings = set(re.findall(r'id="(natsproto[\w.]*)"', html))
-    elsewhere = ("natsproto.protocol.", "natsproto.compat")  # names of nats-py are documented by nats-py
-    modules = [module for module in public_modules() if not module.__name__.startswith(elsewhere)]
+    modules = [
+        one for one in public_modules() if not one.__name__.startswith(("natsproto.protocol", "natsproto.compat"))
+    ]
     names = {f"{module.__name__}.{name}" for module in modules for name in getattr(module, "__all__", ())}
     names -= {module.__name__ for module in modules}  # a page, without a heading of this kind
+    names.discard("natsproto.NatsError")  # it is that of natsproto.errors
     assert len(names) > 300
     assert {name for name in names if not name.endswith("__")} - headings == set()
+
+
+def test_pages_of_the_reference_can_be_read(site: Path) -> None:
+    pages = {path.parent.name: path.read_text() for path in (site / "reference").rglob("index.html")}
+    assert [name for name, html in pages.items() if len(html.encode()) > 300_000] == []
+    whole = "".join(pages.values())
+    assert [word for word in ("__slots__", "LAYER_INTERFACE", "runtime: Runtime", "**given") if word in whole] == []
+    signatures = [
+        re.sub(r"<[^>]*>", "", signature)
+        for signature in re.findall(r'doc-signature highlight"><pre>(.*?)</pre>', whole, re.DOTALL)
+    ]
+    lines = [line for signature in signatures for line in signature.split("\n")[1:] if "[" not in line]
+    assert len(lines) > 1500
+    assert [line for line in lines if re.search(r"\w: [^,]+, (?:\*|\w+:)", line)] == []
+    assert pages["client"].count('href="../errors/#natsproto.errors.') > 30
+    for field in ("max_msgs_per_subject", "allow_batched", "subject_delete_marker_ttl"):
+        assert f"<b><code>{field}</code></b>" in pages["jetstream"], "create_stream lists the fields of StreamConfig"
+
+
+def test_search_leaves_the_wire_protocol_out(site: Path) -> None:
+    found = json.loads((site / "search/search_index.json").read_text())["docs"]
+    assert len(found) > 1000
+    assert [entry["location"] for entry in found if entry["location"].startswith("reference/protocol")] == []
 
 
 def test_nothing_but_pages_and_programs_is_published(site: Path) -> None:
