@@ -191,9 +191,8 @@ class Buffer:
         self._queues.append(queue)
         return queue
 
-    def move(self, target: Callable[[JsMessage], int]) -> None:
-        """Move all messages to the added queues; ``target`` returns the index of one."""
-        indexes: deque[int] = deque(map(target, self.ready))  # it may raise
+    def move(self, indexes: Sequence[int]) -> None:
+        """Move the first messages to these of the added queues."""
         if self.deliveries is not None:
             self.deliveries.state.move(indexes)
             return

@@ -27,6 +27,7 @@ from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeo
 from natsproto.jetstream._codec import Duration, accept_seconds
 from natsproto.jetstream._consumer.buffer import is_any
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
+from natsproto.jetstream._consumer.key_lanes import KeyLanes
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream._message import ACKED, JsMessage, is_retried, nak_all
@@ -130,9 +131,10 @@ class HandlerTasks:
         self._messages, self._handler, self._options = messages, handler, options
         self._is_async = is_async_callable(handler)
         self._is_plain = options.keep_alive is False and options.on_success == "ack"
-        self._queues = messages.buffer.add_queues(options.concurrency) if options.key else []
+        self._lanes = KeyLanes(messages.buffer, options.key, options.concurrency) if options.key else None
         if (deliveries := messages.buffer.deliveries) is not None:
-            deliveries.may_give_back = all(map(_allows_giving_back, middleware_of(handler)))
+            # What waits for another message of its key keeps its order.
+            deliveries.may_give_back = not options.key and all(map(_allows_giving_back, middleware_of(handler)))
             deliveries.state.on_workers(options.concurrency if self._is_async else 1)
 
     def start(self) -> list[asyncio.Task[None]]:
@@ -147,8 +149,8 @@ class HandlerTasks:
         return tasks
 
     async def _work(self, worker: int) -> None:
-        messages, buffer, outbox = self._messages, self._messages.buffer, self.connection._outbox
-        queue = self._queues[worker] if self._queues else buffer.queue
+        messages, buffer, outbox, lanes = self._messages, self._messages.buffer, self.connection._outbox, self._lanes
+        queue = buffer.queue if lanes is None else lanes.queues[worker]
         ready, held, time_slice = queue.messages, buffer.hand_of(worker), self.connection._time_slice
         handler, plain, blocks, remember = self._handler, self._is_plain, not self._is_async, buffer.remember
         try:
@@ -163,6 +165,8 @@ class HandlerTasks:
                         if self.is_stopping or not ready:
                             break
                     message = ready.popleft()
+                    if lanes is not None:
+                        lanes.take(worker, message)
                     if now >= queue.check_at and not await self._is_ours(queue, message):
                         now = monotonic()
                         continue
@@ -202,18 +206,23 @@ class HandlerTasks:
                         buffer.on_handled(now - began, (message,))
                         if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
                             self.connection._on_loop_blocked(self._handler_name, now - began)
-        except Exception as exc:  # the key function failed: nothing can be handled in its order any more
-            log.error("consuming %s failed: %r", self._description, exc, exc_info=exc)
-            self.key_error = self.key_error or exc
-            self.is_stopping = True
-            messages.buffer.wake()
+        except Exception as exc:
+            self._on_key_error(exc)
+
+    def _on_key_error(self, error: Exception) -> None:
+        """The key function failed: nothing can be handled in its order any more."""
+        log.error("consuming %s failed: %r", self._description, error, exc_info=error)
+        self.key_error = self.key_error or error
+        self.is_stopping = True
+        self._messages.buffer.wake()
 
     async def _may_take(self, worker: int, ready: deque[JsMessage]) -> bool:
         """Wait until this worker has a message. False at the end."""
         messages = self._messages
         while not self.is_stopping:
-            if self._queues and messages.buffer.ready:
-                self._distribute()
+            if self._lanes is not None:
+                self._lanes.release(worker)
+                self._lanes.distribute()
             if ready:
                 return True
             if not await messages._wait() and not ready:
@@ -221,13 +230,6 @@ class HandlerTasks:
         error = messages.error
         self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
         return False
-
-    def _distribute(self) -> None:
-        """Move the messages to the workers of their keys; messages of one key are handled in order."""
-        key, buffer = self._options.key, self._messages.buffer
-        assert key is not None
-        buffer.move(lambda message: hash(key(message)) % len(self._queues))
-        buffer.wake()
 
     async def _is_ours(self, queue: DeliveryQueue[JsMessage], message: JsMessage) -> bool:
         """Return False for a message that was taken and must not be handled now."""
@@ -287,7 +289,7 @@ class HandlerTasks:
         """Await the result of the handler if it has to be awaited. After an awaitable, others run at the same time."""
         deliveries = self._messages.buffer.deliveries
         if deliveries is not None and not self._is_async and inspect.isawaitable(result):
-            deliveries.state.on_workers(self._options.concurrency)
+            deliveries.on_workers(self._options.concurrency)
         await finish(result)
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:

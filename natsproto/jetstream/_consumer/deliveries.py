@@ -110,7 +110,6 @@ class Deliveries:
         self._watched_at = 0.0  # the time of that
         self._is_exceeded_reported = False
         self._stale_before = self._stale_reported = 0  # at the last tick, and in events
-        self._ticked_at = 0.0
         self._pin_due = 0.0  # when to keep the pin
 
     # ---------------------------------------------------------------- the source's side
@@ -145,6 +144,17 @@ class Deliveries:
                 self._check_in_hand(message, max(began, extended.get(id(message), 0.0)), now)
             # Else it was acknowledged before the last tick.
 
+    def on_workers(self, workers: int) -> None:
+        """Set the number of messages that are handled at a time."""
+        if workers != self.state.workers:
+            self.state.on_workers(workers)
+            self._source.refill()
+
+    def on_behind(self, count: int) -> None:
+        """A worker is idle, while ``count`` messages wait for others of their keys."""
+        self.state.on_behind(count)
+        self._source.refill()
+
     def check(
         self,
         queue: DeliveryQueue[JsMessage],
@@ -166,9 +176,10 @@ class Deliveries:
             dropped = [message]
             if is_behind is not None:
                 may_nak = self._inbox.is_redelivered
-                ours, lost = self.state.drop_behind(queue, lambda one: is_behind(one) and may_nak(one), now)
-                nak_all(ours)
-                dropped += ours + lost
+                for one in dict.fromkeys((queue, self.state.queues[0])):
+                    ours, lost = self.state.drop_behind(one, lambda one: is_behind(one) and may_nak(one), now)
+                    nak_all(ours)
+                    dropped += ours + lost
             self._remove_unread(dropped)
         elif verdict is Verdict.WAIT:
             queue.put_back(message)
@@ -228,9 +239,7 @@ class Deliveries:
         due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=self.may_give_back)
         extend_all(due.extend)
         nak_all(due.give_back)
-        if state.arrived_at > self._ticked_at:
-            self.redeliveries.acknowledged.on_tick(state.arrived_at)
-        self._ticked_at = monotonic()
+        self.redeliveries.on_tick(monotonic())
         self._remove_unread(due.give_back)
         self._watch_in_hand(monotonic())
         if state.stale == self._stale_before:

@@ -29,6 +29,8 @@ STALLED_AFTER: Final = 2.0
 FAST_CALL_S: Final = 0.00025
 """Handlers that take longer are measured at each call, others at every 16th."""
 SAMPLE_MASK: Final = 15
+MAX_BEHIND: Final = 2
+"""Messages for each worker that may wait for others of their keys while another worker is idle."""
 UNKNOWN_ACK_WAIT_S: Final = 1.5
 TICKS_PER_ACK_WAIT: Final = 40
 MIN_TICK_S: Final = 0.01
@@ -228,12 +230,11 @@ class DeliveryState(Generic[M]):
         """Messages that were dropped because they were not ours any more."""
         self.given_back: int = 0
         """Messages that were returned because they had waited for twice their ack_wait."""
-        self.arrived_at: float = now
-        """When messages arrived last."""
         self.round_trip: float = 0.0
         self.free_seconds: float = 0.0
         """Seconds for which a delivery with the shortest ack_wait may wait and be handed over as it is."""
         self.is_connected: bool = True
+        self._behind = 0  # messages that wait for others of their keys
         self.bound: int = 1
         """The most messages to be requested, waiting or in work."""
         self._polled = self._ticked = self._pulled = now
@@ -256,12 +257,12 @@ class DeliveryState(Generic[M]):
     @property
     def threshold(self) -> int:
         """The number of requested, waiting and running messages at which more are requested."""
-        return self.bound - max(1, (self.bound - self.workers) // 2)
+        return self.bound - max(1, (self.bound - self.workers - self._behind) // 2)
 
     @property
     def count_interval(self) -> int:
         """The number of consumed messages to count together."""
-        return max(1, min(MAX_UNCOUNTED, (self.bound - self.workers) // 8))
+        return max(1, min(MAX_UNCOUNTED, (self.bound - self.workers - self._behind) // 8))
 
     @property
     def tick_interval(self) -> float:
@@ -306,12 +307,19 @@ class DeliveryState(Generic[M]):
         self._set_check_times()
         self._decide()
 
+    def on_behind(self, count: int) -> None:
+        """A worker is idle, while ``count`` messages wait for others of their keys: more may be requested."""
+        self._behind = min(count, MAX_BEHIND * self.workers)
+        self._decide()
+
     def _decide(self) -> None:
         workers, prefetch, handle_time = self.workers, self.prefetch, self.handle_time
         waiting = min(4 * self.handled, prefetch)
         if waiting and handle_time:
             waiting = min(waiting, max(int(workers * (self.free_seconds / handle_time - 1)), 0))
-        self.bound = min(workers + waiting, max(prefetch, workers), self.terms.max_ack_pending or UNLIMITED)
+        self.bound = min(
+            workers + waiting + self._behind, max(prefetch, workers), self.terms.max_ack_pending or UNLIMITED
+        )
 
     def _free_part(self, wait: float) -> float:
         """The part of an ack_wait for which a delivery may wait as it is."""
@@ -334,15 +342,16 @@ class DeliveryState(Generic[M]):
 
     def on_leftover(self, count: int, number: int, began: float, now: float) -> None:
         """Messages that were delivered at ``began`` are about to be appended to the first queue."""
-        self.arrived_at = now
         chunk = Chunk(began, now, number, self.terms.wait_of(number))
         self.queues[0].add(count, chunk, self._check_time(chunk))
 
     def move(self, indexes: Iterable[int]) -> None:
-        """Move all messages of the first queue to these others, counted from 0."""
-        for (message, chunk), index in zip(self.queues[0].take_all(), indexes, strict=True):
+        """Move the first messages of the first queue to these others, counted from 0."""
+        source = self.queues[0]
+        for (message, chunk), index in zip(source.pairs(), indexes, strict=False):
             queue = self.queues[index + 1]
             queue.add(1, chunk, self._check_time(chunk))
+            source.messages.popleft()
             queue.messages.append(message)
 
     def lend(self, queue: DeliveryQueue[M], most: int) -> None:

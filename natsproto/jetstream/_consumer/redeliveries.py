@@ -71,6 +71,7 @@ class Redeliveries:
         self._first: bytes | None = None  # how the ack subjects of first deliveries begin
         # Acknowledged before, if this is still the same consumer; with the times of their deliveries.
         self._doubtful: list[tuple[JsMessage, float]] = []
+        self._has_received = False  # since the last tick
         self._unconfirmed: list[bytes | str | None] = []  # acknowledgements that may be lost with a connection
         # Messages, and the last of all, that a server may deliver as if for the first time: it was killed.
         self._repeatable: set[Position] = set()
@@ -80,7 +81,7 @@ class Redeliveries:
 
     def select(self, messages: list[JsMessage]) -> list[tuple[int, list[JsMessage]]]:
         """Return the messages to handle, with the number of their delivery (from 1), in their order."""
-        first = self._first
+        first, self._has_received = self._first, True
         try:
             # As bytes, 1. is before 10. and 2., so that the largest tells for all whether it is their first delivery.
             if first is not None and not self._repeated_until and max(map(_reply_of, messages)).startswith(first):
@@ -119,6 +120,12 @@ class Redeliveries:
             self.look_up()
             return 0
         return number
+
+    def on_tick(self, now: float) -> None:
+        """Some time has passed."""
+        if self._has_received:
+            self._has_received = False
+            self.acknowledged.on_tick(now)
 
     def _is_repeated(self, position: Position) -> bool:
         """True for a first delivery if a server that was killed may have forgotten an earlier one."""
