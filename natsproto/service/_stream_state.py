@@ -151,9 +151,10 @@ class OutgoingParts:
         if not self.is_exported:
             return self.window is not None
         assert self.window is not None
-        if self.sent > 1 and size and self._total < self._next_reply and now < self._next_reply_at:
+        total = self._total + size + PART_OVERHEAD
+        if self.sent > 1 and size and total < self._next_reply and now < self._next_reply_at:
             return False
-        self._next_reply = self._total + self.window // _REPLIES_PER_WINDOW
+        self._next_reply = total + self.window // _REPLIES_PER_WINDOW
         self._next_reply_at = now + self.heartbeats.interval / 2
         return True
 
@@ -205,7 +206,7 @@ class IncomingParts:
     """The parts that a requester has read, and the credit for them."""
 
     __slots__ = (
-        *("_last_reply", "_prefix", "_spare", "_subject", "_window"),
+        *("_covered", "_last_reply", "_prefix", "_spare", "_subject", "_window"),
         *("credit_at", "credit_to", "form", "heartbeats", "received", "uncredited"),
     )
 
@@ -219,20 +220,29 @@ class IncomingParts:
         self.credit_at: float = 0
         self.credit_to: bytes | None = None
         """In the numbered form, the reply subject of the last part."""
-        self._spare: deque[bytes] = deque(maxlen=_MAX_SPARE)  # reply subjects in the counted form, each for one message
+        # Reply subjects in the counted form, each for one message: (bytes that credit to it covers, subject).
+        self._spare: deque[tuple[int, bytes]] = deque(maxlen=_MAX_SPARE)
+        self._covered = 0  # bytes that the credit covers
         self._subject, self._window = subject, window
         self._prefix = b""  # of the reply subjects in the numbered form
         self._last_reply = b""  # to which something was sent
 
     def on_credit_sent(self, now: float) -> None:
-        """Credit was sent for all parts so far."""
+        """Credit was sent to ``reply_for_credit``."""
         assert self._window is not None
-        self.uncredited, self.credit_at = 0, self._window / 2
+        self.uncredited, self.credit_at = self.uncredited - self._covered, self._window / 2
         self.heartbeats.send_at = now + self.heartbeats.interval
 
     def reply_for_credit(self) -> str:
-        """Return the subject for credit for all parts so far; empty if there is none now."""
-        return self._used(self.credit_to or (self._spare.pop() if self._spare else b""))
+        """Return the subject for credit for all parts so far, or nearly all; empty if there is none now."""
+        if self.credit_to is not None:
+            self._covered = self.uncredited
+            return self._used(self.credit_to)
+        if not self._spare or not self._spare[-1][0]:
+            return ""
+        self._covered, reply = self._spare.pop()
+        self._spare = deque([(0, older) for _, older in self._spare], maxlen=_MAX_SPARE)
+        return self._used(reply)
 
     def reply_for_control(self, waiting: Sequence[Message]) -> str:
         """Return the subject for a sign of life or a cancellation, with the frames that were not read yet; empty if
@@ -247,7 +257,7 @@ class IncomingParts:
                     if self.form is Form.COUNTED:
                         frame._reply = None
                     return self._used(reply)
-        return self._used(self.credit_to or (self._spare.popleft() if self._spare else b""))
+        return self._used(self.credit_to or (self._spare.popleft()[1] if self._spare else b""))
 
     def _used(self, reply: bytes) -> str:
         self._last_reply = reply
@@ -319,7 +329,7 @@ class IncomingParts:
         if idle is None:
             self._on_part(frame)
         if reply is not None and self.form is Form.COUNTED:
-            self._spare.append(reply)
+            self._spare.append((self.uncredited, reply))
         elif reply is not None:
             self.credit_to = reply
         return Step.PART if idle is None else Step.SKIP
