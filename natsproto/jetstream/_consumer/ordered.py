@@ -109,7 +109,7 @@ class OrderedConsumer:
     def cached_info(self) -> ConsumerInfo:
         """The info of the consumer in use, from its creation. LocalProtocolError before the first consumer."""
         if self._state.info is None:
-            raise LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
+            raise self._not_created_error()
         return self._state.info
 
     async def wait_created(self) -> ConsumerInfo:
@@ -129,7 +129,8 @@ class OrderedConsumer:
         Args:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
-        self.cached_info  # noqa: B018  # raises
+        if self._state.info is None:
+            raise self._not_created_error()
         return await self._state.api.call_for(
             ConsumerInfo,
             f"CONSUMER.INFO.{self.stream_name}.{self.name}",
@@ -309,6 +310,9 @@ class OrderedConsumer:
 
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"
+
+    def _not_created_error(self) -> LocalProtocolError:
+        return LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
 
     @property
     def _description(self) -> str:

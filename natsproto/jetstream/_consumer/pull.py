@@ -340,7 +340,7 @@ class PullSource:
                 self._deliveries.state.on_pull(monotonic())
                 is_idle = False
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
-            body = request.body(inbox.pins.get(group, "") if (group := request.priority.group) else "")
+            body = request.body(inbox.pins.get(request.priority.group, ""))
             acked, self._acking = self._acking, None
             reply = f"{replies.prefix}{state.number}"
             try:
@@ -378,7 +378,7 @@ class PullSource:
         try:
             self.connection._publish_encoded(self._inbox.encoded_subject, f"{self._replies.prefix}0".encode(), body)
         except NatsError:
-            return  # no room, or closed: then it has other troubles
+            return  # no room, or closed, which ends the reading by itself
 
     def keep_pin(self) -> None:
         """Keep the pin of a pinned client without a message."""
@@ -405,7 +405,8 @@ class PullSource:
         if self._cursor is not None and isinstance(decision.error or notice, (ConsumerGone, HeartbeatMissed)):
             self._lose_consumer(decision.error or notice)
             return
-        if notice is not None and state.no_responders <= 1 and state.losses <= 1:  # not all tries in vain
+        is_first_failure = state.no_responders <= 1 and state.losses <= 1
+        if notice is not None and is_first_failure:
             self._emit_notice(notice)
         if decision.action is Action.STOP:
             self.end(decision.error)

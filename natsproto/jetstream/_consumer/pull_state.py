@@ -422,8 +422,12 @@ class PullState:
         self._failures = 0
         if not self._is_bounded:
             return REFILL
-        in_pieces = self._limits.expires < self._options.expires if code == 408 else code == 409
-        return REFILL if in_pieces and self._time_left(now) is not None else self._finish()
+        is_split = code == 409
+        if code == 408:
+            is_split = self._limits.expires < self._options.expires
+        if is_split and self._time_left(now) is not None:
+            return REFILL
+        return self._finish()
 
     def _on_refusal(self, code: int, description: str, now: float) -> Decision:
         """Learn a limit of the consumer; after any other refusal pulls again, with growing waits."""
@@ -510,10 +514,13 @@ class PullState:
         messages.
         """
         pulls = self._open_pulls
-        spare = sum(pull.size or pull.batch for pull in pulls) - (self.pending_bytes or self.pending)
-        while spare >= (size := pulls[0].size or pulls[0].batch):
-            spare -= size
-            del pulls[0]
+        demands = [pull.size or pull.batch for pull in pulls]  # bytes, or messages where bytes have no limit
+        surplus = sum(demands) - (self.pending_bytes or self.pending)
+        served = 0
+        while surplus >= demands[served]:
+            surplus -= demands[served]
+            served += 1
+        del pulls[:served]
 
     def _reduce_pending(self, count: int, size: int) -> None:
         """Reduce the pending messages and bytes."""
