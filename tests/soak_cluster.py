@@ -28,7 +28,7 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.testing import Cluster, End, FaultProxy, Server, ServerFailed, run_cluster
 from tests.kit.doubts import noted_doubts
-from tests.kit.history import History, Outcome, in_flight_at_faults, judge
+from tests.kit.history import SETTLE_S, History, Outcome, in_flight_at_faults, judge
 from tests.kit.workloads import PATIENCE_S, STREAMS, Workloads, contradictions, insist
 
 OBJECTS = 4
@@ -144,7 +144,7 @@ class Trouble:
         """Make trouble until the book is over."""
         chance = self.book.chance
         while not self.book.over.is_set():
-            await asyncio.sleep(0.5 + 2 * chance.random())
+            await self._pause()
             kind, stream = chance.choice(self.kinds), chance.choice(streams)
             server = await self._leader(stream)
             self.book.done[f"fault: {kind}"] += 1
@@ -153,6 +153,14 @@ class Trouble:
                 if kind != "step down":
                     with contextlib.suppress(ServerFailed):
                         await self.cluster.ready()
+
+    async def _pause(self) -> None:
+        """Mostly short pauses, so that faults meet what others have left, and long ones, in which all is well."""
+        chance = self.book.chance
+        seconds = 0.5 + 2 * chance.random() if chance.random() < 0.7 else SETTLE_S + 15 * chance.random()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.book.over.wait()
 
     async def _fault(self, kind: str, server: Server, stream: str) -> None:
         chance = self.book.chance
@@ -364,8 +372,9 @@ def main() -> int:
     if given.judge is not None:
         history, wrong = History.load(given.judge), []
     else:
-        with noted_doubts():
+        with noted_doubts() as met:
             book, history = asyncio.run(soak(given.minutes, given.seed, given.only.split(","), given.faults))
+        print(f"met: {dict(met.most_common())}")
         print(f"done: {dict(book.done.most_common())}")
         print(f"refused in words: {dict(book.refused.most_common())}")
         wrong = book.wrong

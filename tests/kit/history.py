@@ -34,6 +34,8 @@ from typing import Any
 from natsproto.errors import NatsError, PublishUncertain, WrongRevision
 
 EXAMPLES = 3
+SETTLE_S = 10.0
+"""Seconds after a fault in which servers still elect leaders; a deposed one believes in itself for so long."""
 
 
 class Outcome(StrEnum):
@@ -139,7 +141,7 @@ class History:
 
 def judge(history: History) -> list[str]:
     """Everything that is wrong, in sentences."""
-    checks = (additions, messages, batches, queues, orders, locks, registers)
+    checks = (additions, messages, batches, queues, orders, locks, registers, uncertainties)
     return [fault for check in checks for fault in check(history)]
 
 
@@ -281,8 +283,23 @@ def is_linearizable(calls: list[Call]) -> bool:
     return False
 
 
-def in_flight_at_faults(history: History, calls: list[Call], settle: float = 2.0) -> int:
-    """How many of the calls overlap a fault, or the seconds after it in which servers settle."""
+def uncertainties(history: History) -> list[str]:
+    """A call ends without saying what it has done only when it was in flight at a fault."""
+    if not history.of("fault"):
+        return []
+    kinds = ("add", "put", "cas", "batch", "publish", "enqueue")
+    unknown = [call for call in history.of(*kinds) if call.outcome is Outcome.UNKNOWN and call.ended is not None]
+    near = {id(call) for call in _in_flight_at_faults(history, unknown, SETTLE_S)}
+    return _faults("uncertain, and no fault was near", [call for call in unknown if id(call) not in near])
+
+
+def in_flight_at_faults(history: History, calls: list[Call]) -> int:
+    """How many of the calls overlap a fault, or the two seconds after it."""
+    return len(_in_flight_at_faults(history, calls, 2.0))
+
+
+def _in_flight_at_faults(history: History, calls: list[Call], settle: float) -> list[Call]:
+    """The calls that overlap a fault, or so many seconds after it."""
     merged: list[list[float]] = []
     for fault in sorted(history.of("fault"), key=lambda call: call.began):
         until = (fault.ended or float("inf")) + settle
@@ -291,10 +308,11 @@ def in_flight_at_faults(history: History, calls: list[Call], settle: float = 2.0
         else:
             merged.append([fault.began, until])
     ends = [until for _, until in merged]
-    overlapping = 0
+    overlapping = []
     for call in calls:
         at = bisect_left(ends, call.began)  # the first fault that ends after the beginning
-        overlapping += at < len(merged) and (call.ended is None or call.ended >= merged[at][0])
+        if at < len(merged) and (call.ended is None or call.ended >= merged[at][0]):
+            overlapping.append(call)
     return overlapping
 
 

@@ -114,6 +114,14 @@ def test_checks(history: History, wrong: str) -> None:
     assert wrong in faults[0] if faults else wrong == "", faults
 
 
+@pytest.mark.parametrize(("began", "ended", "wrong"), [(9, 12, False), (25, 27, False), (31, 34, True), (1, 4, True)])
+def test_uncertain_calls_are_near_a_fault(began: float, ended: float, wrong: bool) -> None:
+    history = History(iter([]).__next__)
+    history.calls.append(Call(kind="fault", key="kill", began=11, ended=20, outcome=OK))
+    history.calls.append(Call(kind="publish", key="s", value="a", began=began, ended=ended))
+    assert bool(judge(history)) is wrong
+
+
 def test_two_holders_at_once_are_found() -> None:
     history = made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK))
     history.calls[0].ended = None
