@@ -31,12 +31,16 @@ NEEDS_bench := --editable '.[uvloop,server,ws]' --group bench
 NEEDS_docs := --group docs
 NEEDS_soak := --editable '.[server]'
 NEEDS_hunt := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
+# One of FastStream's tests reads a private attribute of nats-py.
+FASTSTREAM_TESTS = '$(CURDIR)/$(BIN)/python' -m pytest -p nats_py_replaced tests/brokers/nats \
+	--deselect tests/brokers/nats/test_test_client.py::TestTestclient::test_inbox_prefix_with_real
+NEEDS_frameworks := --editable '.[server]' --requirement tests/compat/programs/requirements.txt
 NEEDS_fuzz := --editable '.[nkeys,proxy,ws,server]' --group test --group fuzz
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .SECONDARY:
-.PHONY: help run test test-all test-spark-full pipeline spark-zip check bench docs fresh release soak soak-cluster fuzz hunt clean same-python
+.PHONY: help frameworks frameworks-here run test test-all test-spark-full pipeline spark-zip check bench docs fresh release soak soak-cluster fuzz hunt clean same-python
 
 help: ## say what each target does
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-15s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
@@ -101,6 +105,13 @@ fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="p
 
 hunt: $(VENV)/.ready-hunt ## everything random with fresh seeds; writes what it finds as tests (ARGS="--minutes=60 tests/protocol")
 	@$(BIN)/python -m tests.hunt $(ARGS)
+
+frameworks: ## FastStream, taskiq-nats and Synadia's agents on natsproto.compat, twice each, in .venv-frameworks (FASTSTREAM=a checkout)
+	@$(MAKE) --no-print-directory VENV=.venv-frameworks frameworks-here
+
+frameworks-here: $(VENV)/.ready-frameworks
+	@$(BIN)/python -m tests.compat.programs
+	@$(if $(FASTSTREAM),cd '$(FASTSTREAM)' && PYTHONPATH='$(CURDIR)/tests/compat/programs/plugin:.' $(FASTSTREAM_TESTS) $(ARGS))
 
 clean: ## remove the virtual environment and everything else that make has made
 	rm -rf $(VENV) build dist site htmlcov .coverage* .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache fuzz-found hunt-found

@@ -115,7 +115,7 @@ SAFER = {
     "`next_msg()` of a subscription with a future": ("waits in vain until its timeout", "`Error` at once"),
     "Consumers of watches, listings and ordered subscriptions": ("stay for up to five minutes", "are deleted at once"),
     "A bucket that was deleted": (
-        "`NotFoundError`, `KeyNotFoundError`, `NoKeysError` or `ServiceUnavailableError`, depending on the call",
+        "`NotFoundError`, `KeyNotFoundError`, `ObjectNotFoundError` or others, depending on the call",
         "`BucketNotFoundError`, a `NotFoundError`",
     ),
     "An exception in a handler of a service": ("only the reply tells", "the reply, `error_cb` and the log"),
@@ -131,6 +131,7 @@ SAFER = {
         "close the client for good, without `error_cb`",
         "`error_cb`; the client stays connected, or connects again",
     ),
+    "`subscribe` with an invalid subject or queue after `close()`": ("`BadSubjectError`", "`ConnectionClosedError`"),
     "`reset()` of a service": ("changes only `started`", "sets the counters to zero, as ADR-32 has it"),
     "`stop()` of a service after `close()`": ("`ConnectionClosedError`", "does nothing"),
     "Chunks of objects": ("have no ids", "have a `Nats-Msg-Id`, so that none is stored twice when it is sent again"),

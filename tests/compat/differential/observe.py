@@ -27,12 +27,19 @@ VOLATILE = frozenset(
 INTERNAL_TYPES = frozenset({"Client", "JetStreamContext", "Subscription", "KeyValue", "ObjectStore", "Service"})
 
 _ID = re.compile(r"(_INBOX|inbox)\.[\w.$-]+|\b[A-Za-z0-9]{22}\b|127\.0\.0\.1:\d+|\$JS\.ACK\.\S+|\b[0-9a-f]{8,}\b")
+_CHOSEN_NAME = re.compile("[A-Za-z0-9]{8}|[A-Za-z0-9]{22}")
+"""Names of consumers that the server or the client has chosen."""
 _NUMBERED = re.compile(r"\d+\.\d{3,}")
 
 
 def text(value: str) -> str:
     """A text without ids, addresses and times."""
     return _NUMBERED.sub("<number>", _ID.sub(lambda found: f"<{(found[1] or 'id').lower()}>", value))
+
+
+def consumer_name(name: str) -> str:
+    """The name of a consumer, unless it was drawn."""
+    return "<id>" if _CHOSEN_NAME.fullmatch(name) else name
 
 
 def seen(value: Any, depth: int = 0) -> Any:
@@ -84,7 +91,7 @@ def message(value: Any) -> dict[str, Any]:
         metadata = value.metadata
         found["metadata"] = [
             *(metadata.sequence.stream, metadata.sequence.consumer, metadata.num_delivered, metadata.num_pending),
-            *(metadata.stream, seen(metadata.consumer)),
+            *(metadata.stream, consumer_name(metadata.consumer)),
         ]
     return found
 

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from natsproto.testing import End, FaultProxy, Server
 from tests.compat.differential.observe import error, message, seen
 
-CALL_TIMEOUT_S = 8.0
+CALL_TIMEOUT_S = 3.0
 SETTLE_S = 0.02
 """Seconds after each call in which callbacks are made."""
 
@@ -167,6 +167,10 @@ class Run:
         nc = self._client(client)
         await nc.force_reconnect()
         await asyncio.sleep(0.1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(1):
+                while not nc.is_connected:  # noqa: ASYNC110  # polled, so that no callback is needed
+                    await asyncio.sleep(0.02)
         return nc.is_connected
 
     async def subscribe(

@@ -58,7 +58,7 @@ def test_cases_are_rows_of_the_list() -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-@pytest.mark.parametrize("number", [*range(10), 1004])
+@pytest.mark.parametrize("number", [0, 2, 3, 9, 23, 26])
 async def test_known_sequences(world: World, number: int) -> None:
     """Some that have found defects, and some of each subject."""
     steps = Draw(number).sequence(LENGTH)

@@ -16,7 +16,7 @@ import natsproto
 from natsproto import Headers
 from natsproto.jetstream._codec import encode
 from natsproto.testing import FaultProxy, Server, run_server
-from tests.compat.differential.observe import seen, text
+from tests.compat.differential.observe import consumer_name, seen, text
 
 USERS = {"theirs": "t", "ours": "o"}
 CONFIG = (
@@ -109,7 +109,8 @@ def stored_headers(headers: Headers) -> list[Any]:
 
 
 def without_noise(config: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in config.items() if name != "metadata"}
+    config = {name: value for name, value in config.items() if name != "metadata"}
+    return config | {"name": consumer_name(str(config["name"]))} if "name" in config else config
 
 
 @asynccontextmanager

@@ -24,6 +24,9 @@ class Watcher(Generic[T]):
     def __init__(self, watch: Any, read: Callable[[Any], T | None], *, marks: bool) -> None:
         self._watch, self._read = watch, read
         self._updates: asyncio.Queue[T | BaseException | StopIterSentinel | None] = asyncio.Queue(MAX_UPDATES)
+        if watch.caught_up and marks:  # the mark of an empty bucket is there at once
+            self._updates.put_nowait(None)
+            marks = False
         self._task = asyncio.create_task(self._pump(marks))
 
     async def _pump(self, marks: bool) -> None:

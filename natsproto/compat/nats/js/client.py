@@ -10,6 +10,7 @@ from natsproto import NatsError
 from natsproto.compat._options import clean_headers
 from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
+from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import api, subscriptions
 from natsproto.compat.nats.js.buckets import Buckets
@@ -292,6 +293,8 @@ class JetStreamContext(Buckets):
     ) -> subscriptions.PullSubscription:
         if not stream:
             raise ValueError("nats: stream name is required")
+        if self._nc.is_closed:
+            raise errors.ConnectionClosedError
         js = self._js if inbox_prefix is None else self._context(inbox_prefix.decode().rstrip("."))
         handle = await js.stream(stream, bind=True)
         return subscriptions.PullSubscription(self, await handle.consumer(durable or name or consumer or "", bind=True))
