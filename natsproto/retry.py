@@ -193,9 +193,13 @@ class Retry:
             where = f"handler of {message.metadata.consumer!r}"
             if is_retried(message):
                 trace = exc if log.isEnabledFor(logging.DEBUG) else None
-                log.warning("%s failed for a message of %r, retried: %r", where, message.subject, exc, exc_info=trace)
+                self._js.connection._log.warning(
+                    "%s failed for a message of %r, retried: %r", where, message.subject, exc, exc_info=trace
+                )
             else:
-                log.error("%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc)
+                self._js.connection._log.error(
+                    "%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc
+                )
             self._js.connection._emit(HandlerFailed(handler=where, error=exc))
             return False
         if not message.is_acked:
@@ -267,7 +271,7 @@ class Retry:
         return True
 
     def _report(self, where: str, error: NatsError) -> None:
-        log.warning("%s failed: %s", where, error)
+        self._js.connection._log.warning("%s failed: %s", where, error)
         self._js.connection._emit(HandlerFailed(handler=where, error=error))
 
 

@@ -78,6 +78,7 @@ LAYER_INTERFACE = {
             "_emit",
             "_on_loop_blocked",
             "_instrumentation",
+            "_log",
             "_further_reply",
             "_new_id",
             "_random_bits",

@@ -56,7 +56,7 @@ class Connection:
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._start_cleanup = engine.cleanups.start
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
-        self._consumers = MeasuredReaders()
+        self._consumers, self._log = MeasuredReaders(), engine.event_bus.log
         self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
     async def _start(self) -> None:

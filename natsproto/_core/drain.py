@@ -6,18 +6,16 @@ Owns the deadlines and the list of unfinished work. The engine closes the client
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier
 from natsproto._core.outbox import Outbox
 from natsproto._core.readers import ActiveReaders
 from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.session import Session
 from natsproto.errors import ConnectionClosed, NatsError
-
-log = logging.getLogger("natsproto")
 
 OUTAGE_TIMEOUT_S: Final = 10.0
 """Seconds that a drain waits for a connection; handlers that run get its whole timeout."""
@@ -31,6 +29,7 @@ class DrainedEngine(Protocol):
     readers: ActiveReaders
     state_changed: Notifier
     closed: asyncio.Future[Exception | None]
+    event_bus: EventBus
 
     @property
     def session(self) -> Session | None:
@@ -111,5 +110,7 @@ class Drain:
         if self._outage[0] != reconnects:
             self._outage = reconnects, self._clock() + OUTAGE_TIMEOUT_S
             left = min(OUTAGE_TIMEOUT_S, max(0.0, self.deadline - self._clock()))
-            log.warning("draining: %d messages wait for a connection, for at most %.1f s", engine.outbox.frames, left)
+            engine.event_bus.log.warning(
+                "draining: %d messages wait for a connection, for at most %.1f s", engine.outbox.frames, left
+            )
         return self._outage[1]

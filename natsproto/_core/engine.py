@@ -271,7 +271,7 @@ class Engine:
                     session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                     await answered
         except (TimeoutError, NatsError):
-            log.info("%s did not confirm the sent messages before reconnect()", session.address)
+            self.event_bus.log.info("%s did not confirm the sent messages before reconnect()", session.address)
         finally:
             session.end(ConnectionLost("reconnect() was called", str(session.address)))
 
@@ -501,7 +501,7 @@ class Engine:
         await self._close()
         unhandled = await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
         if unhandled:
-            log.warning("closed with %d events that on_event has not handled", unhandled)
+            self.event_bus.log.warning("closed with %d events that on_event has not handled", unhandled)
 
     async def _close(self) -> None:
         """close() without the wait for event callbacks."""
@@ -551,7 +551,9 @@ class Engine:
             cut.cancel()
 
     def _abort_close(self, session: Session) -> None:
-        log.warning("%s accepts no data; connection cut with %d unsent messages", session.address, self.outbox.frames)
+        self.event_bus.log.warning(
+            "%s accepts no data; connection cut with %d unsent messages", session.address, self.outbox.frames
+        )
         session.end(ConnectionClosed())
 
     def _end_all(self, reason: Exception | None) -> None:
@@ -574,7 +576,7 @@ class Engine:
             self._end_all(reason)
         self.outbox.detach()
         if self.outbox.frames:
-            log.warning("closed with %d unsent messages", self.outbox.frames)
+            self.event_bus.log.warning("closed with %d unsent messages", self.outbox.frames)
         if self.session is not None:
             if not self.session.ended.done():
                 self.session.end(ConnectionClosed())

@@ -11,7 +11,8 @@ import asyncio
 import logging
 import weakref
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
+from typing import Any
 
 from natsproto._core import events
 from natsproto._core.notifier import running_loop
@@ -19,11 +20,24 @@ from natsproto._core.notifier import running_loop
 log = logging.getLogger("natsproto")
 
 
+class ClientLog(logging.LoggerAdapter[logging.Logger]):
+    """The log of one client: its lines begin with the name of the client, if it has one."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(log, {})
+        self._prefix = f"{name.replace('%', '%%')}: " if name else ""
+
+    def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
+        return f"{self._prefix}{msg}", kwargs
+
+
 class EventBus:
     """Passes every event to every consumer. ``callback`` is the option ``on_event``, ``name`` that of the client."""
 
     def __init__(self, callback: Callable[..., object] | None, name: str | None = None) -> None:
         self._callback, self._name = callback, name or ""
+        self.log: ClientLog = ClientLog(self._name)
+        """For what is no event."""
         self._streams: weakref.WeakSet[events.EventStream] | None = None  # expensive to create, and rarely used
         self._listeners: list[Callable[[events.Event], object]] = []
         self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
@@ -71,7 +85,7 @@ class EventBus:
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """Report an error of an application callback."""
-        log.error("%s failed: %r", where, error, exc_info=error)
+        self.log.error("%s failed: %r", where, error, exc_info=error)
         self.emit(events.HandlerFailed(handler=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
@@ -104,7 +118,7 @@ class EventBus:
         except (KeyboardInterrupt, SystemExit):
             raise
         except BaseException as exc:  # a CancelledError of the callback must not reach the caller of emit()
-            log.error("%s failed for %r", what, event, exc_info=exc)
+            self.log.error("%s failed for %r", what, event, exc_info=exc)
             return
         if asyncio.iscoroutine(result):
             self._queue.append((result, event, what))
@@ -139,7 +153,7 @@ class EventBus:
                 task = asyncio.current_task()
                 if isinstance(exc, asyncio.CancelledError) and task is not None and task.cancelling():
                     raise
-                log.error("%s failed for %r", what, event, exc_info=exc)
+                self.log.error("%s failed for %r", what, event, exc_info=exc)
             queue.popleft()
 
     def _stopped(self, worker: asyncio.Task[None]) -> None:

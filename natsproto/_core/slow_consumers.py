@@ -9,13 +9,10 @@ episode.
 from __future__ import annotations
 
 import asyncio
-import logging
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.subscription import Subscription
-
-log = logging.getLogger("natsproto")
 
 CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at the slow subscriptions, so that a burst is one episode."""
@@ -65,7 +62,9 @@ class SlowConsumers:
         """A subscription has ended: its reader cannot catch up any more."""
         episode = self._episodes.pop(subscription, None)
         if episode is not None and episode.untold:
-            log.warning("subscription to %r has ended; it lost %d messages", subscription.subject, episode.dropped)
+            self._event_bus.log.warning(
+                "subscription to %r has ended; it lost %d messages", subscription.subject, episode.dropped
+            )
         if not self._episodes and self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -77,7 +76,9 @@ class SlowConsumers:
             if not episode.was_dropping and subscription.delivered >= episode.read_when_done:
                 del self._episodes[subscription]
                 lost = episode.dropped
-                log.warning("subscription to %r has caught up; it lost %d messages", subscription.subject, lost)
+                self._event_bus.log.warning(
+                    "subscription to %r has caught up; it lost %d messages", subscription.subject, lost
+                )
             elif episode.untold and now >= episode.repeat_at:
                 episode.repeat_at = now + REPEAT_INTERVAL_S
                 self._report(subscription, episode)

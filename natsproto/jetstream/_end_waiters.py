@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from natsproto._core.event_bus import ClientLog
 from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import NatsError, Unavailable
-
-log = logging.getLogger("natsproto")
 
 
 class EndWaiters:
     """The calls that wait until a reader with a callback has ended. An error that nobody waits for is logged."""
 
-    def __init__(self) -> None:
+    def __init__(self, log: ClientLog) -> None:
+        self._log = log
         self._count = 0
         self._is_told = False
 
@@ -59,4 +58,4 @@ class EndWaiters:
         if error is None or isinstance(error, Unavailable) or self._count or self._is_told:
             return
         self._is_told = True
-        log.error("%s has ended: %s", what, f"{error}: {advice}" if advice else error)
+        self._log.error("%s has ended: %s", what, f"{error}: {advice}" if advice else error)

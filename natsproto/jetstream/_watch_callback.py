@@ -6,7 +6,6 @@ Owns that task. The watcher reads the entries.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
@@ -20,8 +19,6 @@ from natsproto.jetstream._end_waiters import EndWaiters
 
 E = TypeVar("E")
 E_co = TypeVar("E_co", covariant=True)
-
-log = logging.getLogger("natsproto")
 
 
 class Watcher(Protocol[E_co]):
@@ -74,7 +71,7 @@ class WatchCallback(RunHint, Generic[E]):
         self._called = asyncio.Event()
         self._busy = False
         self._task: asyncio.Task[None] | None = None
-        self._end_waiters = EndWaiters()
+        self._end_waiters = EndWaiters(connection._log)
         self._begun = False
 
     async def ready(self) -> None:
@@ -180,7 +177,7 @@ class WatchCallback(RunHint, Generic[E]):
             await finish(self._callback(entry))
         except Exception as exc:
             where = f"callback of {self._watcher.what}"
-            log.error("%s failed: %r", where, exc, exc_info=exc)
+            self._connection._log.error("%s failed: %r", where, exc, exc_info=exc)
             self._connection._emit(HandlerFailed(handler=where, error=exc))
 
 

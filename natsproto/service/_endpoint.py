@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
-import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter_ns
 from types import MappingProxyType
@@ -26,8 +25,6 @@ from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._responses import EndpointInfo, EndpointStats, with_error
-
-log = logging.getLogger("natsproto")
 
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
@@ -220,7 +217,7 @@ class Endpoint:
                 if task is None or task.cancelling():
                     raise  # this task was cancelled, not a future that the handler awaited
             where = f"endpoint {self.name!r}"
-            log.error("%s failed: %r", where, exc, exc_info=exc)
+            self._connection._log.error("%s failed: %r", where, exc, exc_info=exc)
             self._connection._emit(HandlerFailed(handler=where, error=exc))
             await self._respond_error(request, error_from(exc))
         finally:
@@ -237,14 +234,14 @@ class Endpoint:
             try:
                 await request.respond_error(error.code, error.description)
             except NatsError as exc:
-                log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
+                self._connection._log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
 
     def _custom_stats(self, handler: StatsHandler) -> object:
         try:
             data = handler(self)
             json.dumps(data)
         except Exception as exc:
-            log.error("the stats handler failed for endpoint %r", self.name, exc_info=exc)
+            self._connection._log.error("the stats handler failed for endpoint %r", self.name, exc_info=exc)
             return None
         return data
 

@@ -247,7 +247,9 @@ class OutgoingStream:
     def _report_end(self, reason: Ended) -> ServiceError | None:
         """Tell the requester why the stream has ended, if it can be told. Raises the error that ended it."""
         error = _REPORTED.get(reason)
-        log.info("response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value)
+        self._connection._log.info(
+            "response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value
+        )
         if error is not None:
             self._send_end(error)
         if self._cause is not None and reason in (Ended.DENIED, Ended.NO_INBOX):
@@ -269,7 +271,7 @@ class OutgoingStream:
                 self._connection._put_message(self.reply, payload, None, headers)
             self._connection._put_message(self.reply, b"", None, None)
         except NatsError as exc:
-            log.warning("cannot send the end of a stream to %s: %s", self.reply, exc)
+            self._connection._log.warning("cannot send the end of a stream to %s: %s", self.reply, exc)
 
     # ---------------------------------------------------------------- signs of life
 

@@ -12,6 +12,8 @@ import pytest
 from natsproto._core.events import AttemptFailed, Closed, Event, HandlerFailed, Reconnecting
 from natsproto.errors import ConnectFailed, ConsumerGone
 from natsproto.jetstream._consumer.messages import ConsumerNotice
+from natsproto.middleware import with_middleware
+from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import Server, run_server
 from tests.server.helpers import also_uvloop, client, until
 
@@ -126,3 +128,44 @@ async def test_log_levels_of_refusals_and_notices(
     reported = [line for level, line in lines(caplog) if level == logging.INFO and line.startswith("consumer 'd' of ")]
     assert reported, "nothing is lost by it"
     assert all(level == logging.INFO for level, _ in lines(caplog))
+
+
+async def test_lines_of_handlers_have_the_name_too(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever fails in a handler, the line of its client and the event tell which client it was."""
+    seen: list[Event] = []
+
+    def fail(message: object) -> None:
+        raise ValueError("no way")
+
+    async with (
+        client(nats_server.url, name="50% first", on_event=seen.append) as first,
+        client(nats_server.url, name="second", on_event=seen.append) as second,
+    ):
+        js = first.jetstream()
+        await js.create_stream(name="S", subjects=["s", "dead"])
+        kv = await js.create_key_value("b")
+        await kv.put("k", b"")
+        for nc in (first, second):
+            consumer = await (await nc.jetstream().stream("S")).create_consumer("c", filter_subject="s")
+            retried = with_middleware(
+                fail, Retry(nc.jetstream(), RetryPolicy(dead_letter_subject="dead", first_delay=0))
+            )
+            service = await nc.add_service("svc", "1.0.0", queue_group=None)
+            service.add_endpoint("e", fail)
+            nc.subscribe("callback", cb=fail)
+            watch = (await nc.jetstream().key_value("b")).watch(cb=fail)
+            await js.publish("s")
+            async with watch:
+                await nc.publish("callback")
+                await nc.publish("e", reply="nobody")
+                await consumer.consume(fail, stop_after=1).run()
+                await consumer.consume_batches(fail, stop_after=1).run()
+                await consumer.consume(retried, stop_after=1).run()
+        await until(lambda: sum("second: endpoint" in line for _, line in lines(caplog)) == 1)
+        await until(lambda: sum("50% first: endpoint" in line for _, line in lines(caplog)) == 2)
+    failed = [line for _, line in lines(caplog) if "no way" in line]
+    assert {line.partition(": ")[0] for line in failed} == {"50% first", "second"}
+    for what in ("callback of 'callback'", "endpoint 'e'", "batch of 1", "retried", "watch of bucket"):
+        assert len({line.partition(": ")[0] for line in failed if what in line}) == 2, what
+    failures = [event for event in seen if isinstance(event, HandlerFailed)]
+    assert {event.client for event in failures} == {"50% first", "second"}

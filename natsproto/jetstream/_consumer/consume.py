@@ -123,7 +123,7 @@ class HandlerTasks:
         self.is_stopping: bool = False
         self.key_error: Exception | None = None
         """The error of the key function."""
-        self.end_waiters: EndWaiters = EndWaiters()
+        self.end_waiters: EndWaiters = EndWaiters(connection._log)
         """The calls that wait for the end."""
         self.connection: Connection = connection
         self._description = what
@@ -211,7 +211,7 @@ class HandlerTasks:
 
     def _on_key_error(self, error: Exception) -> None:
         """The key function failed: nothing can be handled in its order any more."""
-        log.error("consuming %s failed: %r", self._description, error, exc_info=error)
+        self.connection._log.error("consuming %s failed: %r", self._description, error, exc_info=error)
         self.key_error = self.key_error or error
         self.is_stopping = True
         self._messages.buffer.wake()
@@ -297,9 +297,13 @@ class HandlerTasks:
         where = self._handler_name
         if is_retried(message):  # expected, so one line
             trace = error if log.isEnabledFor(logging.DEBUG) else None
-            log.warning("%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace)
+            self.connection._log.warning(
+                "%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace
+            )
         else:
-            log.error("%s failed for a message of %r: %r", where, message.subject, error, exc_info=error)
+            self.connection._log.error(
+                "%s failed for a message of %r: %r", where, message.subject, error, exc_info=error
+            )
         self.connection._emit(HandlerFailed(handler=where, error=error))
         how = self._options.on_error
         if how != "nothing" and not message.is_acked:
@@ -316,13 +320,13 @@ class HandlerTasks:
                 if inspect.isawaitable(result):
                     await result
             except Exception as exc:
-                log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
+                self.connection._log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
 
     def _nak_delay_for(self, message: JsMessage) -> float:
         try:
             return self._options.nak_delay_for(message)
         except Exception as exc:
-            log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
+            self.connection._log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
             self.connection._emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
@@ -330,7 +334,7 @@ class HandlerTasks:
         if not isinstance(error, AlreadyAcked):  # which another task of the handler caused
             # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._description}"
-            log.warning("%s failed: %s", where, error)
+            self.connection._log.warning("%s failed: %s", where, error)
             self.connection._emit(HandlerFailed(handler=where, error=error))
 
 

@@ -17,7 +17,7 @@ from natsproto._handler_threads import StillRunning
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.batch_window import BatchWindow
-from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled, log
+from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage, nak_all
 
@@ -107,7 +107,7 @@ class BatchTasks(HandlerTasks):
         if error is not None:
             self.failed += len(failed)
             where = f"{self._handler_name} (a batch of {len(batch)})"
-            log.error("%s failed: %r", where, error, exc_info=error)
+            self.connection._log.error("%s failed: %r", where, error, exc_info=error)
             self.connection._emit(HandlerFailed(handler=where, error=error))
         await self.connection._yield_if_needed()
         try:

@@ -128,7 +128,7 @@ class Member(RunHint):
         self._ended: asyncio.Task[None] | None = None
         self._task: asyncio.Task[None] | None = None
         self._joined = asyncio.Event()
-        self._end_waiters = EndWaiters()
+        self._end_waiters = EndWaiters(stream._api.connection._log)
         self._begun = False
 
     # ---------------------------------------------------------------- properties
