@@ -18,7 +18,11 @@ from typing import NamedTuple
 import pytest
 
 import natsproto
+from natsproto._core.events import Moved
+from natsproto.errors import NatsError
+from natsproto.service import Request
 from natsproto.testing import Direction, FaultProxy, Server, run_cluster, run_server
+from tests.faults.helpers import EventRecorder
 from tests.service.stream_peer import HEARTBEAT_S, PHASES, SIDES
 from tests.service.test_stream_permissions import accounts, users
 
@@ -144,3 +148,38 @@ async def test_every_fault_ends_both_sides(fault: str, way: str) -> None:
         if (cell.fault, cell.way) == (fault, way):
             print(cell)
             await run_fault(cell)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("duck", ["responder", "requester"])
+async def test_lame_duck_leaves_no_gap(duck: str) -> None:
+    """A client moves to another server in the middle of a response: all parts come once, or there is an error."""
+    config = 'lame_duck_grace_period: "2s", lame_duck_duration: "30s"'
+    async with run_cluster(3, jetstream=False, config=config) as cluster:
+        near, far = cluster.servers[:2]
+        moved = EventRecorder(Moved)
+        async with (
+            natsproto.connect(near.url, on_event=moved if duck == "responder" else None) as nc,
+            natsproto.connect(far.url, on_event=moved if duck == "requester" else None) as other,
+            nc.add_service("moving", "1.0.0") as service,
+        ):
+
+            @service.endpoint()
+            async def count(request: Request) -> AsyncIterator[bytes]:
+                for number in range(2000):
+                    yield b"%d" % number
+                    await asyncio.sleep(0.001)
+
+            await nc.flush()
+            read, error = list[int](), None
+            try:
+                async for part in other.stream("count", window=5000, heartbeat=0.5):
+                    read.append(int(part.data))
+                    if len(read) == 300:
+                        await (near if duck == "responder" else far).lame_duck()
+            except NatsError as exc:
+                error = exc
+            await moved.wait(Moved)
+            print(f"{len(read)} parts, {error!r}")
+            assert read == list(range(len(read)))
+            assert error or len(read) == 2000
