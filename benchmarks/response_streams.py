@@ -102,10 +102,10 @@ async def _table(url: str) -> None:
                 )
                 rate = statistics.median(turn["request_many"].seconds / turn[way].seconds for turn in turns)
                 cpu = statistics.median(sum(turn[way][1:]) / sum(turn["request_many"][1:]) for turn in turns)
+                load, mib_per_s = f"{count:,} of {size:,} B", count * size / seconds / 2**20
+                sides = f"{requester_us:.1f}, {responder_us:.1f}"
                 print(
-                    f"| {count:,} of {size:,} B | {way} | {count / seconds:,.0f} | {count * size / seconds / 2**20:.0f} "
-                    f"| {requester_us:.1f}, {responder_us:.1f} | {rate:.2f} | {cpu:.2f} |",
-                    flush=True,
+                    f"| {load} | {way} | {count / seconds:,.0f} | {mib_per_s:.0f} | {sides} | {rate:.2f} | {cpu:.2f} |"
                 )
 
 
