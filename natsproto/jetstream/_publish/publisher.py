@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from types import TracebackType
 from typing import Unpack
@@ -82,6 +83,22 @@ class Publisher:
         if sending is not None:
             future.add_done_callback(partial(_end_sending, sending))
         return future
+
+    async def _publish_blocks(
+        self, subjects: Sequence[str], payloads: Sequence[Payload], blocks: Sequence[bytes | None]
+    ) -> list[AckFuture]:
+        """Publish many messages with encoded headers, like ``publish`` without its arguments."""
+        window, outbox, sent = self._window, self._outbox, []
+        for subject, payload, block in zip(subjects, payloads, blocks, strict=True):
+            if window.full or outbox.must_wait:
+                await window.wait_for_room()
+            sent.append(window.add(subject, payload if type(payload) is bytes else as_bytes(payload), block))
+        return sent
+
+    @property
+    def _is_traced(self) -> bool:
+        """True if each message is reported to an instrumentation, as ``publish`` does."""
+        return self._instrumentation is not None
 
     async def flush(self) -> None:
         """Wait until every message published so far is settled; PublishFailed as at the end of the block.

@@ -8,10 +8,11 @@ looked up first (``StoredRows``). For that, a header beside an id of a row's own
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.jetstream._publish.headers import message_blocks
 from natsproto.jetstream._repeatable.stored_rows import StoredRows, forget_look_ups
 from natsproto.jetstream._repeatable.task import TASK_HEADER, MessageColumns, WriteResult, WriteTask
 
@@ -59,14 +60,16 @@ class IdWriter:
         return WriteResult(rows=rows, duplicates=duplicates + self._count_duplicates())
 
     async def _publish(self, batch: MessageColumns, ids: Sequence[str | None], mark: Mapping[str, str] | None) -> None:
-        publish, sent = self._publisher.publish, self._unsettled.append
-        if not batch.headers:
-            for subject, data, key in zip(batch.subjects, batch.payloads, ids, strict=True):
-                sent(await publish(subject, data, msg_id=key, headers=mark))
+        publisher = self._publisher
+        if self._ids_of is not None and not publisher._is_traced:
+            blocks = message_blocks(cast("Sequence[str]", ids), batch.headers, mark or {})
+            self._unsettled += await publisher._publish_blocks(batch.subjects, batch.payloads, blocks)
             return
         marks = [*(mark or {}).items()]
-        for subject, data, key, pairs in zip(batch.subjects, batch.payloads, ids, batch.headers, strict=True):
-            sent(await publish(subject, data, msg_id=key, headers=[*pairs, *marks] if pairs else mark))
+        headers = batch.headers or [None] * len(ids)
+        for subject, data, key, pairs in zip(batch.subjects, batch.payloads, ids, headers, strict=True):
+            own = [*pairs, *marks] if pairs else mark
+            self._unsettled.append(await publisher.publish(subject, data, msg_id=key, headers=own))
 
     def _new_rows(self, stored: StoredRows, batch: MessageColumns, ids: Sequence[str]) -> list[int]:
         """Indexes of the rows in a batch that are not stored."""
@@ -79,6 +82,14 @@ class IdWriter:
 
     def _count_duplicates(self) -> int:
         """The number of duplicates among the messages that are settled by now, which are then forgotten."""
-        count = sum(future.duplicate for future in self._unsettled)
-        self._unsettled = [future for future in self._unsettled if not future.done()]
+        count, waiting = 0, []
+        for future in self._unsettled:
+            outcome = future._outcome
+            if type(outcome) is bytes and b'"duplicate"' not in outcome:
+                continue  # nearly always
+            if future.done():
+                count += future.duplicate
+            else:
+                waiting.append(future)
+        self._unsettled = waiting
         return count

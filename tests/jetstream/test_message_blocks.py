@@ -1,0 +1,49 @@
+"""The headers of many messages are encoded together as they are one by one."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from natsproto.errors import ConfigError, InvalidHeader, NatsError
+from natsproto.jetstream._publish.headers import message_block, message_blocks
+
+ids = st.text(st.characters(codec="utf-8"), max_size=12) | st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True)
+pairs = st.lists(st.tuples(st.sampled_from(["A", "B-c"]), st.text("xy \u20ac", max_size=4)), max_size=3)
+rows = st.lists(st.tuples(ids, pairs | st.none()), max_size=6)
+
+
+@given(rows, st.sampled_from([{}, {"Spark-Task": "query.3.1"}]), st.booleans())
+def test_blocks_of_many_are_those_of_each(found: list, common: dict[str, str], headers: bool) -> None:  # type: ignore[type-arg]
+    def each() -> list[bytes | None]:
+        blocks = []
+        for msg_id, own in found:
+            both = [*((own or []) if headers else []), *common.items()]
+            blocks.append(message_block("a", both or None, {}, msg_id, None))
+        return blocks
+
+    def together() -> list[bytes]:
+        return message_blocks([one for one, _ in found], [own for _, own in found] if headers else (), common)
+
+    try:
+        expected = each()
+    except NatsError as exc:
+        with pytest.raises(type(exc)):
+            together()
+    else:
+        assert together() == expected
+
+
+@pytest.mark.parametrize(
+    ("msg_id", "own", "error"),
+    [
+        ("", None, ConfigError),
+        (" a", None, ConfigError),
+        ("a", [("B", "x\r\ny")], InvalidHeader),
+        ("a\r\nb", None, InvalidHeader),
+    ],
+)
+def test_bad_id_or_header_is_named(msg_id: str, own: list[tuple[str, str]] | None, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        message_blocks(["fine", msg_id], [None, own], {"Spark-Task": "q.1.1"})
