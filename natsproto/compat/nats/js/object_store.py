@@ -11,7 +11,13 @@ from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js._watch import Watcher
-from natsproto.compat.nats.js.errors import BadObjectMetaError, NotFoundError, ObjectDeletedError, ObjectNotFoundError
+from natsproto.compat.nats.js.errors import (
+    BadObjectMetaError,
+    BucketNotFoundError,
+    NotFoundError,
+    ObjectDeletedError,
+    ObjectNotFoundError,
+)
 from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.jetstream import objectstore
 
@@ -112,13 +118,16 @@ class ObjectStore:
                 source = getattr(source, "buffer", None)
             if source is None:
                 raise TypeError("nats: invalid type for object store")
-        stored = await self._store.put(
-            meta.name or "",
-            source,
-            description=meta.description or "",
-            headers=meta.headers,
-            chunk_size=options.max_chunk_size,
-        )
+        try:
+            stored = await self._store.put(
+                meta.name or "",
+                source,
+                description=meta.description or "",
+                headers=meta.headers,
+                chunk_size=options.max_chunk_size,
+            )
+        except ours.BucketNotFound as exc:
+            raise BucketNotFoundError from exc
         return _info(stored)
 
     async def status(self) -> ObjectStoreStatus:
