@@ -200,9 +200,9 @@ class OptionArgs(TypedDict, total=False):
     each other's replies.
     """
     jetstream_domain: str | None
-    """The default of ``nc.jetstream(domain=)``."""
+    """The JetStream domain, such as that of a leaf node, that ``nc.jetstream()`` uses; None: that of the server."""
     jetstream_api_prefix: str | None
-    """The default of ``nc.jetstream(prefix=)``."""
+    """The first tokens of JetStream's API, as another account exports it, for ``nc.jetstream()``; None: ``$JS.API``."""
     websocket_headers: HeaderSource | None
     """HTTP headers of the WebSocket handshake, or a callable (``def`` or ``async def``) that returns them at every
     attempt.
@@ -372,9 +372,9 @@ class Options(Value):
     each other's replies.
     """
     jetstream_domain: str | None = _option(None, rules.domain)
-    """The default of ``nc.jetstream(domain=)``."""
+    """The JetStream domain, such as that of a leaf node, that ``nc.jetstream()`` uses; None: that of the server."""
     jetstream_api_prefix: str | None = _option(None, rules.subject)
-    """The default of ``nc.jetstream(prefix=)``."""
+    """The first tokens of JetStream's API, as another account exports it, for ``nc.jetstream()``; None: ``$JS.API``."""
     websocket_headers: HeaderSource | None = _option(None, rules.headers)
     """HTTP headers of the WebSocket handshake, or a callable (``def`` or ``async def``) that returns them at every
     attempt.

@@ -149,7 +149,7 @@ class Retry:
     Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
 
     Args:
-        js: The JetStream context to use.
+        js: A context of the account in question, from ``nc.jetstream()``.
         policy: When to retry, and where dead letters go.
     """
 
@@ -338,7 +338,7 @@ async def replay(
     ``js.publish`` and ``delete_message``. Cancelling leaves the remaining dead letters.
 
     Args:
-        js: The JetStream context to use.
+        js: A context of the account in question, from ``nc.jetstream()``.
         stream: The stream of dead letters.
         subject: Only dead letters on this subject; wildcards allowed.
         select: Returns True for dead letters to replay; None: all.

@@ -61,11 +61,17 @@ class PeerInfo(Record):
 
     name: str = text(default="")
     current: bool = flag(default=False)
+    """True if it has all that the leader has."""
     offline: bool = flag(default=False)
+    """True if the cluster has lost it."""
     active: float | None = age(default=None)
+    """Seconds since its last contact with the leader; None: never."""
     lag: int = integer(default=0)
+    """Operations that it is behind the leader."""
     peer: str = text(default="")
+    """The id of the server, which stays when its name changes."""
     pending: bool = flag(default=False)
+    """True while it is about to be added or removed."""
 
 
 class ReconfigurationOrigin(Record):
@@ -98,19 +104,27 @@ class ClusterInfo(Record):
 
     name: str = text(default="")
     raft_group: str = text(default="")
+    """The name of the group of replicas in the server's logs and monitoring."""
     leader: str = text(default="")
+    """The server that takes messages; "": none at the moment."""
     leader_since: Moment = moment(default=None)
+    """Since when it has been the leader (server 2.12); None: not reported."""
     system_account: bool = flag(default=False)
+    """True if replicas are kept up to date in the system account."""
     traffic_account: str = text(default="")
+    """The account that carries the traffic between replicas."""
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
     desired: DesiredCluster | None = optional(DesiredCluster, default=None)
+    """The servers that it moves to; None: it does not move."""
 
 
 class ErrorInfo(Record):
     """An error that is reported in a field, not raised."""
 
     code: int = integer(default=0)
+    """The kind of the error, as in HTTP: 404, 503."""
     err_code: int = integer(default=0)
+    """The number of the server's error, which does not change between versions."""
     description: str = text(default="")
 
 
@@ -121,7 +135,9 @@ class LostStreamData(Record):
     """Messages lost by the storage."""
 
     msgs: tuple[int, ...] = integers(default=())
+    """The sequences that are gone."""
     bytes: int = integer(default=0)
+    """Their size, with subjects and headers."""
 
 
 class StreamState(Record):
@@ -131,17 +147,29 @@ class StreamState(Record):
     """
 
     messages: int = integer(default=0)
+    """How many messages there are now."""
     bytes: int = integer(default=0)
+    """Their size, with subjects, headers and overhead."""
     first_seq: int = integer(default=0)
+    """The sequence of the oldest message; in an empty stream the next one."""
     first_ts: Moment = moment(default=None)
+    """When it was stored; None: the stream is empty."""
     last_seq: int = integer(default=0)
+    """The sequence of the newest message, also if it was deleted since."""
     last_ts: Moment = moment(default=None)
+    """When it was stored; None: there was none."""
     num_subjects: int = integer(default=0)
+    """How many subjects have messages."""
     subjects: Mapping[str, int] = counts(default=None)
+    """Messages by subject, only with ``subjects_filter``."""
     num_deleted: int = integer(default=0)
+    """Messages between first and last that were deleted."""
     deleted: tuple[int, ...] = integers(default=())
+    """Their sequences, only with ``deleted_details``."""
     lost: LostStreamData | None = optional(LostStreamData, default=None)
+    """Messages that the storage has lost; None: none."""
     consumer_count: int = integer(default=0)
+    """How many consumers the stream has."""
 
 
 class StreamSourceInfo(Record):
@@ -150,8 +178,11 @@ class StreamSourceInfo(Record):
     name: str = text(default="")
     external: ExternalStream | None = optional(ExternalStream, default=None)
     lag: int = integer(default=0)
+    """Messages of the origin that are not copied yet."""
     active: float | None = age(default=None)
+    """Seconds since the last message or heartbeat of the origin; None: never."""
     error: ErrorInfo | None = optional(ErrorInfo, default=None)
+    """Why it cannot be copied; None: it can."""
     filter_subject: str = text(default="")
     subject_transforms: Many[SubjectTransform] = many(SubjectTransform, default=())
 
@@ -172,18 +203,26 @@ class StreamInfo(Record):
 
     config: StreamConfig = nested(StreamConfig)
     created: Timestamp = instant(default=NEVER)
+    """When the stream was created, by the clock of the server."""
     state: StreamState = nested(StreamState, default=StreamState())
     domain: str = text(default="")
+    """Its JetStream domain; "": none."""
     cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
+    """Its replicas; None: a server that is in no cluster."""
     mirror: StreamSourceInfo | None = optional(StreamSourceInfo, default=None)
+    """How far it follows its origin; None: it is no mirror."""
     sources: Many[StreamSourceInfo] = many(StreamSourceInfo, default=())
+    """How far it follows each of its sources."""
     alternates: Many[StreamAlternate] = many(StreamAlternate, default=())
+    """The stream and its mirrors, the nearest first; direct gets may use any."""
     ts: Timestamp = instant(default=NEVER)
+    """When the server made this report."""
     did_create: bool = flag(default=False)
+    """True if the request has created it; it was there before otherwise."""
 
     @property
     def name(self) -> str:
-        """The name of the stream."""
+        """``config.name``, for short."""
         return self.config.name
 
 
@@ -194,8 +233,11 @@ class SequenceInfo(Record):
     """A position: ``consumer_seq`` counts deliveries, ``stream_seq`` is the message's sequence."""
 
     consumer_seq: int = integer(default=0)
+    """How many deliveries there were up to here, redeliveries included."""
     stream_seq: int = integer(default=0)
+    """The sequence of the message in the stream."""
     last_active: Moment = moment(default=None)
+    """When that was; None: never."""
 
 
 class PriorityGroupState(Record):
@@ -203,7 +245,9 @@ class PriorityGroupState(Record):
 
     group: str = text(default="")
     pinned_client_id: str = text(default="")
+    """The pin that the server gave to the client; "": no client is pinned."""
     pinned_ts: Moment = moment(default=None)
+    """When it was pinned."""
 
 
 class ConsumerInfo(Record):
@@ -212,18 +256,29 @@ class ConsumerInfo(Record):
     stream_name: str = text()
     name: str = text()
     created: Timestamp = instant(default=NEVER)
+    """When the consumer was created, by the clock of the server."""
     config: ConsumerConfig = nested(ConsumerConfig, default=ConsumerConfig())
     delivered: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
+    """The last delivery."""
     ack_floor: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
+    """The last message up to which all are acknowledged."""
     num_ack_pending: int = integer(default=0)
+    """Deliveries that wait for their acknowledgement; at ``max_ack_pending`` the consumer stops."""
     num_redelivered: int = integer(default=0)
+    """Messages that wait for their acknowledgement and were delivered more than once."""
     num_waiting: int = integer(default=0)
+    """Pulls that wait for messages."""
     num_pending: int = integer(default=0)
+    """Messages of the stream that match and were not delivered yet: the backlog."""
     cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
     push_bound: bool = flag(default=False)
+    """True if a push consumer has a subscriber."""
     paused: bool = flag(default=False)
+    """True while ``pause_until`` is in the future."""
     pause_remaining: Seconds = seconds(default=0.0)
+    """Seconds until it goes on; 0: it is not paused."""
     ts: Timestamp = instant(default=NEVER)
+    """When the server made this report."""
     priority_groups: Many[PriorityGroupState] = many(PriorityGroupState, default=())
 
 
@@ -231,6 +286,7 @@ class ConsumerReset(ConsumerInfo):
     """A consumer after its reset (ADR-60); the next message is at ``reset_seq`` or after it."""
 
     reset_seq: int = integer(default=0)
+    """Messages with this sequence or a higher one are delivered from now on."""
 
 
 class ConsumerPause(Record):
@@ -238,7 +294,9 @@ class ConsumerPause(Record):
 
     paused: bool = flag(default=False)
     pause_until: Moment = moment(default=None)
+    """Until when it is paused; None: it is not."""
     pause_remaining: Seconds = seconds(default=0.0)
+    """Seconds until then; 0: it is not paused."""
 
 
 # ---------------------------------------------------------------- the account
@@ -252,18 +310,26 @@ class AccountLimits(Record):
     max_streams: int = integer(default=0, low=-1)
     max_consumers: int = integer(default=0, low=-1)
     max_ack_pending: int = integer(default=0, low=-1)
+    """The most that a consumer may set as ``max_ack_pending``."""
     memory_max_stream_bytes: int = integer(default=0, low=-1)
+    """The most bytes of one stream in memory."""
     storage_max_stream_bytes: int = integer(default=0, low=-1)
+    """The most bytes of one stream on disk."""
     max_bytes_required: bool = flag(default=False)
+    """True if every stream must have a ``max_bytes``."""
 
 
 class AccountTier(Record):
     """The usage of a tier."""
 
     memory: int = integer(default=0)
+    """Bytes of streams in memory."""
     storage: int = integer(default=0)
+    """Bytes of streams on disk."""
     reserved_memory: int = integer(default=0)
+    """Bytes that streams in memory may have together, by their ``max_bytes``."""
     reserved_storage: int = integer(default=0)
+    """Bytes that streams on disk may have together, by their ``max_bytes``."""
     streams: int = integer(default=0)
     consumers: int = integer(default=0)
     limits: AccountLimits = nested(AccountLimits, default=AccountLimits())
@@ -273,17 +339,23 @@ class ApiStats(Record):
     """Requests to the API of this account. ``level`` is the API level of the server, 0 before 2.11."""
 
     level: int = integer(default=0)
+    """The level of the server's API; 0: before 2.11, 1: 2.11, 2: 2.12, 4: 2.14, 5: 2.15."""
     total: int = integer(default=0)
+    """Requests since the servers were started."""
     errors: int = integer(default=0)
+    """Requests that were refused or failed since then."""
     inflight: int = integer(default=0)
+    """Requests that wait for their turn."""
 
 
 class AccountInfo(AccountTier):
     """The usage and limits of an account. With ``tiers`` (by name, "R1", "R3") the limits are theirs."""
 
     domain: str = text(default="")
+    """The JetStream domain; "": none."""
     api: ApiStats = nested(ApiStats, default=ApiStats())
     tiers: Mapping[str, AccountTier] = records(AccountTier, default=None)
+    """Usage and limits by the number of replicas, "R1" and "R3", if the account has such limits."""
 
 
 # ---------------------------------------------------------------- messages
@@ -297,12 +369,19 @@ class PubAck(Record):
     """
 
     stream: str = text()
+    """The stream that has stored it."""
     seq: int = integer()
+    """Where it is in the stream; with ``duplicate``, where the first one is."""
     domain: str = text(default="")
+    """The JetStream domain of the stream; "": none."""
     duplicate: bool = flag(default=False)
+    """True if the stream had a message with this id within its ``duplicate_window``, and has not stored another."""
     val: str = text(default="")
+    """The new value of a counter, as decimal digits; "": it is no counter."""
     batch: str = text(default="")
+    """The id of the batch that this acknowledgement ends; "": none."""
     count: int = integer(default=0)
+    """Messages of that batch, or the highest batch sequence with fast ingest; 0: no batch."""
 
 
 PLAIN_ACK = re.compile(

@@ -59,7 +59,7 @@ def worker_client(config: SparkNats) -> Iterator[blocking.Client]:
     first use in a process: ConnectFailed and what else ``natsproto.connect`` raises.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
     """
     yield shared_client(config)
 

@@ -66,7 +66,7 @@ def stream_dataframe(
 
     Args:
         spark: The SparkSession of the driver.
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         stream: Which stream to read, by its name.
         start: Where to begin: "earliest", "latest", a sequence, or a time (server 2.11).
         end: Where to end: "latest", a sequence (inclusive), or a time (server 2.11).
@@ -186,7 +186,7 @@ def foreach_batch_writer(
     A micro-batch that is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         write_id: The name of the query in message ids, for good; "": Spark's own id of the query.
         subject: The subject of all rows, or a function of the row; None: the column ``subject`` has it.
         msg_id: The column with the message ids, or a function of the row; None: the column ``msg_id`` if there is one,

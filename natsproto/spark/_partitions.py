@@ -63,7 +63,7 @@ def run_partition(
     Args:
         function: An async generator function of the client and the rows, which it reads with ``async for``; it yields
             the results.
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         prefetch: How many rows and results wait at a time at most; 2 for whole Arrow batches.
     """
     _check_callable("function", function)
@@ -99,7 +99,7 @@ def map_async(
 
     Args:
         function: The ``async def`` function to call with the client and a row.
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         concurrency: How many calls are in flight at a time in each task.
         ordered: Give the results in the order of the rows; False gives each as soon as it is there.
         timeout: Seconds after which a call is cancelled and fails with RequestTimeout; None: no limit.
@@ -146,7 +146,7 @@ def request_partition(
     ConfigError for wrong arguments; InvalidSubject.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         subject: The subject of all requests, or a function of the row.
         payload: The column that is sent, bytes or text, or a function of the row.
         concurrency: How many requests are in flight at a time in each task.
@@ -250,7 +250,7 @@ def kv_lookup(
     a time. ConfigError for wrong arguments; BucketNotFound and the errors of every call of the JetStream API.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
         key: The column with the key, or a function of the row.
         chunk: Rows whose values are requested together, at most 1,000.
@@ -295,7 +295,7 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
     Needs pandas and pyarrow. The rest is as in ``kv_lookup``.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
     """
     import pandas as pd

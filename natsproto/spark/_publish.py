@@ -85,7 +85,7 @@ def publish_partition(
     with PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         write_id: A name of this write, the same for a repeated one.
         subject: The subject of all rows, or a function of the row; None: the column ``subject`` has it.
         msg_id: The column with the message ids, or a function of the row; None: the column ``msg_id`` if there is one,

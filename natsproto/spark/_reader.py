@@ -51,7 +51,7 @@ def plan_ranges(
     ConfigError for wrong arguments; StreamNotFound and the errors of every call of the JetStream API.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         stream: Which stream to read, by its name.
         start: Where to begin: "earliest", "latest", a sequence, or a time (server 2.11).
         end: Where to end: "latest", a sequence (inclusive), or a time (server 2.11).
@@ -139,7 +139,7 @@ def read_range(
     the ApiError of a consumer that the server refuses, and RequestTimeout when there is no server for a minute.
 
     Args:
-        config: The connection settings of the tasks.
+        config: How the tasks connect: a SparkNats.
         seq_range: One of the ranges of ``plan_ranges``.
         subjects: Only messages of these subjects, wildcards allowed; empty: all.
         method: "consumer" pulls from an ordered consumer, "direct" gets batches from any replica, "auto" takes the

