@@ -26,28 +26,9 @@ from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.scripted import ScriptedServer
+from tests.protocol.test_server_errors import CUT, REFUSED
 
-REFUSALS = [
-    "Authorization Violation",
-    "User Authentication Expired",
-    "User Authentication Revoked",
-    "Account Authentication Expired",
-]
-FATAL = [
-    "Authentication Timeout",
-    "Unknown Protocol Operation",
-    "Maximum Payload Violation",
-    "maximum control line exceeded",
-    "invalid client protocol",
-    "no responders requires headers support",
-    "maximum connections exceeded",
-    "maximum account active connections exceeded",
-    "Connection throttling is active. Please try again later.",
-    "Secure Connection - TLS Required",
-    "Stale Connection",
-    "Slow Consumer",
-    "Failed Account Registration",
-]
+FATAL = CUT[:-1]  # without Server Shutdown
 HARMLESS = [
     "maximum subscriptions exceeded",
     "Invalid Subject",
@@ -77,7 +58,7 @@ class Place:
 
 
 @pytest.mark.parametrize("case", [str.title, str.lower, str.upper], ids=["Title", "lower", "UPPER"])
-@pytest.mark.parametrize("text", REFUSALS + FATAL)
+@pytest.mark.parametrize("text", REFUSED + FATAL)
 @virtual_clock
 async def test_fatal_error_is_disconnect_cause(text: str, case: object) -> None:
     assert callable(case)
@@ -89,7 +70,7 @@ async def test_fatal_error_is_disconnect_cause(text: str, case: object) -> None:
     here.server.current.close()
     cause = (await here.recorder.wait(Disconnected)).cause
     assert case(text) in worded(cause)
-    assert isinstance(cause, NotAuthorized if text in REFUSALS else ServerError)
+    assert isinstance(cause, NotAuthorized if text in REFUSED else ServerError)
     assert not here.recorder.of(ServerErrorEvent), "one event for one error"
     await here.recorder.wait(Reconnected)
     await nc.publish("a", b"1")

@@ -27,7 +27,7 @@ from natsproto.jetstream._config import (
     SubjectTransform,
 )
 from natsproto.testing import run_server
-from natsproto.testing._ports import ReservedPort
+from tests.kit.servers import hub_and_leaf
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -789,25 +789,8 @@ async def test_timeout_of_a_call_beats_the_context(nats_server: Server, nats_cli
 @pytest.fixture
 async def leaf() -> AsyncIterator[Client]:
     """A client of a leaf node in the domain "edge", joined to a hub in the domain "hub"."""
-    with ReservedPort() as port:
-        port.release()
-        address = f"127.0.0.1:{port.number}"
-        hub_config = f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "{address}" }}'
-        leaf_config = f'jetstream {{ domain: edge }}\nleafnodes {{ remotes: [{{ url: "nats://{address}" }}] }}'
-        async with (
-            run_server(jetstream=True, config=hub_config) as hub,
-            run_server(jetstream=True, config=leaf_config) as edge,
-            natsproto.connect(hub.url) as far,
-            natsproto.connect(edge.url) as near,
-        ):
-            async with near.subscribe("joined", cb=lambda message: message.respond()):
-                while True:
-                    try:
-                        await far.request("joined", timeout=5)
-                        break
-                    except errors.NoResponders:
-                        continue  # said at once, until the two have found each other
-            yield near
+    async with hub_and_leaf() as (_, near):
+        yield near
 
 
 async def test_domain_behind_a_leaf_node(leaf: Client, tmp_path: Path) -> None:

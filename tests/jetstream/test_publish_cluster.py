@@ -15,6 +15,7 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto.errors import NatsError, PublishFailed
+from natsproto.jetstream import FastPublisher, Publisher
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.ack_future import AckFuture
@@ -129,6 +130,34 @@ class Caller:
             number += 1
 
 
+async def publish_over_kills(
+    pub: Publisher | FastPublisher, subject: str, cluster: Cluster, watcher: Client, *, each: int
+) -> int:
+    """Publish numbers while one server after the other is killed and restarted, with so many messages between two
+    such steps; return how many.
+    """
+    stop = asyncio.Event()
+
+    async def publish() -> int:
+        async with pub:
+            while not stop.is_set():
+                await pub.publish(subject, b"%d" % pub.published)
+                if pub.published % (each // 5) == 0:
+                    await asyncio.sleep(0.01)
+        return pub.published
+
+    publishing = asyncio.create_task(publish())
+    for victim in cluster.servers:
+        await more(lambda: pub.published, each, publishing)
+        victim.kill()
+        await more(lambda: pub.published, each, publishing)
+        await victim.restart()
+        await whole(watcher, cluster)
+    stop.set()
+    async with asyncio.timeout(60):
+        return await publishing
+
+
 async def test_rolling_kills_lose_nothing_and_double_nothing(cluster: Cluster, seed: int) -> None:
     rng = random.Random(seed)
     nc = await connect(cluster)
@@ -162,26 +191,8 @@ async def test_window_survives_the_loss_of_every_server(cluster: Cluster) -> Non
     nc = await connect(cluster)
     await replicated(nc)
     watcher = await connect(cluster)
-    stop, pub = asyncio.Event(), nc.jetstream(timeout=60).publisher(max_pending=200, auto_msg_id=True)
-
-    async def publish() -> int:
-        async with pub:
-            while not stop.is_set():
-                await pub.publish("s.w", b"%d" % pub.published)
-                if pub.published % 100 == 0:
-                    await asyncio.sleep(0.01)
-        return pub.published
-
-    publishing = asyncio.create_task(publish())
-    for victim in cluster.servers:
-        await more(lambda: pub.published, 1000, publishing)
-        victim.kill()
-        await more(lambda: pub.published, 1000, publishing)
-        await victim.restart()
-        await whole(watcher, cluster)
-    stop.set()
-    async with asyncio.timeout(60):
-        count = await publishing
+    pub = nc.jetstream(timeout=60).publisher(max_pending=200, auto_msg_id=True)
+    count = await publish_over_kills(pub, "s.w", cluster, watcher, each=1000)
     held = [int(number) for _, number in await stored(watcher)]
     assert sorted(held) == list(range(count)), "lost or stored twice"
     await nc.close()
@@ -336,26 +347,8 @@ async def test_fast_batch_survives_the_loss_of_every_server(cluster: Cluster) ->
     nc = await connect(cluster)
     await replicated(nc)
     watcher = await connect(cluster)
-    stop, pub = asyncio.Event(), nc.jetstream(timeout=60).fast_publisher(auto_msg_id=True)
-
-    async def publish() -> int:
-        async with pub:
-            while not stop.is_set():
-                await pub.publish("s.f", b"%d" % pub.published)
-                if pub.published % 500 == 0:
-                    await asyncio.sleep(0.01)
-        return pub.published
-
-    publishing = asyncio.create_task(publish())
-    for victim in cluster.servers:
-        await more(lambda: pub.published, 2000, publishing)
-        victim.kill()
-        await more(lambda: pub.published, 2000, publishing)
-        await victim.restart()
-        await whole(watcher, cluster)
-    stop.set()
-    async with asyncio.timeout(60):
-        count = await publishing
+    pub = nc.jetstream(timeout=60).fast_publisher(auto_msg_id=True)
+    count = await publish_over_kills(pub, "s.f", cluster, watcher, each=2000)
     assert [int(number) for _, number in await stored(watcher)] == list(range(count)), "lost, doubled or disordered"
     await nc.close()
     await watcher.close()

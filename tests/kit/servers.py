@@ -18,8 +18,9 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import UnsupportedByServer
+from natsproto.errors import NoResponders, UnsupportedByServer
 from natsproto.testing import run_server
+from natsproto.testing._ports import ReservedPort
 from natsproto.testing._process import find_binary
 
 NEWEST = "newest"
@@ -79,3 +80,27 @@ async def works_since(nc: Client, series: tuple[int, int], call: Awaitable[objec
         await call
     assert loop.time() - started < 4.5, "the timeout is 5 s"
     return False
+
+
+@asynccontextmanager
+async def hub_and_leaf() -> AsyncIterator[tuple[Client, Client]]:
+    """Clients of a hub in the domain "hub", and of a leaf node in the domain "edge" that has joined it."""
+    with ReservedPort() as port:
+        port.release()
+        address = f"127.0.0.1:{port.number}"
+        hub_config = f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "{address}" }}'
+        leaf_config = f'jetstream {{ domain: edge }}\nleafnodes {{ remotes: [{{ url: "nats://{address}" }}] }}'
+        async with (
+            run_server(jetstream=True, config=hub_config) as hub,
+            run_server(jetstream=True, config=leaf_config) as edge,
+            natsproto.connect(hub.url) as far,
+            natsproto.connect(edge.url) as near,
+        ):
+            async with near.subscribe("joined", cb=lambda message: message.respond()), asyncio.timeout(30):
+                while True:
+                    try:
+                        await far.request("joined", timeout=5)
+                        break
+                    except NoResponders:
+                        continue  # said at once, until the two have found each other
+            yield far, near

@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 import natsproto
-from natsproto.errors import BucketNotFound, InvalidSubject, KeyExists, NoResponders, WrongRevision
+from natsproto.errors import BucketNotFound, InvalidSubject, KeyExists, WrongRevision
 from natsproto.jetstream._bucket_config import KeyValueConfig
 from natsproto.jetstream._config import ExternalStream, Placement, StreamSource, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import run_server
-from natsproto.testing._ports import ReservedPort
+from tests.kit.servers import hub_and_leaf
 
 LONG = 20.0
 
@@ -133,25 +133,8 @@ async def test_sources_bring_in_the_keys_of_other_buckets(jetstream: JetStream) 
 @pytest.fixture
 async def domains() -> AsyncIterator[tuple[natsproto.Client, natsproto.Client]]:
     """Clients of a hub in the domain "hub" and of a leaf node in the domain "edge" that has joined it."""
-    with ReservedPort() as port:
-        port.release()
-        address = f"127.0.0.1:{port.number}"
-        hub_config = f'jetstream {{ domain: hub }}\nleafnodes {{ listen: "{address}" }}'
-        leaf_config = f'jetstream {{ domain: edge }}\nleafnodes {{ remotes: [{{ url: "nats://{address}" }}] }}'
-        async with (
-            run_server(jetstream=True, config=hub_config) as hub,
-            run_server(jetstream=True, config=leaf_config) as edge,
-            natsproto.connect(hub.url) as far,
-            natsproto.connect(edge.url) as near,
-        ):
-            async with near.subscribe("joined", cb=lambda message: message.respond()), asyncio.timeout(LONG):
-                while True:
-                    try:
-                        await far.request("joined", timeout=5)
-                        break
-                    except NoResponders:
-                        continue  # said at once, until the two have found each other
-            yield far, near
+    async with hub_and_leaf() as clients:
+        yield clients
 
 
 async def test_bucket_behind_a_leaf_node(

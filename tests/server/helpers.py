@@ -10,7 +10,7 @@ import functools
 import gc
 import inspect
 import os
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar, Unpack, cast
 
@@ -23,6 +23,7 @@ from natsproto._options import OptionArgs
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
+Run = Callable[[Coroutine[object, object, None]], None]
 
 LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
     "asyncio": asyncio.SelectorEventLoop,

@@ -27,7 +27,7 @@ import gc
 import json
 import shutil
 import ssl
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -47,9 +47,9 @@ from natsproto.testing import Direction, FaultProxy, Server, ServerTls, run_clus
 from tests.kit.pki import Authority, Certificate
 from tests.kit.scripted import INFO, Behaviour, ScriptedServer, info_line
 from tests.kit.watch import Watch
+from tests.server.helpers import Run
 
 SECRET = "p4ssw0rd"
-Run = Callable[[Coroutine[object, object, None]], None]
 
 
 class Pki:
@@ -83,20 +83,6 @@ def pki(tmp_path_factory: pytest.TempPathFactory) -> Pki:
 def _nothing_left_open() -> Iterator[None]:
     yield
     gc.collect()  # a transport that nobody closed is a ResourceWarning, hence an error, of this test
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine on one of the two event loops: their TLS has nothing in common."""
-    factory = asyncio.new_event_loop
-    if request.param == "uvloop":
-        factory = pytest.importorskip("uvloop").new_event_loop
-
-    def run(body: Coroutine[object, object, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body)
-
-    return run
 
 
 async def cause_of(url: str, **options: object) -> BaseException:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Iterator
 from http import HTTPStatus
 from pathlib import Path
 
@@ -30,8 +30,7 @@ from natsproto.testing._ports import ReservedPort
 from tests.kit.pki import Authority
 from tests.kit.watch import Watch
 from tests.kit.websocket import WebSocketServer
-
-Run = Callable[[Coroutine[object, object, None]], None]
+from tests.server.helpers import Run
 
 
 @pytest.fixture(scope="module")
@@ -49,20 +48,6 @@ def tls(ca: Authority) -> ServerTls:
 def _nothing_left_open() -> Iterator[None]:
     yield
     gc.collect()  # a transport that nobody closed is a ResourceWarning, hence an error, of this test
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Run:
-    """Runs a coroutine on one of the two event loops."""
-    factory = asyncio.new_event_loop
-    if request.param == "uvloop":
-        factory = pytest.importorskip("uvloop").new_event_loop
-
-    def run(body: Coroutine[object, object, None]) -> None:
-        with asyncio.Runner(loop_factory=factory) as runner:
-            runner.run(body)
-
-    return run
 
 
 @pytest.fixture
