@@ -38,6 +38,8 @@ ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "benchmarks.md"
 MARKS = "<!-- workers: begin -->", "<!-- workers: end -->"
 ACK_WAIT_S = 30.0
+LINGER_S = 0.3
+"""Seconds for the tasks that still acknowledge."""
 SLACK_PART, SLACK_S = 1.15, 0.5
 """How much longer than without any waiting the messages may take."""
 TICK_S, TICK_SLACK_S = 0.005, 0.01
@@ -70,8 +72,9 @@ def rows_of_times(url: str, handler: float, *, seconds: float, repeat: int) -> I
         results: dict[str, list[Result]] = {client: [] for client in CLIENTS}
         for _ in range(repeat):
             for client, found in results.items():
-                found.append(asyncio.run(run_cell(url, cell, client, seconds=seconds, linger=0.0)))
+                found.append(asyncio.run(run_cell(url, cell, client, seconds=seconds, linger=LINGER_S)))
         times = {client: median(one.seconds for one in found) for client, found in results.items()}
+        alone = median(asyncio.run(_sleep_alone(cell, seconds)) for _ in range(repeat))
         shares = [min(one.shares) / one.calls for one in results["natsproto"]]
         ideal, ours = cell.ideal(seconds), times.pop("natsproto")
         is_reached = ours <= SLACK_PART * ideal + SLACK_S if handler > 0.001 else ours <= min(times.values())
@@ -84,12 +87,26 @@ def rows_of_times(url: str, handler: float, *, seconds: float, repeat: int) -> I
                 f"{concurrency}" if replicas == 1 else f"{replicas} replicas of {concurrency}",
                 f"{cell.messages(seconds):,}",
                 f"{ideal:.2f}",
+                f"{alone:.2f}",
                 f"{ours:.2f}",
                 *(f"{took:.2f}" for took in times.values()),
                 f"{median(shares):.0%}" if replicas > 1 else "",
             ],
             is_reached,
         )
+
+
+async def _sleep_alone(cell: LongCell, seconds: float) -> float:
+    """How long the handlers take without any messages, on this machine now."""
+    calls = -(-cell.messages(seconds) // cell.workers)
+
+    async def work() -> None:
+        for _ in range(calls):
+            await asyncio.sleep(cell.handler)
+
+    began = time.monotonic()
+    await asyncio.gather(*(work() for _ in range(cell.workers)))
+    return time.monotonic() - began
 
 
 class Silence(NamedTuple):
@@ -234,9 +251,11 @@ def text_of(times: Sequence[Row], silences: Sequence[Row], command: str) -> str:
     """The section of the page."""
     versions = f"nats-py {importlib.metadata.version('nats-py')}, CPython {platform.python_version()}"
     lines = [f"Command: `{command}`, with {versions}.", ""]
-    lines += ["| handler | at a time | messages | ideal s | natsproto s | nats-py: fetch and gather s "]
+    lines += [
+        "| handler | at a time | messages | ideal s | asyncio alone s | natsproto s | nats-py: fetch and gather s "
+    ]
     lines[-1] += "| nats-py: semaphore and tasks s | smaller share | bar |"
-    lines += ["|---" * 9 + "|", *map(str, times), ""]
+    lines += ["|---" * 10 + "|", *map(str, times), ""]
     lines += [
         "| `def` handler | at a time | longest silence of a 5 ms ticker | without the call | calls in between | bar |"
     ]

@@ -143,4 +143,4 @@ def test_table_of_workers_has_rows() -> None:
         silences = [*worker_table.rows_of_silence(server.url, seconds=0.1, repeat=1)]
     text = worker_table.text_of(rows, silences, "command")
     widths = [line.count("|") for line in text.splitlines() if line.startswith("|")]
-    assert widths == [10] * 6 + [7] * 6
+    assert widths == [11] * 6 + [7] * 6

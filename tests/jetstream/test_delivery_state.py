@@ -74,6 +74,7 @@ def test_bound_is_a_tenth_of_ack_wait_of_work(
     ("terms", "bound"),
     [
         (TERMS._replace(max_ack_pending=20), 20),
+        (TERMS._replace(ack_wait=60.0), 100),  # a second of work, so that other replicas get the rest
         (TERMS._replace(backoff=(1.0, 20.0)), 10),  # the first deliveries have the least time
         (DeliveryTerms(), 1),  # 1.5 s as long as it is unknown
     ],

@@ -18,6 +18,8 @@ M = TypeVar("M")
 
 WAITING_PART: Final = 0.1
 """The part of ack_wait for which a delivery may wait and be handed over as it is."""
+MAX_SPAN_S: Final = 1.0
+"""Seconds of work that may wait, unless round trips are long: what waits here is missing at other replicas."""
 MAX_WAITING_PART: Final = 0.25
 """The same on a link whose round trips take longer."""
 EXTEND_AT_PART: Final = 0.5
@@ -316,7 +318,8 @@ class DeliveryState(Generic[M]):
         workers, prefetch, handle_time = self.workers, self.prefetch, self.handle_time
         waiting = min(4 * self.handled, prefetch)
         if waiting and handle_time:
-            waiting = min(waiting, max(int(workers * (self.free_seconds / handle_time - 1)), 0))
+            span = min(self.free_seconds, max(MAX_SPAN_S, 2 * self.round_trip))
+            waiting = min(waiting, max(int(workers * (span / handle_time - 1)), 0))
         self.bound = min(
             workers + waiting + self._behind, max(prefetch, workers), self.terms.max_ack_pending or UNLIMITED
         )
