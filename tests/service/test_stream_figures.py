@@ -81,6 +81,29 @@ async def test_slow_reader_of_much_takes_no_memory(nats_server: Server) -> None:
 
 
 @pytest.mark.slow
+async def test_window_is_the_only_limit_of_a_reader(nats_client: Client) -> None:
+    """More parts wait than the pending limits of a subscription allow, and none is lost."""
+    service = await nats_client.add_service("small", "1.0.0")
+    count, sent = 200_000, 0
+
+    @service.endpoint()
+    async def small(request: Request) -> AsyncIterator[bytes]:
+        nonlocal sent
+        for number in range(count):
+            sent = number
+            yield b"x"
+
+    await nats_client.flush()
+    async with nats_client.stream("small", window=65 * 100_000) as parts:
+        async for _ in parts:
+            break
+        await settled(lambda: sent > 90_000, 60)
+        await nats_client.flush()
+        assert parts._stream.waiting > 65_536
+        assert len([part async for part in parts]) == count - 1
+
+
+@pytest.mark.slow
 async def test_many_responses_at_once(nats_server: Server) -> None:
     """10,000 of 10 parts each take at most 8 KiB on either side, and leave nothing."""
     count = 10_000

@@ -167,6 +167,34 @@ async def test_export_for_one_response() -> None:
         assert "an export needs response_type Stream" in str(error)
 
 
+async def test_cancellation_over_an_export() -> None:
+    """Each reply subject can be used once there: one is always left to cancel with."""
+    async with parties(accounts("Stream")) as both:
+        service = await both.responder.add_service("svc", "1.0.0")
+        ended = asyncio.Queue[int]()
+
+        @service.endpoint("count", subject="svc.count")
+        async def parts(request: Request) -> AsyncIterator[bytes]:
+            pause, number = float(request.data), 0
+            try:
+                while True:
+                    number += 1
+                    yield b"%d" % number
+                    await asyncio.sleep(pause)
+            finally:
+                ended.put_nowait(number)
+
+        await both.responder.flush()
+        for pause, enough in ((10, 1), (0.001, 1), (0.001, 3), (0.001, 100), (0, 1000), (0.03, 20)):
+            for window in (1000, 1 << 20):
+                async with both.requester.stream("svc.count", b"%g" % pause, window=window, heartbeat=1.0) as stream:
+                    async for _ in stream:
+                        if stream.received == enough:
+                            break
+                async with asyncio.timeout(2.0):  # silence would be noticed after 3 s
+                    assert await ended.get() >= enough
+
+
 async def test_export_keeps_little_for_each_part() -> None:
     async with parties(accounts("Stream")) as both:
 

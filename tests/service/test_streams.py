@@ -354,6 +354,10 @@ async def test_pauses_on_both_sides_are_no_silence(nats_client: Client) -> None:
             async with asyncio.timeout(0.4):
                 await anext(reader)
         assert streams.service.endpoints[1].in_progress == 1
+    async with nats_client.stream("pause", b"1", heartbeat=0.05) as parts:
+        await asyncio.sleep(0.4)  # eight of its own heartbeats without a part
+        assert parts._stream.is_open
+        assert streams.service.endpoints[1].in_progress == 1
     async with nats_client.stream("count", b"50 10", window=100, heartbeat=0.05) as parts:
         async with aclosing(aiter(parts)) as unread:
             await asyncio.sleep(0.4)  # the reader's own pause, before it has read anything
