@@ -355,6 +355,8 @@ class World:
             self.socket = [one for one in self.socket if one.arrives_at > self.now]
             self.pending -= len(arrived)
             self.state.on_arrival(len(arrived), 1, self.now)
+            if not self.state.queues[0].messages:
+                self.state.queues[0].filled_at = self.now
             self.state.queues[0].messages.extend(one.number for one in arrived)
 
     def tick(self) -> None:
@@ -377,6 +379,28 @@ class World:
         self.handed_over.append(self.now - self.since[number])
         self.working += 1
 
+    def take_batch(self, max_messages: int, max_wait: float) -> None:
+        """A batch is taken if no other one is handled, and it is full or the window is over."""
+        queue = self.state.queues[0]
+        most = min(max_messages, self.state.bound)
+        if self.working or (len(queue.messages) < most and self.now < queue.filled_at + max_wait):
+            return
+        size = 0
+        while queue.messages and size < most:
+            number = queue.messages.popleft()
+            verdict = Verdict.HAND_OVER if self.now < queue.check_at else self.state.verdict(queue, self.now)
+            if verdict is not Verdict.DROP:
+                self.handed_over.append(self.now - self.since[number])
+                size += 1
+        self.working = size
+
+    def finish_batch(self, seconds: float) -> None:
+        """The batch is done."""
+        if self.working:
+            self.state.on_handled(seconds)
+            self.state.on_consumed(self.working)
+            self.working = 0
+
     def finish(self, seconds: float) -> None:
         """A worker is done."""
         if self.working:
@@ -385,22 +409,28 @@ class World:
             self.state.on_consumed(1)
 
 
-def run_schedule(rng: random.Random) -> World:
+def run_schedule(rng: random.Random, *, batches: bool = False) -> World:
     """A random schedule: the server sends what it is asked for, workers take and finish, time passes, the client is
-    frozen now and then.
+    frozen now and then. ``batches``: one worker collects batches in a window.
     """
     ack_wait = rng.choice([0.2, 1.0, 3.0, 30.0])
     terms = DeliveryTerms(ack_wait=ack_wait, is_known=True)
     round_trip = rng.choice([0.0, rng.uniform(0.0, 0.25)]) * ack_wait
-    world = World(terms, rng.choice([1, 2, 8]), round_trip, reads_first=rng.random() < 0.5)
+    most, window = rng.choice([1, 5, 100]), rng.uniform(0.0, 0.1) * ack_wait
+    workers = rng.choice([1, most]) if batches else rng.choice([1, 2, 8])  # of a loop, and of consume_batches
+    world = World(terms, workers, round_trip, reads_first=rng.random() < 0.5)
     part = rng.choice([0.001, 0.02, 0.1, 0.5])  # of ack_wait that a step takes
     for _ in range(rng.randrange(10, 120)):
         world.pull()
         step = rng.random()
         if step < 0.25:
             world.send(rng.randint(1, 20))
+        elif step < 0.6 and batches:
+            world.take_batch(most, window)
         elif step < 0.6:
             world.take()
+        elif step < 0.7 and batches:
+            world.finish_batch(rng.uniform(0.0, part) * ack_wait)
         elif step < 0.7:
             world.finish(rng.uniform(0.0, part) * ack_wait)
         elif step < 0.9:
@@ -410,21 +440,23 @@ def run_schedule(rng: random.Random) -> World:
     return world
 
 
-@given(st.integers(0, 2**32))
-def test_no_schedule_hands_over_an_old_delivery(seed: int) -> None:
+@pytest.mark.parametrize("batches", [False, True])
+@given(seed=st.integers(0, 2**32))
+def test_no_schedule_hands_over_an_old_delivery(seed: int, batches: bool) -> None:
     """No schedule of arrivals, delays, handle times, ticks and freezes hands over a delivery older than ack_wait less
     the margin.
     """
     for number in range(30):
-        world = run_schedule(random.Random(seed + number))
+        world = run_schedule(random.Random(seed + number), batches=batches)
         ack_wait = world.terms.ack_wait
         margin = min(max(0.05, 0.05 * ack_wait), 0.25 * ack_wait)
         assert all(age <= ack_wait - margin + 1e-9 for age in world.handed_over), seed + number
 
 
-def test_schedules_drop_and_extend() -> None:
+@pytest.mark.parametrize("batches", [False, True])
+def test_schedules_drop_and_extend(batches: bool) -> None:
     """So that the property says something."""
-    worlds = [run_schedule(random.Random(seed)) for seed in range(300)]
+    worlds = [run_schedule(random.Random(seed), batches=batches) for seed in range(300)]
     assert sum(len(world.handed_over) for world in worlds) > 500
     assert sum(world.state.stale for world in worlds) > 100
     assert sum(age > 0.5 * world.terms.ack_wait for world in worlds for age in world.handed_over) > 20

@@ -94,6 +94,41 @@ async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:
     assert sorted(seqs) == list(range(1, 61))
 
 
+async def test_rest_of_a_slow_batch_stays_ours(jetstream: JetStream) -> None:
+    """A loop that acknowledges one by one and becomes slow: another reader does not get the rest of its batch."""
+    ack_wait = 0.5
+    consumer = await make_consumer(jetstream, 40, ack_wait=ack_wait)
+    other = await (await jetstream.stream("S")).consumer("c")
+    seqs: list[int] = []
+    sizes: list[int] = []
+
+    async def read() -> None:
+        async with consumer.messages() as messages:
+            async for batch in messages.batches():
+                sizes.append(len(batch))
+                for message in batch:
+                    seqs.append(message.seq)
+                    await asyncio.sleep(0.3 * ack_wait if len(batch) >= 5 else 0)
+                    await message.ack()
+
+    async def read_other() -> None:
+        async with other.messages() as messages:
+            async for message in messages:
+                seqs.append(message.seq)
+                await message.ack()
+
+    async with asyncio.timeout(30):
+        tasks = [asyncio.create_task(read())]
+        while max(sizes, default=0) < 5:  # noqa: ASYNC110  # more are prefetched after the first ones
+            await asyncio.sleep(0.01)
+        tasks.append(asyncio.create_task(read_other()))
+        await until_all_acknowledged(consumer)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    assert sorted(seqs) == list(range(1, 41))
+
+
 async def test_stop_returns_what_waits(jetstream: JetStream) -> None:
     consumer = await make_consumer(jetstream, 10)
     called = asyncio.Event()

@@ -16,6 +16,7 @@ from natsproto._core.engine import State
 from natsproto._core.events import Event
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._consumer.delivery_state import (
+    EXTEND_AT_PART,
     MAX_WAITING_PART,
     DeliveryQueue,
     DeliveryState,
@@ -108,6 +109,7 @@ class Deliveries:
         self._timer: asyncio.TimerHandle | None = None
         self._in_hand: list[_InHand] = []  # at the last tick
         self._watched_at = 0.0  # the time of that
+        self._progress: dict[int, int] = {}  # by the last message of each batch: acknowledged when it was extended
         self._is_exceeded_reported = False
         self._stale_before = self._stale_reported = 0  # at the last tick, and in events
         self._pin_due = 0.0  # when to keep the pin
@@ -236,7 +238,8 @@ class Deliveries:
             self._in_hand.clear()
             return
         state.on_round_trip(trips.shortest)
-        due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=self.may_give_back)
+        may_give_back = self.may_give_back and self._source.is_pulling  # else they would not come back
+        due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=may_give_back)
         extend_all(due.extend)
         nak_all(due.give_back)
         self.redeliveries.on_tick(monotonic())
@@ -266,9 +269,24 @@ class Deliveries:
         ]
         if self._in_hand and self.redeliveries.are_all_busy:
             self.state.on_running(now - max(one.since for one in self._in_hand))
+        self._extend_batches()
         late = [one for one in self._in_hand if self._check_in_hand(one.message, max(one.since, one.extended_at), now)]
         if self._in_hand and not late:
             self._keep_pin(now)
+
+    def _extend_batches(self) -> None:
+        """Extend what is left of batches whose messages are acknowledged one by one: they wait while that goes on."""
+        progress, self._progress = self._progress, {}
+        seen = {id(one.message): one for one in self._in_hand}
+        for acked, left in self.redeliveries.batches_in_hand():
+            if not left:
+                continue
+            last = id(left[-1])
+            self._progress[last] = before = progress.get(last, 0)
+            since = min(max(one.since, one.extended_at) for one in map(seen.get, map(id, left)) if one is not None)
+            if acked > before and self._watched_at - since >= EXTEND_AT_PART * self._wait_of(left[-1]):
+                extend_all(left)
+                self._progress[last] = acked
 
     def _check_in_hand(self, message: JsMessage, since: float, now: float) -> bool:
         """Return True, and report it, if a message was handled for longer than its ack_wait."""

@@ -156,8 +156,19 @@ class Redeliveries:
 
     @property
     def are_all_busy(self) -> bool:
-        """True if each reader handles a message."""
-        return all(any(hand) for hand in list(self.in_hand.values()))
+        """True if each reader handles a message, not a batch."""
+        return all(len(hand) == 1 and hand[0] is not None for hand in list(self.in_hand.values()))
+
+    def batches_in_hand(self) -> list[tuple[int, list[JsMessage]]]:
+        """The batches that are handled now, with the numbers of their messages that are acknowledged; those that are
+        not.
+        """
+        found = []
+        for hand in list(self.in_hand.values()):
+            if len(hand) > 1:
+                left = [message for message in hand if message is not None and not message.is_acked]
+                found.append((len(hand) - len(left), left))
+        return found
 
     def _in_hand(self) -> list[JsMessage]:
         self.forget_ended()
