@@ -165,7 +165,7 @@ class OutgoingStream:
                 self._send_end(ServiceError(503, "the service was stopped"))
                 raise
         except Exception as exc:
-            if self._ended is None:
+            if self._ended in (None, *_REPORTED):
                 self._send_end(error_from(exc))
             raise
         finally:

@@ -134,6 +134,8 @@ async def run_fault(cell: Cell) -> None:
             watching.result()
 
 
+@pytest.mark.slow
+@pytest.mark.smoke
 async def test_drawn_faults_end_both_sides(seed: int) -> None:
     for cell in random.Random(seed).sample(CELLS, 3):
         print(cell)

@@ -167,6 +167,7 @@ async def test_export_for_one_response() -> None:
         assert "an export needs response_type Stream" in str(error)
 
 
+@pytest.mark.slow
 async def test_cancellation_over_an_export() -> None:
     """Each reply subject can be used once there: one is always left to cancel with."""
     async with parties(accounts("Stream")) as both:
@@ -195,6 +196,7 @@ async def test_cancellation_over_an_export() -> None:
                     assert await ended.get() >= enough
 
 
+@pytest.mark.slow
 async def test_export_keeps_little_for_each_part() -> None:
     async with parties(accounts("Stream")) as both:
 
