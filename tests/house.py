@@ -2,6 +2,7 @@
 
     python -m tests.house            the figures; fails on a broken rule
     python -m tests.house english    every sentence that the figure for English counts, with its place
+    python -m tests.house rooms      the lines of code of each package
 
 ``KNOWN`` lists the exceptions of today. An exception may shrink and go away, and it has to go when it is not needed.
 """
@@ -228,6 +229,15 @@ def package_sizes() -> Iterator[Figure]:
     for package, most in MAX_CODE_LINES.items():
         total = sum(code_lines(path.read_text()) for _, path in sources(f"natsproto/{package}"))
         yield Figure("code lines", f"natsproto/{package}", total, most)
+
+
+def room_sizes() -> Counter[str]:
+    """The lines of code of each package."""
+    sizes: Counter[str] = Counter()
+    for name, path in sources("natsproto"):
+        for room in (name.rpartition("/")[0], "in all"):
+            sizes[room] += code_lines(path.read_text())
+    return sizes
 
 
 def small_modules() -> list[str]:
@@ -625,8 +635,10 @@ def report(figures: list[Figure]) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     if arguments == ["english"]:
-        for found in english().values():
-            print(*found, sep="\n") if found else None
+        print(*(line for found in english().values() for line in found), sep="\n")
+        return 0
+    if arguments == ["rooms"]:
+        print(*(f"{size:6} {room}" for room, size in sorted(room_sizes().items())), sep="\n")
         return 0
     figures = list(all_sizes())
     print(*report(figures), sep="\n")

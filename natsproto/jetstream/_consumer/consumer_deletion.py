@@ -31,16 +31,17 @@ class ConsumerDeletion:
         self._api, self._connection = api, api.connection
         self._stream, self._reader_id = stream, reader_id
         self._operation = f"delete {description}"
-        self._unconfirmed: list[str] = []
+        self.unconfirmed: list[str] = []
+        """The consumers whose deletion the server has not confirmed."""
 
     def delete_created(self, name: str) -> None:
         """Delete a consumer that was created, without waiting for the server."""
-        self._unconfirmed.append(name)
+        self.unconfirmed.append(name)
         self._publish(name)
 
     def delete_requested(self, name: str) -> None:
         """Delete a consumer whose creation was requested and not confirmed. The closing of the client waits for it."""
-        self._unconfirmed.append(name)
+        self.unconfirmed.append(name)
         self._start(name, DELETE_DELAYS_S)
 
     def delete_abandoned(self, name: str) -> None:
@@ -52,12 +53,12 @@ class ConsumerDeletion:
 
     def repeat(self) -> None:
         """Delete the earlier ones again: the server that got the first request may have been stopping."""
-        for name in self._unconfirmed:
+        for name in self.unconfirmed:
             if self._reader_id:
                 self._start(name, (0.0,))
             else:
                 self._publish(name)
-        self._unconfirmed.clear()
+        self.unconfirmed.clear()
 
     def _publish(self, name: str) -> None:
         connection = self._connection

@@ -160,7 +160,8 @@ class OrderedState:
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)
-        self.deletion.repeat()
+        if self.deletion.unconfirmed:
+            self.deletion.repeat()
         self._created_or_failed.set()
 
     async def wait_created(self) -> ConsumerInfo:
