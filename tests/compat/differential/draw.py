@@ -320,7 +320,7 @@ class Draw:
             {
                 "store": "store",
                 "name": name,
-                "size": self.pick(0, 1, 5000, 200_000),
+                "size": self.pick(0, 1, 5000, 50_000),
                 "how": self.pick("bytes", "file", "meta"),
             },
         )

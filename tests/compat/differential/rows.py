@@ -52,12 +52,14 @@ def without_losses(log: list[Any] | None) -> list[Any]:
 
 
 def max_msgs(found: Difference) -> bool:
-    """The server's list of subscriptions with ``max_msgs``."""
+    """The server's list of subscriptions with ``max_msgs``, and requests that only these would get."""
     limited = {
         (step.arguments["subject"], step.arguments["queue"])
         for step in found.earlier
         if step.name == "subscribe" and (step.arguments["limits"] or step.arguments["kind"] == "future")
     }
+    if limited and called(found, "request"):
+        return (raised(found.theirs), raised(found.ours)) == ("errors.TimeoutError", "errors.NoRespondersError")
     if found.what == "connz":
         return without_subs(found.theirs, limited) == without_subs(found.ours, limited)
     subjects = {subject for subject, _ in limited}
