@@ -40,10 +40,11 @@ async def test_health_has_the_figures_of_a_worker(jetstream: JetStream) -> None:
         await slow.wait()
 
     assert (await nc.health()).consumers == ()
-    async with consumer.consume(handle) as work:
+    async with consumer.consume(handle):
         stats = await only(nc)
         assert (stats.stream, stats.consumer, stats.num_pending, stats.age) == ("S", "c", None, None)
-        await fill(jetstream, 30)
+    await fill(jetstream, 30)
+    async with consumer.consume(handle) as work:
         await until(lambda: work.in_progress)
         stats = await only(nc)
         assert stats.num_pending == 29
