@@ -257,8 +257,8 @@ async def test_stop_that_does_not_wait_tells_the_requester(nats_server: Server) 
         async with other.stream("pause", b"2") as parts:
             async for _ in parts:
                 break
-            with pytest.raises(DrainTimeout, match="1 unfinished requests"):
-                await streams.service.stop(timeout=0.05)
+            with pytest.raises(DrainTimeout, match="unfinished"):
+                await streams.service.stop(timeout=0.3)
             with pytest.raises(ServiceError, match="the service was stopped"):
                 [part async for part in parts]
         assert streams.finished.get_nowait() == "pause"
