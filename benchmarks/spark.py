@@ -135,7 +135,7 @@ def cpu_seconds() -> Cpu:
 
 def table(contenders: list[Contender], taken: dict[str, float], used: dict[str, list[Cpu]], rows: int) -> list[str]:
     """A table in Markdown; the first of each group is what the others are held against."""
-    lines = ["| what | rows/s | ratio | CPU: workers + JVM + server, µs a row | target |", "|---|---|---|---|---|"]
+    lines = ["| contender | rows/s | ratio | CPU: workers + JVM + server, µs a row | target |", "|---|---|---|---|---|"]
     first: dict[str, float] = {}
     for one in contenders:
         count = rows * one.share
