@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 
 import natsproto
 from natsproto._client import Client
-from natsproto.errors import NatsError
+from natsproto.errors import NatsError, NoResponders, ServiceError
 from natsproto.service import Request
 
 HEARTBEAT_S = 0.3
@@ -58,6 +58,13 @@ async def respond(nc: Client, phase: str, say: Callable[[str], None]) -> None:
 
 async def request(nc: Client, phase: str, say: Callable[[str], None]) -> None:
     """Ask for the response, and read it to its end."""
+    while True:  # until the servers of a cluster have told each other of the endpoint
+        try:
+            await nc.call("svc.phase", headers={"Stream-Window": "0"})
+        except NoResponders:
+            await asyncio.sleep(0.01)
+        except ServiceError:  # for the window: no stream has begun
+            break
     parts = nc.stream("svc.phase", heartbeat=HEARTBEAT_S, window=2000)
 
     async def read() -> None:
