@@ -6,6 +6,7 @@ Owns the set of these readers. The references are weak, so a reader that is gone
 from __future__ import annotations
 
 from collections.abc import Iterable
+from time import time
 from typing import Protocol
 from weakref import WeakSet
 
@@ -36,8 +37,8 @@ class ConsumerStats(Value):
 class MeasuredReader(Protocol):
     """A reader of a consumer."""
 
-    def stats(self) -> ConsumerStats | None:
-        """Return its part; None when it has ended. May be called in any thread."""
+    def stats(self, now: float) -> ConsumerStats | None:
+        """Return its part at this time since the epoch; None when it has ended. May be called in any thread."""
         ...
 
 
@@ -53,9 +54,10 @@ class MeasuredReaders:
 
     def stats(self) -> list[ConsumerStats]:
         """Return the state of each consumer that is read now. May be called in any thread."""
+        now = time()  # one for all, since the youngest message tells the lag
         while True:
             try:
-                return add_up(found for reader in list(self._readers) if (found := reader.stats()) is not None)
+                return add_up(found for reader in list(self._readers) if (found := reader.stats(now)) is not None)
             except RuntimeError:  # a collection changed its size during iteration
                 continue
 

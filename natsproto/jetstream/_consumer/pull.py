@@ -130,9 +130,9 @@ class PullSource:
         """Return the stream and the consumer."""
         return ReaderInfo(self._inbox.stream, self._inbox.consumer, is_stream=True)
 
-    def stats(self) -> ConsumerStats | None:
+    def stats(self, now: float) -> ConsumerStats | None:
         """See MeasuredReader."""
-        return stats_of(self.buffer, self.reader_info())
+        return stats_of(self.buffer, self.reader_info(), now)
 
     async def wait_created(self) -> None:
         """Return at once: the consumer exists already."""

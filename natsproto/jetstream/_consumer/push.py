@@ -99,9 +99,9 @@ class PushSource:
         """Return the stream and the consumer."""
         return ReaderInfo(self._address.stream, self._address.consumer, is_stream=True)
 
-    def stats(self) -> ConsumerStats | None:
+    def stats(self, now: float) -> ConsumerStats | None:
         """See MeasuredReader."""
-        return stats_of(self.buffer, self.reader_info())
+        return stats_of(self.buffer, self.reader_info(), now)
 
     async def wait_created(self) -> None:
         """Subscribe after ``wait_push_bound``, and raise its errors. The stream keeps the messages until then."""

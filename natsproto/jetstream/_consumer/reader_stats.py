@@ -5,7 +5,6 @@ The lag and the time of a message are in the ack subject of every delivery; the 
 
 from __future__ import annotations
 
-from time import time
 from typing import Final
 
 from natsproto._core.consumer_stats import ConsumerStats
@@ -17,8 +16,8 @@ from natsproto.jetstream._message import Metadata, read_ack_subject
 NANOS_PER_SECOND: Final = 1e9
 
 
-def stats_of(buffer: Buffer, info: ReaderInfo) -> ConsumerStats | None:
-    """Return the figures of the reader of a buffer; None when it has ended."""
+def stats_of(buffer: Buffer, info: ReaderInfo, now: float) -> ConsumerStats | None:
+    """Return the figures of the reader of a buffer at this time since the epoch; None when it has ended."""
     if buffer.is_finished:
         return None
     last, deliveries = _metadata(buffer.queue.last_ack_subject), buffer.deliveries
@@ -27,7 +26,7 @@ def stats_of(buffer: Buffer, info: ReaderInfo) -> ConsumerStats | None:
         stream=info.name,
         consumer=info.group or "",
         num_pending=None if last is None else last.num_pending,
-        age=None if last is None else max(0.0, time() - last.timestamp.ns / NANOS_PER_SECOND),
+        age=None if last is None else max(0.0, now - last.timestamp.ns / NANOS_PER_SECOND),
         handle_time=0.0 if state is None else state.handle_time,
         prefetch=buffer.max_messages if state is None else state.bound,
         waiting=buffer.waiting,
