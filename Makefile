@@ -55,7 +55,7 @@ test: $(VENV)/.ready-test ## every feature on the real server, about five minute
 test-all: $(VENV)/.ready-test ## all tests, the slow ones too, with ten times the examples and the coverage (ARGS= for pytest)
 	@$(BIN)/python -m tests.spark.java "the tests that run on it are skipped" || true
 	@$(BIN)/coverage erase
-	@$(COVERED) -m 'not spark_full' --hypothesis-profile=full $(ARGS)
+	@$(COVERED) -m 'not (spark_full or hunt)' --hypothesis-profile=full $(ARGS)
 	@$(BIN)/coverage combine --quiet
 	@$(BIN)/coverage report --skip-covered $(if $(ARGS),,--fail-under=97)
 

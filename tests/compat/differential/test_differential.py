@@ -66,7 +66,7 @@ async def test_known_sequences(world: World, number: int) -> None:
     assert not found, explain(steps, found)
 
 
-@pytest.mark.slow
+@pytest.mark.hunt
 @pytest.mark.asyncio(loop_scope="module")
 async def test_drawn_sequences(world: World, seed: int) -> None:
     for number in range(seed, seed + DRAWN):
