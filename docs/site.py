@@ -25,8 +25,19 @@ from mkdocs.structure.pages import Page
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs/examples/gallery"
 REPOSITORY = "https://github.com/natsproto/natsproto"
+CHANGELOG_HEAD = "---\ntags: [release notes, changelog, what is new, version]\n---\n\n"
 WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
-COLOURS = ("#3f51b5", "#5c6bc0")
+COLOURS = ("#10343c", "#1d4f5a")
+FRAGMENT = re.compile(r"^```python\n(?!--8<--)(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOTE = (
+    '<p class="fragments">The fragments of this page run as they stand inside an <code>async def</code>: {names}.</p>'
+)
+NAMES = {
+    "nc": "<code>nc</code> is a client, <code>nc = await natsproto.connect(url)</code>",
+    "server": "<code>server</code> a server of <code>natsproto.testing.run_server</code> with JetStream",
+}
+BOOSTS = {"reference/": 0.2, "examples/": 0.3, "compat.md": 0.5}
+"""How much less than guides these pages count in the search."""
 
 
 NAME = re.compile(r"(?<![\w`.\[])([A-Z][a-z]+(?:[A-Z]\w*)+|NotFound|Unavailable)(?![\w`\](])")
@@ -166,6 +177,16 @@ def _one_each(line: str) -> str:
     return line if "[" in line or not line.startswith("    ") else line.replace(",</span> ", ",</span>\n    ")
 
 
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    """The foot of every page has the version, the repository and the release notes."""
+    [version] = re.findall(r'__version__ = "(.+)"', (ROOT / "natsproto/_version.py").read_text())
+    config.copyright = (
+        f'natsproto {version}, an alpha · <a href="{REPOSITORY}">repository</a> · '
+        f'<a href="{config.site_url}changelog/">release notes</a> · Apache-2.0'
+    )
+    return config
+
+
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Adds the pictures and the pages of the gallery."""
     contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
@@ -174,7 +195,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             (container,) = contract["containers"]
             name = f"images/storeys-{container.removeprefix('natsproto.')}.svg"
             files.append(File.generated(config, name, content=picture(container, contract["layers"])))
-    files.append(File.generated(config, "changelog.md", content=(ROOT / "CHANGELOG.md").read_text()))
+    files.append(
+        File.generated(config, "changelog.md", content=f"{CHANGELOG_HEAD}{(ROOT / 'CHANGELOG.md').read_text()}")
+    )
     for topic in sorted(path for path in GALLERY.iterdir() if path.is_dir()):
         files.append(File.generated(config, f"examples/gallery/{topic.name}.md", content=gallery_page(topic)))
     return files
@@ -185,12 +208,15 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
 
     Decisions are for those who change natsproto: the search leaves them out, as the menu does.
     """
-    if page.file.src_uri.startswith("decisions/"):
+    place = page.file.src_uri
+    if place.startswith(("decisions/", "reference/protocol")):
         page.meta["search"] = {"exclude": True}
-    if page.file.src_uri in ("guarantees.md", "security.md", "workers.md"):
+    elif (boost := next((BOOSTS[start] for start in BOOSTS if place.startswith(start)), None)) is not None:
+        page.meta.setdefault("search", {"boost": boost})
+    if place in ("guarantees.md", "security.md", "workers.md"):
         markdown = with_linked_tests(markdown)
-    if page.file.src_uri != "examples.md":
-        return markdown if page.file.src_uri.startswith("decisions/") else with_links(markdown)
+    if place != "examples.md":
+        return markdown if place.startswith("decisions/") else with_note(with_links(markdown))
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
 
 
@@ -229,9 +255,38 @@ def anchors() -> set[str]:
     return found
 
 
+def with_note(markdown: str) -> str:
+    """A page that says, before the first fragment that uses them, what ``nc`` and ``server`` are."""
+    fragments = list(FRAGMENT.finditer(markdown))
+    used = [name for name in NAMES if any(re.search(rf"(?<![\w.]){name}\b", found[1]) for found in fragments)]
+    if not used:
+        return markdown
+    note = NOTE.format(names=", ".join(NAMES[name] for name in used))
+    first = fragments[0].start()
+    return f"{markdown[:first]}{note}\n\n{markdown[first:]}"
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Every cell of a table with three or more columns gets the name of its column, for narrow screens."""
+    return re.sub(r"<table>.*?</table>", lambda found: with_labels(found[0]), html, flags=re.DOTALL)
+
+
+def with_labels(table: str) -> str:
+    """A table whose cells say what column they are in."""
+    titles = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.DOTALL)]
+    if len(titles) < 3:
+        return table
+    places = iter(range(table.count("<td")))
+
+    def cell(found: re.Match[str]) -> str:
+        return f'<td data-label="{escape(titles[next(places) % len(titles)], quote=True)}"'
+
+    return re.sub(r"<td\b", cell, table.replace("<table>", f'<table data-columns="{len(titles)}">'))
+
+
 def gallery_page(topic: Path) -> str:
     """All programs of a topic, each with its title, what it prints, and where its task comes from."""
-    parts = [f"---\nsearch:\n  boost: 0.7\n---\n\n# Examples: {topic.name.replace('_', ' ')}\n"]
+    parts = [f"---\nhide: [navigation]\n---\n\n# Examples: {topic.name.replace('_', ' ')}\n"]
     for program in sorted(topic.glob("*.py")):
         text = program.read_text()
         title = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0].rstrip(".")

@@ -159,6 +159,7 @@ def test_every_link_between_the_pages_leads_somewhere() -> None:
     contracts = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     packages = [name for contract in contracts for name in contract.get("containers", ())]
     drawn = {f"images/storeys-{name.removeprefix('natsproto.')}.svg" for name in packages}  # while the site is built
+    drawn.add("changelog.md")
     links = [(page, link) for page in pages for link in re.findall(r"\]\(([^)#:]+)[^):]*\)", page.read_text())]
     assert [
         f"{page.name}: {link}" for page, link in links if not (page.parent / link).exists() and link not in drawn
@@ -256,3 +257,12 @@ def _product(cell: str) -> str:
     text = cell.strip("`")
     found = re.fullmatch(r"(\d+) \* 2\*\*(\d+)", text)
     return str(int(found[1]) << int(found[2])) if found else text
+
+
+def test_figures_of_the_first_page_are_measured() -> None:
+    """Each is the ratio of CPU times of its scenario in the table of docs/benchmarks.md."""
+    figures = re.findall(r'data-scenario="(\w+)">([\d.]+) \S<', (DOCS / "index.md").read_text())
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| ([\d.]+) ", (DOCS / "benchmarks.md").read_text(), re.MULTILINE)
+    measured = {name: float(ratio) for name, ratio in reversed(rows)}  # the first table is that of uvloop
+    assert len(figures) == 3
+    assert [abs(measured[name] - float(figure)) <= 0.051 for name, figure in figures] == [True] * 3

@@ -3,7 +3,7 @@
 ``python -m tests.texts`` writes the copies; tests/test_texts.py compares them. The texts are written once:
 
 * a field's docstring, under the field of a record or of ``Options``; the TypedDicts of keyword arguments and the tables
-  of docs/connecting.md get a copy,
+  of docs/connecting.md and docs/fields.md get a copy,
 * tests/parameters.toml, for the parameters of public functions; their docstrings get a copy, in ``Args:``. The
   parameters of a constructor are in the docstring of its class.
 """
@@ -119,6 +119,21 @@ def with_cells(page: str, origin: ast.ClassDef) -> str:
         return f"{found[1]}{texts[found[2]]} |" if found[2] in texts else found[0]
 
     return re.sub(r"^(\| `(\w+)` \| [^|\n]* \| )[^\n]*\|$", row, page, flags=re.MULTILINE)
+
+
+def with_tables(page: str) -> str:
+    """A page whose marks are followed by the table of the fields of a class."""
+
+    def table(found: re.Match[str]) -> str:
+        file = next(file for file, kind, *_ in COPIES if kind == found[1])
+        rows = [f"<!-- {found[1]} -->", "", "| field | value | meaning |", "|---|---|---|"]
+        for field in fields(class_of(ast.parse((ROOT / file).read_text()), found[1])):
+            values = accepted(field.annotation, "").removesuffix(" | None").removesuffix("Like")
+            text = field.text.replace("``", "`").replace("|", r"\|")
+            rows.append(f"| `{field.name}` | `{values}` | {text} |")
+        return "\n".join([*rows, ""])
+
+    return re.sub(r"<!-- (\w+) -->\n(?:\n(?:\|.*\n)+)?", table, page)
 
 
 # ---------------------------------------------------------------- parameters
@@ -303,6 +318,7 @@ def outdated() -> dict[Path, str]:
     options = class_of(ast.parse((ROOT / "natsproto/_options.py").read_text()), "Options")
     page = ROOT / "docs/connecting.md"
     found[page] = with_cells(page.read_text(), options)
+    found[ROOT / "docs/fields.md"] = with_tables((ROOT / "docs/fields.md").read_text())
     return {path: text for path, text in found.items() if text != path.read_text()}
 
 
