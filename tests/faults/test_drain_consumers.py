@@ -200,8 +200,8 @@ async def test_drain_timeout_gives_keyed_messages_back(nc: Client, stream: Strea
     begun, hang = _hanging_handler()
     work = await _read_by(nc, "pull", hang, concurrency=3, key=lambda message: 1)
     await begun.wait()
-    await eventually(lambda: work.pending == 2)
-    with pytest.raises(DrainTimeout, match="3 messages"):
+    await eventually(lambda: work.pending >= 2)
+    with pytest.raises(DrainTimeout, match=r"\d+ messages of consumer 'd'"):
         await nc.drain(timeout=0.05)
     got = await (await stream.consumer("d")).fetch(20, timeout=30)
     assert sorted(int(message.data) for message in got) == list(range(1, 21))

@@ -119,7 +119,7 @@ async def test_drain_reaches_its_deadline(
     nats_server: Server, connect_theirs: Any, their_errors: list[Exception]
 ) -> None:
     async def slow(message: object) -> None:
-        await asyncio.sleep(60)
+        await asyncio.Event().wait()
 
     theirs = await connect_theirs(nats_server.url, drain_timeout=0.5)
     ours = await natsproto.connect(nats_server.url, drain_timeout=0.5)

@@ -160,6 +160,8 @@ async def test_bad_workers_are_refused_before_sending(nats_server: Server) -> No
         for name, place in places.items():
             for argument in api[name]:
                 for wrong, expected in WRONG[argument]:
+                    if name == "sync.Group.add_endpoint" and wrong.get("handler") is generator:
+                        continue  # it answers in parts
                     call = partial(fault_of, argument, partial(place, **{"handler": plain, **wrong}), expected)
                     fault = await asyncio.to_thread(call) if name.startswith("sync.") else call()
                     if fault:

@@ -19,7 +19,7 @@ import natsproto
 async def handle(message):
     if message.seq == 5:
         print("begun", flush=True)
-        await asyncio.sleep(600)
+        await asyncio.Event().wait()
 
 async def main():
     async with natsproto.connect(sys.argv[1]) as nc:

@@ -20,6 +20,7 @@ from tests.compat.differential.observe import error, message, seen
 
 CALL_TIMEOUT_S = 3.0
 SETTLE_S = 0.02
+NOTICE_S = 0.2  # for both clients to notice the end of a connection
 """Seconds after each call in which callbacks are made."""
 
 
@@ -158,7 +159,7 @@ class Run:
         self._client(client)
         self.proxy.cut(End[end])
         self.proxy.heal()
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(NOTICE_S)
         for nc in self.clients.values():
             while nc.is_reconnecting:  # noqa: ASYNC110  # polled, so that no callback is needed
                 await asyncio.sleep(0.02)
@@ -166,7 +167,7 @@ class Run:
     async def force_reconnect(self, client: int) -> Any:
         nc = self._client(client)
         await nc.force_reconnect()
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(NOTICE_S)
         with suppress(TimeoutError):
             async with asyncio.timeout(1):
                 while not nc.is_connected:  # noqa: ASYNC110  # polled, so that no callback is needed
