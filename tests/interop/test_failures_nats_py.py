@@ -70,6 +70,7 @@ async def test_callback_of_a_disconnect_raises(nats_server: Server, connect_thei
     ours = await natsproto.connect(nats_server.url, on_event=on_event)
     theirs = await connect_theirs(nats_server.url, disconnected_cb=on_disconnect)
     await nats_server.restart()
+    assert await until(lambda: theirs.is_reconnecting and bool(heard), 10)
     assert await until(lambda: ours.is_connected, 10)
     assert not await until(lambda: theirs.is_connected, 5)
     assert theirs.is_reconnecting
