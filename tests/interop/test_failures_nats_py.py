@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -41,11 +42,17 @@ async def connect_theirs(their_errors: list[Exception]) -> AsyncIterator[Callabl
         return opened[-1]
 
     yield connect
+    tasks = [task for task in asyncio.all_tasks() if "nats.aio" in repr(task.get_coro())]
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
     for client in opened:
-        for task in asyncio.all_tasks() - {asyncio.current_task()}:
-            if "nats.aio" in repr(task.get_coro()):
-                task.cancel()
         client._status = TheirClient.CLOSED
+        if client._transport is not None:
+            client._transport.close()
+    opened.clear()
+    await asyncio.sleep(0.05)
+    gc.collect()  # here, where warnings about what else it has left open are ignored
 
 
 async def until(condition: Callable[[], bool], seconds: float) -> bool:
