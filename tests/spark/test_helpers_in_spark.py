@@ -210,17 +210,17 @@ def test_task_retried_halfway_doubles_nothing(spark: SparkSession, nats: SparkNa
 
     def fail_once(rows: Iterable[Row]) -> Iterator[Row]:
         for number, row in enumerate(rows):
-            if number == 150 and not os.path.exists(done_once):
+            if number == 2500 and not os.path.exists(done_once):
                 Path(done_once).touch()
                 raise RuntimeError("the machine is gone")
             yield row
 
-    rows = spark.range(0, 200, 1, 1).selectExpr("cast(id as string) as data").rdd.mapPartitions(fail_once)
+    rows = spark.range(0, 3000, 1, 1).selectExpr("cast(id as string) as data").rdd.mapPartitions(fail_once)
     (written,) = rows.mapPartitions(publish).collect()
     assert os.path.exists(done_once)
-    assert written.rows == 200
-    assert 0 < written.duplicates <= 150
-    assert stream_dataframe(spark, nats, name).count() == 200
+    assert written.rows == 3000
+    assert 0 < written.duplicates <= 2500
+    assert stream_dataframe(spark, nats, name).count() == 3000
 
 
 def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, name: str, tmp_path: Path) -> None:
