@@ -17,7 +17,7 @@ async def main() -> None:
             retention="limits",
             discard="old",
             max_age=7 * 24 * 3600,  # seconds
-            max_bytes=10 * 2**30,
+            max_bytes=2**30,
             num_replicas=1,
         )
         print(stream.cached_info.config.subjects, stream.cached_info.config.max_age)
