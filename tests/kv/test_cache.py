@@ -270,3 +270,48 @@ async def test_limit_of_consumers_names_the_cache(jetstream: JetStream) -> None:
         async for entry in cache.updates("a"):
             assert entry.value == b"1"
             break
+
+
+async def test_many_patterns_do_not_hold_the_loop(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value("b")
+    async with kv.cache() as cache:
+        tasks = [asyncio.create_task(read(cache.updates(f"other.{number}.*"), [])) for number in range(5_000)]
+        await asyncio.sleep(0)
+        writer = cache._watcher._stream.api.connection
+        for number in range(200):
+            writer.publish_nowait(f"$KV.b.a.{number}", b"x")
+        longest, last = 0.0, perf_counter()
+        while cache.revision < 200:
+            await asyncio.sleep(0)
+            now = perf_counter()
+            longest, last = max(longest, now - last), now
+        assert longest < 0.2, "one entry is matched with 5,000 patterns in 5 ms, 200 in a row were not"
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+async def test_limit_returns_when_a_reader_has_caught_up(jetstream: JetStream) -> None:
+    kv = await jetstream.create_key_value("b")
+    async with kv.cache() as cache:
+        updates = cache.updates(max_waiting=4)
+        entries = aiter(updates)
+        await kv.put("first", b"")
+        await anext(entries)
+        for number in range(40):
+            await kv.put(f"k{number}", b"")
+        await cache.wait_for(await kv.put("end", b""))
+        await until(lambda: cache.revision == 42)
+        while (await anext(entries)).key != "end":
+            pass
+        before = updates.skipped
+        for number in range(20):
+            last = await kv.put("one", b"%d" % number)
+        await cache.wait_for(last)
+        await asyncio.sleep(0.01)
+        assert (await anext(entries)).key == "one"
+        while (await anext(entries)).data != b"19":
+            pass
+        await kv.put("more", b"")
+        await anext(entries)
+        assert updates.skipped - before >= 10

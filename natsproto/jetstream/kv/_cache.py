@@ -9,11 +9,13 @@ import asyncio
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
 from operator import attrgetter
+from time import monotonic
 from types import TracebackType
 from typing import Final, Generic
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.notifier import release
+from natsproto._core.time_slice import TIME_SLICE_S
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._codec import Duration
@@ -54,6 +56,8 @@ class _Reader(Generic[V]):
         """Return the oldest entries that wait."""
         taken = self.waiting[:ENTRIES_AT_ONCE]
         del self.waiting[:ENTRIES_AT_ONCE]
+        if not self.waiting:
+            self.limit = self.max_waiting
         return taken
 
     def wake(self) -> None:
@@ -109,7 +113,11 @@ class _Audience(Generic[V]):
         turn, count = self._turn, 0
         if not self._by_subject and not self._by_pattern:
             return
+        ends_at = monotonic() + TIME_SLICE_S
         for entry in batch:
+            if monotonic() > ends_at:  # there are many patterns to match
+                await asyncio.sleep(0)
+                ends_at = monotonic() + TIME_SLICE_S
             for reader in self._readers_of(entry.subject):
                 if reader.joined < turn:
                     reader.put(entry)
