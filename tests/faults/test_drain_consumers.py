@@ -73,15 +73,21 @@ def _hanging_handler() -> tuple[asyncio.Event, Handler]:
 
 MAX_LATE = 4
 """Messages of a last pull: as many as handlers run at a time in these tests."""
+SETTLED_S = 0.1
+"""Seconds in which a server handles an acknowledgement that it has received."""
 WARM_UP = 5
 """Messages that a reader handles at once in these tests: then more are prefetched than it handles at a time."""
 
 
 async def _all_acked(stream: Stream, name: str = "d") -> int:
     """All messages that arrived are acknowledged; returns their number. The server may still serve a pull that was sent
-    just before the end.
+    just before the end, and handles acknowledgements beside requests: its counts have to stand still.
     """
-    info = await stream.consumer_info(name)
+    info, before = await stream.consumer_info(name), None
+    while info.ack_floor != before:
+        before = info.ack_floor
+        await asyncio.sleep(SETTLED_S)
+        info = await stream.consumer_info(name)
     assert info.ack_floor.consumer_seq == info.delivered.consumer_seq - info.num_ack_pending
     assert info.num_redelivered == 0
     assert info.num_ack_pending <= MAX_LATE

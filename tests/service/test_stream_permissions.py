@@ -228,7 +228,13 @@ async def test_nobody_stops_a_stream_of_another(nats_server: Server) -> None:
             assert inbox is not None
             assert token in inbox.streams
             assert len(token) == 22
-            for guess in (f"{prefix}.{token[:-1]}x.1", f"{prefix}.{token[::-1]}.1", f"{prefix}.1.1", f"{prefix}..1"):
+            other = "y" if token.endswith("x") else "x"
+            for guess in (
+                f"{prefix}.{token[:-1]}{other}.1",
+                f"{prefix}.{token[::-1]}.1",
+                f"{prefix}.1.1",
+                f"{prefix}..1",
+            ):
                 if ".." not in guess:
                     await two.publish(guess, b"-CANCEL")
             await two.flush()
