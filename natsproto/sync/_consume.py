@@ -94,7 +94,8 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         after ``ack_wait``. An interrupt, such as a second Ctrl-C, ends the wait. In the handler it does not wait.
 
         Args:
-            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
+                None: no limit.
         """
         self._end(partial(self._inner.stop, timeout))
 

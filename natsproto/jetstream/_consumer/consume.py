@@ -451,7 +451,8 @@ class ConsumeContext(RunHint):
         block stop with the default.
 
         Args:
-            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
+                None: no limit.
         """
         wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._begun = True
