@@ -31,7 +31,7 @@ async def test_messages_end_when_empty(jetstream: JetStream, count: int) -> None
             got.append(int(message.data))
             await message.ack()
     assert got == list(range(count))
-    assert asyncio.get_running_loop().time() - began < 1
+    assert asyncio.get_running_loop().time() - began < 10, "no pull waits for its expiry"
 
 
 @pytest.mark.parametrize("concurrency", [1, 8])
