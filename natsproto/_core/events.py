@@ -189,8 +189,9 @@ class HandlerFailed(Event):
 class LoopBlocked(Event):
     """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
 
-    Reported for ``def`` handlers, and for those of ``consume`` that are ``async def`` and awaited nothing meanwhile.
-    With an empty ``handler``, the loop stood still for at least these seconds, 2 or more, for another reason.
+    Reported for callbacks of ``subscribe`` and ``watch``, handlers of ``consume`` and ``consume_batches``, and
+    endpoints, whether ``def`` or ``async def``; the time that they await is not counted. With an empty ``handler``, the
+    loop stood still for at least these seconds, 1.4 or more, for another reason; blocks of 2 seconds are never missed.
     """
 
     handler: str

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from natsproto._core.notifier import LOOP_BLOCKED_S
+from natsproto._core.timed_steps import LOOP_BLOCKED_S, TimedSteps
 from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
 from natsproto.protocol.frames import Message
 
@@ -61,6 +61,7 @@ class HandlerRunner(Generic[M]):
         self.task: asyncio.Task[None] | None = None
         """Handles messages now; None while there are none."""
         self._handler, self._inbox, self._subject, self._registry = handler, inbox, subject, registry
+        self._where = f"callback of {subject!r}"
         self._loop = asyncio.get_running_loop()
         self._is_cancelled = False  # because the client closes
 
@@ -70,7 +71,8 @@ class HandlerRunner(Generic[M]):
         Only the task keeps ``on_idle``, so the subscription that it belongs to is not in a reference cycle.
         """
         name = f"natsproto handler of {self._subject}"
-        task = self._loop.create_task(self._run(on_idle, begun), name=name, context=self.context)
+        steps = TimedSteps(self._run(on_idle, begun), self._where, self._registry.on_loop_blocked)
+        task = self._loop.create_task(steps, name=name, context=self.context)
         # With an eager task factory it may be done already.
         self.task = None if task.done() else task
 
@@ -84,7 +86,7 @@ class HandlerRunner(Generic[M]):
             task.cancel()
         return task
 
-    def call(self, deadline: float) -> Awaitable[object] | None:
+    def call(self, deadline: float, *, in_task: bool = False) -> Awaitable[object] | None:
         """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
 
         The deadline is a time of time.monotonic; 0: CALLBACK_TIME_SLICE_S from now. Returns the first awaitable that
@@ -104,11 +106,11 @@ class HandlerRunner(Generic[M]):
             except (KeyboardInterrupt, SystemExit) as exc:
                 return _raise(exc)  # the end of the program: raise it in a task
             except BaseException as exc:
-                self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
+                self._registry.on_handler_error(self._where, exc)
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
-                log.warning("callback of %r kept the event loop for %.3f seconds", self._subject, took)
-            if (late := monotonic() - deadline) > LOOP_BLOCKED_S:
-                self._registry.on_loop_blocked(f"callback of {self._subject!r}", late)
+                log.warning("%s kept the event loop for %.3f seconds", self._where, took)
+            if (late := monotonic() - deadline) > LOOP_BLOCKED_S and not in_task:
+                self._registry.on_loop_blocked(self._where, late)
             if result is not None:
                 return result
             if not inbox or late > 0.0:
@@ -135,7 +137,7 @@ class HandlerRunner(Generic[M]):
                                 raise
                         if not inbox:
                             break
-                elif (awaitable := self.call(0.0)) is not None:
+                elif (awaitable := self.call(0.0, in_task=True)) is not None:
                     await self._await_result(awaitable)
                 if inbox:
                     await asyncio.sleep(0)
@@ -157,7 +159,7 @@ class HandlerRunner(Generic[M]):
             return False
         if isinstance(exc, asyncio.CancelledError) and not self._continue_after_cancel():
             return False
-        self._registry.on_handler_error(f"callback of {self._subject!r}", exc)
+        self._registry.on_handler_error(self._where, exc)
         return True
 
     def _continue_after_cancel(self) -> bool:

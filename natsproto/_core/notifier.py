@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
 
 from natsproto.errors import LocalProtocolError
-
-LOOP_BLOCKED_S: Final = 1.0
-"""Seconds after which a handler that holds the event loop is reported."""
 
 running_loop = asyncio._get_running_loop
 """Return the running event loop, or None. The public function raises an error instead, which is slow."""

@@ -39,10 +39,6 @@ class TimeSlice:
         self._loop.call_soon(self._on_next_turn)
         return False
 
-    def is_turn_of(self, began: float) -> bool:
-        """True if the loop still is in the turn in which a call began, at a time when it was not over."""
-        return 0.0 < self.ends_at <= began + TIME_SLICE_S
-
     async def next_turn(self) -> None:
         """Wait for another turn, after those who have waited longer. Cancelling ends the wait."""
         waiter: asyncio.Future[None] = self._loop.create_future()

@@ -13,6 +13,7 @@ from typing import Generic, Protocol, TypeVar
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 from natsproto.jetstream._end_waiters import EndWaiters
@@ -128,7 +129,8 @@ class WatchCallback(RunHint, Generic[E]):
         self._begun = True
         if self._task is None:
             await self._watcher.__aenter__()
-            self._task = asyncio.create_task(self._run(), name=f"natsproto callback of {self._watcher.what}")
+            steps = TimedSteps(self._run(), f"callback of {self._watcher.what}", self._connection._on_loop_blocked)
+            self._task = asyncio.create_task(steps, name=f"natsproto callback of {self._watcher.what}")
             self._watcher._track_task(self._task)
         return self
 

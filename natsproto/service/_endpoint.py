@@ -19,7 +19,7 @@ from typing import TypeAlias
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.notifier import LOOP_BLOCKED_S
+from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
@@ -90,6 +90,7 @@ class Endpoint:
         self.queue_group = queue_group
         """None without a queue group: then every instance of the service receives every request."""
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata))
+        self._where = f"endpoint {name!r}"
         self._connection = connection
         self._handler = handler
         self._concurrency = concurrency
@@ -185,8 +186,9 @@ class Endpoint:
         while inbox and len(self._tasks) < self._concurrency and not self._cancelled:
             request = inbox.popleft()
             assert isinstance(request, Request)
+            steps = TimedSteps(self._handle(request), self._where, self._connection._on_loop_blocked)
             task = asyncio.get_running_loop().create_task(
-                self._handle(request), name=f"natsproto endpoint {self.name}", context=self._context.copy()
+                steps, name=f"natsproto endpoint {self.name}", context=self._context.copy()
             )
             self._tasks.add(task)
             task.add_done_callback(self._done)
@@ -202,11 +204,7 @@ class Endpoint:
         self._requests += 1
         began = perf_counter_ns()  # not the loop's clock, whose steps are a millisecond on uvloop
         try:
-            result = self._handler(request)
-            if (held := perf_counter_ns() - began) > LOOP_BLOCKED_S * 1e9:
-                where = f"endpoint {self.name!r}"
-                self._connection._on_loop_blocked(where, held / 1e9)
-            await finish(result)
+            await finish(self._handler(request))
         except ServiceError as exc:
             await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
@@ -216,9 +214,8 @@ class Endpoint:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise  # this task was cancelled, not a future that the handler awaited
-            where = f"endpoint {self.name!r}"
-            self._connection._log.error("%s failed: %r", where, exc, exc_info=exc)
-            self._connection._emit(HandlerFailed(handler=where, error=exc))
+            self._connection._log.error("%s failed: %r", self._where, exc, exc_info=exc)
+            self._connection._emit(HandlerFailed(handler=self._where, error=exc))
             await self._respond_error(request, error_from(exc))
         finally:
             self._handled += 1

@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, cast
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.notifier import LOOP_BLOCKED_S
+from natsproto._core.timed_steps import TimedSteps
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
@@ -141,7 +141,10 @@ class HandlerTasks:
         """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
         loop = asyncio.get_running_loop()
         tasks = [
-            loop.create_task(self._work(worker), name=f"natsproto handler {worker} of {self._description}")
+            loop.create_task(
+                TimedSteps(self._work(worker), self._handler_name, self.connection._on_loop_blocked),
+                name=f"natsproto handler {worker} of {self._description}",
+            )
             for worker in range(self._options.concurrency)
         ]
         for task in tasks:
@@ -204,8 +207,6 @@ class HandlerTasks:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
-                        if now - began > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
-                            self.connection._on_loop_blocked(self._handler_name, now - began)
         except Exception as exc:
             self._on_key_error(exc)
 

@@ -11,8 +11,7 @@ from time import monotonic
 from typing import TypeAlias, cast
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed, LoopBlocked
-from natsproto._core.notifier import LOOP_BLOCKED_S
+from natsproto._core.events import HandlerFailed
 from natsproto._handler_threads import StillRunning
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
@@ -83,8 +82,6 @@ class BatchTasks(HandlerTasks):
                 buffer.on_batch_handled(batch, took, self._max_messages)
                 for message in batch:
                     self._messages._release(message)
-                if took > LOOP_BLOCKED_S and time_slice.is_turn_of(began):
-                    self.connection._emit(LoopBlocked(handler=self._handler_name, seconds=took))
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:

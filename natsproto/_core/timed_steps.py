@@ -1,0 +1,60 @@
+"""Finds the handler that holds the event loop.
+
+Owns the limit, and the time of each step of a task that runs handlers. ``LoopWatch`` finds what blocks elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from time import monotonic
+from typing import Any, Final
+
+LOOP_BLOCKED_S: Final = 1.0
+"""Seconds after which a handler that holds the event loop is reported."""
+
+
+class TimedSteps(Coroutine[Any, Any, None]):
+    """A coroutine that runs handlers in a task, and reports each step that held the event loop.
+
+    A step lasts from one suspension to the next. To time the steps finds a block behind an ``await`` of a handler, and
+    costs nothing for a message that is handled without a suspension.
+    """
+
+    __slots__ = ("_coroutine", "_on_blocked", "_where")
+
+    def __init__(
+        self, coroutine: Coroutine[Any, Any, None], where: str, on_blocked: Callable[[str, float], None]
+    ) -> None:
+        self._coroutine, self._where, self._on_blocked = coroutine, where, on_blocked
+
+    def __await__(self) -> Any:
+        """Not used: it is run by a task."""
+        return self
+
+    def __getattr__(self, name: str) -> Any:
+        """The frame and the name of the coroutine, for tools that show tasks."""
+        return getattr(self._coroutine, name)
+
+    def send(self, value: Any) -> Any:
+        """Run a step."""
+        began = monotonic()
+        try:
+            return self._coroutine.send(value)
+        finally:
+            self._end_step(began)
+
+    def throw(self, *error: Any) -> Any:
+        """Run a step that begins with an exception."""
+        began = monotonic()
+        try:
+            return self._coroutine.throw(*error)
+        finally:
+            self._end_step(began)
+
+    def close(self) -> None:
+        """End the coroutine."""
+        self._coroutine.close()
+
+    def _end_step(self, began: float) -> None:
+        if (held := monotonic() - began) > LOOP_BLOCKED_S:
+            self._on_blocked(self._where, held)
