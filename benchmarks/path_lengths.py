@@ -36,10 +36,10 @@ class Length(NamedTuple):
 
 
 CEILING = {
-    "fetch(1) and ack": Length(67, 19, 35),
+    "fetch(1) and ack": Length(67, 20, 36),
     "a message of messages() and ack": Length(54, 16, 28),
-    "an update of a watch": Length(28, 14, 18),
-    "opening a watch": Length(243, 44, 137),
+    "an update of a watch": Length(28, 15, 19),
+    "opening a watch": Length(235, 46, 137),
     "key/value put": Length(37, 18, 26),
     "key/value get": Length(31, 13, 19),
     "key/value update": Length(52, 20, 30),

@@ -84,10 +84,13 @@ class FakeApi:
         )
 
 
-class Inbox:
-    """The inbox of a consumer that is kept."""
+class Subscription:
+    """The subscription of a consumer that is kept."""
 
     closed = False
+
+    def detach(self) -> None:
+        """Nothing arrives."""
 
     def close(self) -> None:
         self.closed = True
@@ -139,22 +142,22 @@ async def test_kept_consumer_is_for_the_next_reader() -> None:
     api = FakeApi()
     ordered: Any = state(api)
     await create(ordered)
-    inbox = Inbox()
+    kept = Subscription()
     for _ in range(2):  # the time begins anew with every fetch
         reader = object()
         ordered.attach(reader)
-        ordered.detach(reader, inbox)
+        ordered.detach(reader, kept)
         await advance(KEEP_CONSUMER_S * 0.9)
         reader = object()
-        assert ordered.attach(reader) is inbox
+        assert ordered.attach(reader) is kept
         await advance(KEEP_CONSUMER_S * 2)
-        assert (inbox.closed, api.deleted) == (False, [])
+        assert (kept.closed, api.deleted) == (False, [])
         ordered.detach(reader, None)
-        assert ordered._inbox is None
+        assert ordered._kept is None
     ordered.attach(reader)
-    ordered.detach(reader, inbox)
+    ordered.detach(reader, kept)
     await advance(KEEP_CONSUMER_S * 1.1)
-    assert (inbox.closed, api.deleted) == (True, ["$JS.API.CONSUMER.DELETE.S.unique_1"])
+    assert (kept.closed, api.deleted) == (True, ["$JS.API.CONSUMER.DELETE.S.unique_1"])
     assert ordered.attach(reader) is None
 
 
@@ -164,11 +167,11 @@ async def test_kept_consumer_is_dropped_once() -> None:
     ordered: Any = state(api)
     ordered.drop_kept_consumer()
     assert api.deleted == []
-    reader, inbox = object(), Inbox()
+    reader, kept = object(), Subscription()
     ordered.attach(reader)
-    ordered.detach(reader, inbox)
+    ordered.detach(reader, kept)
     ordered.drop_kept_consumer()
-    assert (inbox.closed, len(api.deleted)) == (True, 1)
+    assert (kept.closed, len(api.deleted)) == (True, 1)
     await advance(KEEP_CONSUMER_S * 2)
     assert len(api.deleted) == 1
 
@@ -273,11 +276,11 @@ async def test_kept_consumer_lives_for_its_own_time(dropped: bool) -> None:
     """The timer of an earlier one does not end it."""
     ordered: Any = state(FakeApi())
     for _ in range(3):
-        reader, inbox = object(), Inbox()
+        reader, kept = object(), Subscription()
         ordered.attach(reader)
-        ordered.detach(reader, inbox)
+        ordered.detach(reader, kept)
         await advance(KEEP_CONSUMER_S * 0.7)
-        assert not inbox.closed
+        assert not kept.closed
         if dropped:
             ordered.drop_kept_consumer()
 

@@ -12,8 +12,9 @@ from natsproto.errors import JetStreamError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._consumer import watch as watching
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.ordered import OrderedConsumer, OrderedSource
+from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
+from natsproto.jetstream._consumer.ordered_reader import OrderedReader
 from natsproto.jetstream._consumer.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_state import PullState
 from natsproto.jetstream._context import JetStream
@@ -182,7 +183,7 @@ async def test_bug_after_a_reconnect_ends_the_reader(
     async with asyncio.timeout(LONG), ordered.messages() as messages:
         await ordered.wait_created()
         monkeypatch.setattr(PullState, "on_reconnect", stumble)
-        monkeypatch.setattr(OrderedSource, "_start_run", stumble)
+        monkeypatch.setattr(OrderedReader, "_start_run", stumble)
         await stream._api.connection.reconnect()
         with pytest.raises(JetStreamError) as caught:
             await messages.next()

@@ -317,14 +317,13 @@ class Deliveries:
         if self._is_exceeded_reported or not self.state.terms.is_known:
             return
         self._is_exceeded_reported = True
-        inbox, seconds = self._inbox, max(seconds, ack_wait)  # it began before a tick saw it
-        self._connection._emit(
-            AckWaitExceeded(stream=inbox.stream, consumer=inbox.consumer, seconds=seconds, ack_wait=ack_wait)
-        )
+        stream, consumer = self._inbox.address[:2]
+        seconds = max(seconds, ack_wait)  # it began before a tick saw it
+        self._connection._emit(AckWaitExceeded(stream=stream, consumer=consumer, seconds=seconds, ack_wait=ack_wait))
 
     def _report_stale(self) -> None:
         count = self.state.stale - self._stale_reported
         if count:
             self._stale_reported = self.state.stale
-            inbox = self._inbox
-            self._connection._emit(DeliveriesExpired(stream=inbox.stream, consumer=inbox.consumer, count=count))
+            stream, consumer = self._inbox.address[:2]
+            self._connection._emit(DeliveriesExpired(stream=stream, consumer=consumer, count=count))

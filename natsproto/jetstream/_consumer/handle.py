@@ -566,7 +566,7 @@ class PullConsumer(Consumer):
         return ConsumeContext(self._description, messages, tasks)
 
     def _make_inbox(self) -> PullInbox:
-        self._inbox = PullInbox(self._api, self.stream_name, self.name, cached_info=lambda: self._info)
+        self._inbox = PullInbox(self._api, self.stream_name, self.name, lambda: self._info)
         return self._inbox
 
 

@@ -42,7 +42,7 @@ class ConsumerNotice(Event):
 
 
 class MessageSource(Protocol):
-    """Fills a buffer: a PullSource, a PushSource or an OrderedSource."""
+    """Fills a buffer: a PullSource, a PushSource or an OrderedReader."""
 
     buffer: Buffer
     """The buffer that it fills."""

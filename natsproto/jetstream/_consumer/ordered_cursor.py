@@ -7,9 +7,9 @@ from a gap; OrderedSource creates the consumers.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.pull_limits import retry_wait
 from natsproto.jetstream._info import ConsumerInfo
@@ -20,6 +20,13 @@ PUSH_HEARTBEAT_S = 1.0
 """Seconds between heartbeats of a push consumer by default. Only missing heartbeats reveal its loss: it is lost after
 three.
 """
+
+
+class ConsumerEnd(NamedTuple):
+    """How reading from one consumer has ended; ``lost``: another consumer may continue."""
+
+    error: NatsError | None
+    lost: bool = False
 
 
 class Positioned(Protocol):

@@ -7,8 +7,7 @@ import asyncio
 from natsproto._core.connection import Connection
 from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.pull import ConsumerEnd
+from natsproto.jetstream._consumer.ordered_cursor import ConsumerEnd, OrderedCursor
 from natsproto.jetstream._consumer.push_subscription import PushAddress, PushSubscription
 from natsproto.jetstream._message import JsMessage
 

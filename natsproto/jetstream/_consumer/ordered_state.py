@@ -29,7 +29,7 @@ from natsproto.jetstream._consumer.consumer_deletion import READER_ID_METADATA, 
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
 from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.pull_subscription import PullSubscription
 from natsproto.jetstream._consumer.stream_identity import StreamIdentity
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import JsMessage
@@ -78,7 +78,7 @@ class OrderedState:
         self.leftover: deque[JsMessage] = deque()
         self.reader: MessageSource | None = None
         """The active reader."""
-        self._inbox: PullInbox | None = None  # of the consumer that is kept for the next fetch
+        self._kept: PullSubscription | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
         self._create_error: NatsError | None = None
         self._created_or_failed = asyncio.Event()
@@ -102,8 +102,8 @@ class OrderedState:
         """True if nothing creates a consumer: there was no reader yet."""
         return self.reader is None and self.info is None and self._create_error is None
 
-    def attach(self, reader: MessageSource) -> PullInbox | None:
-        """Set the active reader; return the inbox of the kept consumer, if there is one. ConnectionClosed;
+    def attach(self, reader: MessageSource) -> PullSubscription | None:
+        """Set the active reader; return the subscription of the kept consumer, if there is one. ConnectionClosed;
         LocalProtocolError when there is another reader.
         """
         if self.connection.state is State.CLOSED:
@@ -117,17 +117,18 @@ class OrderedState:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        inbox, self._inbox = self._inbox, None
-        return inbox
+        kept, self._kept = self._kept, None
+        return kept
 
-    def detach(self, reader: MessageSource, inbox: PullInbox | None) -> None:
-        """Remove the active reader; with an inbox its consumer is kept for a while."""
+    def detach(self, reader: MessageSource, kept: PullSubscription | None) -> None:
+        """Remove the active reader; with a subscription its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
             if self.info is None and self._create_error is None:
                 self.fail_creation(SubscriptionClosed(self.description, "its reader stopped"))
-            if inbox is not None:
-                self._inbox = inbox
+            if kept is not None:
+                kept.detach()
+                self._kept = kept
                 self._idle = asyncio.get_running_loop().call_later(KEEP_CONSUMER_S, self.drop_kept_consumer)
 
     def drop_kept_consumer(self) -> None:
@@ -135,9 +136,9 @@ class OrderedState:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
-        inbox, self._inbox = self._inbox, None
-        if inbox is not None:
-            inbox.close()
+        kept, self._kept = self._kept, None
+        if kept is not None:
+            kept.close()
             self.deletion.delete_created(self.cursor.name)
 
     # ---------------------------------------------------------------- consumers

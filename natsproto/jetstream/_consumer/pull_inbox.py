@@ -13,19 +13,16 @@ from typing import Final, NamedTuple, Protocol, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
-from natsproto._core.subscription import Subscription
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.delivery_state import MAX_MARGIN_PART
+from natsproto.jetstream._consumer.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import AckWait, JsMessage, nak_all
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.protocol.frames import Message
 
-DRAIN_TIMEOUT_S: Final = 2.0
-"""Seconds to wait for the server to confirm the end of a subscription."""
 IDLE_SUBSCRIPTION_S: Final = 1.0
 """Seconds for which a subscription is kept after a fetch, so that a loop of fetches subscribes once."""
 
@@ -69,48 +66,6 @@ class PullReceiver(Protocol):
         ...
 
 
-class PullSubscription:
-    """A subscription for the replies to the pulls of one reader at a time."""
-
-    __slots__ = ("_inbox", "_serial", "_subject", "idle_since", "prefix", "reader", "subscription")
-
-    def __init__(self, inbox: PullInbox) -> None:
-        self._inbox = inbox
-        self._serial = 0
-        ack_wait = AckWait.of(inbox.config, inbox.api.prefix)
-        self._subject = inbox.api.new_inbox()
-        self.prefix: str = ""
-        """The prefix of the reply subjects of the reader's pulls."""
-        self.reader: PullReceiver | None = None
-        self.idle_since: float = 0.0
-        self.subscription: Subscription[Message] = inbox.connection._subscribe(
-            f"{self._subject}.*.*",
-            pending_msgs_limit=0,
-            pending_bytes_limit=0,
-            message_type=JsMessage,
-            message_note=ack_wait,
-        )  # no limits: bounded by what is asked for
-
-    def attach(self, reader: PullReceiver) -> None:
-        """Assign it to a reader. Statuses about pulls of the previous reader are ignored from now on."""
-        self.reader = reader
-        self._serial += 1
-        self.prefix = f"{self._subject}.{self._serial}."
-        self.subscription._on_change = reader.on_change
-
-    def detach(self) -> None:
-        """Remove the reader: messages that arrive are kept for the next one."""
-        self.reader = None
-        self.subscription._on_change = self._on_unclaimed
-
-    def _on_unclaimed(self) -> None:
-        received = cast("list[JsMessage]", self.subscription._read_batch_nowait())
-        if messages := [message for message in received if not message._is_status]:
-            self._inbox.keep_leftover(messages)
-        if self.subscription.closed:
-            self._inbox.remove(self)
-
-
 class PullInbox:
     """The subscriptions for the pulls of a consumer handle, and its unread messages.
 
@@ -126,38 +81,23 @@ class PullInbox:
     (ADR-42).
     """
 
-    def __init__(
-        self,
-        api: Api,
-        stream: str,
-        consumer: str,
-        *,
-        cached_info: Callable[[], ConsumerInfo | None] = lambda: None,
-    ) -> None:
+    def __init__(self, api: Api, stream: str, consumer: str, cached_info: Callable[[], ConsumerInfo | None]) -> None:
         self.pins: dict[str, str] = {}
-        self.api: Api = api
-        self.stream: str = stream
-        self.consumer: str = consumer
+        self.address: PullAddress = PullAddress.of(api, stream, consumer)
+        self.connection: Connection = api.connection
+        self._api = api
         self._cached_info = cached_info
         self._looked_up: ConsumerInfo | None = None
-        self.connection: Connection = api.connection
-        self.subject: str = f"{api.prefix}.CONSUMER.MSG.NEXT.{stream}.{consumer}"
-        self.encoded_subject: bytes = self.subject.encode()
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.is_connected: bool = True
         """True while the client is connected; kept only while there are subscriptions."""
         self.leftover: deque[Leftover] = deque()
         """Messages that arrived for a reader that had left."""
-        self._open: dict[PullSubscription, None] = {}  # all that are subscribed, those that are ending included
+        self._open: dict[PullSubscription, PullReceiver | None] = {}  # with their readers, those that are ending too
         self._idle: list[PullSubscription] = []
         self._ending: dict[PullSubscription, asyncio.Task[None]] = {}
         self._unlisten: Callable[[], None] | None = None
         self._timer: asyncio.TimerHandle | None = None
-
-    @property
-    def description(self) -> str:
-        """Its description in errors."""
-        return f"consumer {self.consumer!r} of stream {self.stream!r}"
 
     @property
     def info(self) -> ConsumerInfo | None:
@@ -178,9 +118,10 @@ class PullInbox:
 
     async def look_up(self) -> ConsumerInfo:
         """Get the info of the consumer; raises the errors of every call of the API."""
-        endpoint = f"CONSUMER.INFO.{self.stream}.{self.consumer}"
-        operation = f"info of consumer {self.consumer!r}"
-        self._looked_up = info = await self.api.call_for(ConsumerInfo, endpoint, operation=operation)
+        stream, consumer = self.address[:2]
+        self._looked_up = info = await self._api.call_for(
+            ConsumerInfo, f"CONSUMER.INFO.{stream}.{consumer}", operation=f"info of consumer {consumer!r}"
+        )
         return info
 
     # ---------------------------------------------------------------- readers
@@ -190,31 +131,38 @@ class PullInbox:
         if self._idle:
             replies = self._idle.pop()
         else:
-            replies = PullSubscription(self)
-            self._open[replies] = None
+            api = self._api
+            replies = PullSubscription(self.connection, api.new_inbox(), AckWait.of(self.config, api.prefix))
         if self._unlisten is None:
             self.is_connected = self.connection.is_connected
             self._unlisten = self.connection.add_listener(self._on_event)
-        replies.attach(reader)
+        replies.attach(reader.on_change)
+        self._open[replies] = reader
         return replies
 
     def leave(self, replies: PullSubscription, *, reuse: bool) -> None:
         """Remove the reader of a subscription. ``reuse``: none of its pulls is open, so that it can serve another
         reader.
         """
-        replies.detach()
-        if reuse and replies in self._open and replies not in self._ending:
+        if replies not in self._open:
+            return
+        self._open[replies] = None
+        replies.subscription._on_change = lambda: self._on_unclaimed(replies)
+        if reuse and replies not in self._ending:
             replies.idle_since = self.loop.time()
             self._idle.append(replies)
-        elif replies in self._open:
+            if self._timer is None:
+                self._wait_idle()
+        else:
             self.end(replies)
-            return
-        if self._timer is None:
-            self._wait_idle()
 
-    def is_ending(self, replies: PullSubscription | None) -> bool:
-        """True while the messages in flight to it are received."""
-        return replies in self._ending
+    def _on_unclaimed(self, replies: PullSubscription) -> None:
+        """Keep the messages that arrive for a reader that has left."""
+        received = cast("list[JsMessage]", replies.subscription._read_batch_nowait())
+        if messages := [message for message in received if not message._is_status]:
+            self.keep_leftover(messages)
+        if replies.subscription.closed:
+            self.remove(replies)
 
     def end(self, replies: PullSubscription) -> asyncio.Task[None] | None:
         """End a subscription and its pulls. Returns the task that receives the messages in flight, if any."""
@@ -232,9 +180,7 @@ class PullInbox:
 
     async def _end(self, replies: PullSubscription) -> None:
         try:
-            await replies.subscription.drain(DRAIN_TIMEOUT_S)
-        except NatsError:
-            return  # not confirmed; messages in flight are redelivered after ack_wait
+            await replies.drain()
         finally:
             self.remove(replies)
 
@@ -251,8 +197,7 @@ class PullInbox:
         self._ending.pop(replies, None)
         if replies in self._idle:
             self._idle.remove(replies)
-        replies.subscription._on_change = None
-        self.connection._unsubscribe_nowait(replies.subscription)
+        replies.close()
         if not self._open and self._unlisten is not None:
             self._unlisten()
             self._unlisten = None
@@ -318,13 +263,13 @@ class PullInbox:
         """Offer left-over messages to active readers; the rest waits for the next one."""
         self._drop_expired()
         leftover, now = self.leftover, self.loop.time()
-        for replies in list(self._open):
+        for reader in list(self._open.values()):
             if not leftover:
                 return
-            if replies.reader is not None:
+            if reader is not None:
                 offered = list(leftover)
                 leftover.clear()  # a reader that ends with them puts the rest back
-                accepted = replies.reader.on_leftover(offered, now)
+                accepted = reader.on_leftover(offered, now)
                 leftover.extendleft(reversed(offered[accepted:]))
         if leftover and not self._is_in_use and self._timer is None:
             self._wait_idle()
@@ -348,8 +293,7 @@ class PullInbox:
             self.is_connected = False
         elif isinstance(event, (Connected, Reconnected, Moved)):
             self.is_connected = True
-        for replies in list(self._open):
-            reader = replies.reader
+        for reader in list(self._open.values()):
             if reader is None:
                 continue
             try:
@@ -357,7 +301,7 @@ class PullInbox:
                     reader.on_disconnect()
                 elif isinstance(event, (Connected, Reconnected, Moved)):
                     reader.on_reconnect()
-                elif isinstance(event, PermissionViolation) and event.error.subject == self.subject:
+                elif isinstance(event, PermissionViolation) and event.error.subject == self.address.subject:
                     reader.end(event.error)
             except Exception as exc:
                 reader.fail(exc)

@@ -73,11 +73,6 @@ class PullOptions(NamedTuple):
     priority: PriorityOptions
 
     @property
-    def is_no_wait(self) -> bool:
-        """True if a pull gets the available messages only."""
-        return self.mode is PullMode.NO_WAIT or self.stop_when_empty
-
-    @property
     def most_messages(self) -> int:
         """The most messages that it reads in all."""
         return self.max_messages if self.mode is not PullMode.ENDLESS else self.stop_after or UNBOUNDED_BATCH

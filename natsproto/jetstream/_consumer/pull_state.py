@@ -173,6 +173,7 @@ class PullState:
         self._is_bounded = options.mode is not PullMode.ENDLESS
         # One pull at a time: a server ends several that do not wait together, and does not say what each has left.
         self._is_single = self._is_bounded or options.stop_when_empty
+        self._is_no_wait = options.mode is PullMode.NO_WAIT or options.stop_when_empty
         self._until = (until or now + options.expires) if self._is_bounded else 0.0
         self.phase = PullPhase.PULLING
         self.pending = self.pending_bytes = 0
@@ -275,7 +276,7 @@ class PullState:
         if self.losses:
             heartbeat, expires = self._after_loss(heartbeat, expires)
         early = options.mode is PullMode.AVAILABLE
-        if options.is_no_wait or (early and held):
+        if self._is_no_wait or (early and held):
             heartbeat = expires = 0.0  # with a time the server would wait for a first message
         if self._open_pulls:
             self._drop_served_pulls()
@@ -287,7 +288,7 @@ class PullState:
         self._last_heard, self._retry_at = now, 0.0
         if self._prefetch is not None and self._prefetch.adapts_bytes and bound > DEFAULT_MAX_MESSAGES:
             size = MAX_PULL_BYTES
-        no_wait = early or options.is_no_wait
+        no_wait = early or self._is_no_wait
         return PullRequest(batch, expires, size, no_wait, heartbeat, options.priority)
 
     def _threshold(self) -> int:

@@ -18,7 +18,7 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconn
 from natsproto._core.subscription import Subscription
 from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
-from natsproto.jetstream._consumer.pull_inbox import DRAIN_TIMEOUT_S
+from natsproto.jetstream._consumer.pull_subscription import DRAIN_TIMEOUT_S
 from natsproto.jetstream._message import AckWait, JsMessage, none_has_headers
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
