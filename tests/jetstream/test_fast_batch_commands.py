@@ -95,15 +95,38 @@ def test_stored_commit_is_asked_for_by_an_end() -> None:
     assert sent(batch) == [(END, 4)]
 
 
-@pytest.mark.parametrize("has_id", [False, True])
-def test_first_message_is_sent_again_with_an_id_only(has_id: bool) -> None:
-    batch = Batch(0)
-    batch.messages.add("s", b"1", msg_id_block("1") if has_id else None)
+@pytest.mark.parametrize("gap_ok", [False, True])
+def test_first_message_is_sent_again_if_unknown(gap_ok: bool) -> None:
+    """A copy of a message that is still to be stored would be told as stored."""
+    batch = Batch(0, gap_ok=gap_ok)
+    batch.messages.add("s", b"1", msg_id_block("1"))
     assert sent(batch) == [(START, 1)]
     name = batch.state.batch
+    for _ in range(2):
+        batch.state.resend()
+        assert sent(batch) == [(END, 2)]
+    batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
+    assert sent(batch) == [(START, 1)]
+    assert batch.state.batch != name, "in another batch"
+
+
+def test_first_message_without_id_is_not_sent_again() -> None:
+    batch = Batch(1, acked=0)
     batch.state.resend()
-    assert sent(batch) == ([(START, 1)] if has_id else [])
-    assert (batch.state.batch != name) is has_id, "in another batch"
+    assert sent(batch) == [(END, 2)]
+    batch.reply(error(ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID))
+    assert sent(batch) == []
+    assert isinstance(batch.errors()[1], PublishUncertain)
+
+
+@pytest.mark.parametrize("has_id", [False, True])
+def test_only_message_is_sent_again_with_an_id(has_id: bool) -> None:
+    batch = Batch(0)
+    batch.state.commit()
+    batch.messages.add("s", b"1", msg_id_block("1") if has_id else None)
+    assert sent(batch) == [(COMMIT, 1)]
+    batch.state.resend()
+    assert sent(batch) == ([(COMMIT, 1)] if has_id else [])
 
 
 def test_batches_are_numbered() -> None:

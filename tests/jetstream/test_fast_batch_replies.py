@@ -312,8 +312,9 @@ def test_tick_asks_for_acks_that_a_commit_waits_for() -> None:
 
 def test_id_of_a_later_message_repeats_nothing() -> None:
     batch = Batch(0)
+    batch.state.commit()
     added(batch, 1)
-    assert sent(batch) == [(START, 1)]
+    assert sent(batch) == [(COMMIT, 1)]
     added(batch, 2, block=msg_id_block("2"))
     batch.state.resend()
     assert sent(batch) == []

@@ -20,7 +20,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream import Stream
-from natsproto.testing import Cluster, Server, run_cluster
+from natsproto.testing import Cluster, Direction, FaultProxy, Server, run_cluster
 from tests.jetstream.reading import eventually
 from tests.kit.elections import another_leader
 
@@ -341,6 +341,30 @@ async def test_fast_batch_survives_step_downs(cluster: Cluster) -> None:
         count = await publishing
     assert [int(number) for _, number in await stored(nc)] == list(range(count))
     await nc.close()
+
+
+async def test_message_in_process_is_not_told_as_stored(cluster: Cluster) -> None:
+    """A leader without a majority acknowledges a copy of a message that it has yet to store."""
+    async with natsproto.connect(cluster.urls) as nc:
+        await replicated(nc)
+        first = await leader(nc)
+    leading = next(server for server in cluster.servers if server.name == first)
+    followers = [server for server in cluster.servers if server is not leading]
+    async with FaultProxy(leading.host, leading.port, record=True) as proxy, natsproto.connect(proxy.url) as nc:
+        await nc.flush()
+        async with nc.jetstream(timeout=60).fast_publisher(auto_msg_id=True) as pub:
+            for server in followers:
+                server.freeze()
+            proxy.stall(Direction.TO_CLIENT)
+            publishing = asyncio.create_task(pub.publish("s.0", b"0"))
+            await eventually(lambda: proxy.link.seen[Direction.TO_SERVER].count(b".$FI ") >= 2)
+            proxy.heal()
+            await publishing
+            await nc.flush()
+            assert pub.pending == 1, "nobody has stored it"
+            for server in followers:
+                server.thaw()
+        assert [payload for _, payload in await stored(nc)] == ["0"]
 
 
 async def test_fast_batch_survives_the_loss_of_every_server(cluster: Cluster) -> None:

@@ -84,6 +84,7 @@ _STARTED = frozenset(BatchPhase) - {BatchPhase.IDLE}
 TRANSITIONS: Mapping[tuple[BatchPhase, BatchOperation | BatchEvent], BatchPhase] = {
     (BatchPhase.IDLE, BatchOperation.START): BatchPhase.STARTING,
     (BatchPhase.IDLE, BatchOperation.COMMIT): BatchPhase.SINGLE_MESSAGE,
+    (BatchPhase.STARTING, BatchOperation.END): BatchPhase.ENDING,
     (BatchPhase.OPEN, BatchOperation.COMMIT): BatchPhase.COMMITTING,
     (BatchPhase.OPEN, BatchOperation.END): BatchPhase.ENDING,
     (BatchPhase.OPEN, BatchOperation.PING): BatchPhase.PINGING,
@@ -131,6 +132,9 @@ IGNORED: frozenset[tuple[BatchPhase, BatchOperation | BatchEvent]] = frozenset(
 """Pairs that change nothing. Every other pair that is not in TRANSITIONS is a bug."""
 
 RESEND_OPERATIONS: Mapping[BatchPhase, BatchOperation] = {
+    # The first message is not sent again in another batch: a stream that has yet to store it tells of a copy, which it
+    # knows by its id, that it is stored. If the first is then lost with its leader, so is the message.
+    BatchPhase.STARTING: BatchOperation.END,
     BatchPhase.OPEN: BatchOperation.PING,
     BatchPhase.PINGING: BatchOperation.PING,
     BatchPhase.GAP_FOUND: BatchOperation.PING,
@@ -314,16 +318,16 @@ class FastBatchState:
     def resend(self) -> None:
         """Decide how to request a missing reply.
 
-        The first message is resent only with an id, since a stream that has already ended the batch would start another
-        with the copy. For later messages the stream can say that it has them, or that the batch is unknown.
+        A message that is a batch of its own is resent only with an id, since a stream that has already ended the batch
+        would start another with the copy. In all other cases the stream can say what it has, or that the batch is
+        unknown.
         """
-        is_first = self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE)
-        if is_first and not has_msg_id(self.messages.pending[0][2]):
-            return
-        if self.phase is BatchPhase.STARTING:
-            self._forget_batch()  # started again; late replies to the old batch are ignored
-        else:
-            self._repeat = self.phase is not BatchPhase.IDLE
+        is_alone = self.phase is BatchPhase.SINGLE_MESSAGE
+        self._repeat = self.phase is not BatchPhase.IDLE and not (is_alone and not self._first_has_id)
+
+    @property
+    def _first_has_id(self) -> bool:
+        return has_msg_id(self.messages.pending[0][2])
 
     # ------------------------------------------------------------ the connection and the clock
 
@@ -342,7 +346,8 @@ class FastBatchState:
         if self.sent == 0:
             self._transition(BatchEvent.ENDED)
         elif self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE):
-            self._on_batch_unknown(reason)
+            if not self._first_has_id:
+                self._on_batch_unknown(reason)
         elif self._limits.gap_ok:
             self._lose_up_to(self.sent)
 
@@ -476,18 +481,15 @@ class FastBatchState:
             self._transition(BatchEvent.ENDED)
 
     def _on_batch_unknown(self, reason: str) -> None:
-        """The last stored message is unknown. With gaps allowed the messages in flight count as lost, otherwise they
-        are sent again, if all have ids.
+        """The last stored message is unknown. With gaps allowed the messages in flight count as lost, except a first
+        one with an id; otherwise they are sent again, if all have ids.
         """
-        if self._limits.gap_ok:
+        is_first_alone = self.sent == self._in_flight == 1 and not self._reported
+        if self._limits.gap_ok and not (is_first_alone and self._first_has_id):
             self._lose_up_to(self.sent)
         elif not all(has_msg_id(block) for _, _, block in self.messages.pending[: self._in_flight]):
             self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
             return
-        self._forget_batch()
-
-    def _forget_batch(self) -> None:
-        """End the batch without knowing what the stream has of it; its messages go into the next one."""
         self._maybe_stored = max(self._maybe_stored, self.messages.settled + self._in_flight)
         self._transition(BatchEvent.ENDED)
 
