@@ -106,6 +106,11 @@ class Outbox:
         return len(self._parts) // 3
 
     @property
+    def is_ready(self) -> bool:
+        """True if put() would neither be refused nor have to wait. Other threads may ask."""
+        return self._wire is not None and not self._paused and not self.must_wait and self._unchecked_limit >= 0
+
+    @property
     def unconfirmed(self) -> int:
         """Messages handed to a wire that no PONG of the server has confirmed."""
         return self.frames_out - self._confirmed

@@ -6,8 +6,9 @@ Owns the ack subject (v1 and v2, ADR-15) and the acknowledgement state of a mess
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, NoReturn, cast
@@ -555,8 +556,29 @@ def nak_all(messages: list[JsMessage]) -> None:
             return  # nothing can be sent now; the server redelivers them all after ack_wait
 
 
-def repeat_acks(connection: Connection, subjects: Iterable[bytes | str | None]) -> None:
-    """Send acknowledgements again that may be lost."""
+def claim_ack(message: JsMessage) -> Callable[[], None] | None:
+    """Mark a message as acknowledged, in any thread; return the function that sends this on the event loop.
+
+    None if ``ack`` has to be awaited instead, because it would raise, wait or be reported.
+    """
+    reply, origin = message._reply, message._origin
+    if (
+        type(message._note) is bytes
+        or type(reply) is not bytes
+        or origin is None
+        or origin._instrumentation is not None  # type: ignore[attr-defined]
+        or not origin._outbox.is_ready  # type: ignore[attr-defined]
+        or not reply.startswith(_ACK_PREFIX)
+        or b"\n" in reply
+        or b"\r" in reply
+    ):
+        return None
+    message._note = ACKED
+    return partial(send_acks, message._connection(), (reply,))
+
+
+def send_acks(connection: Connection, subjects: Iterable[bytes | str | None]) -> None:
+    """Send acknowledgements of messages that are marked already."""
     for subject in subjects:
         reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
         try:

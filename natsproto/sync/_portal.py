@@ -12,6 +12,7 @@ import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
 from queue import Empty, SimpleQueue
+from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.errors import ConnectionClosed, LocalProtocolError
@@ -24,6 +25,9 @@ DETACHED_TIMEOUT_S: Final = 5.0
 """Seconds that ``run_detached`` waits. The garbage collector may call it in a thread that holds a lock, so the wait
 must end.
 """
+
+QUICK_S: Final = 0.001
+"""Seconds between two calls of a thread that does nothing long in between."""
 
 
 class _Call(Generic[R]):
@@ -104,6 +108,7 @@ class Portal:
         """The threads that a draining client waits for."""
         self._process = os.getpid()
         self._closed = False
+        self._asked_at = float("-inf")
         self._calls: set[_Call[Any]] = set()
         self._iterators: set[AsyncIterator[Any]] = set()  # those of ``iterate`` that have not ended
         started: SimpleQueue[asyncio.AbstractEventLoop] = SimpleQueue()
@@ -136,6 +141,13 @@ class Portal:
     def is_loop_thread(self) -> bool:
         """True when the caller runs on the thread of the loop."""
         return threading.current_thread() is self._thread
+
+    def is_quick(self) -> bool:
+        """True if it was asked less than QUICK_S ago: waiting for the loop each time would be most of the time, and
+        what is posted does not wait long for the interpreter's lock.
+        """
+        before, self._asked_at = self._asked_at, monotonic()
+        return self._asked_at - before < QUICK_S
 
     def call(self, method: Callable[P, Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Await the method on the loop and return its result. An interrupt (Ctrl-C) cancels it."""

@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from natsproto import sync
-from natsproto.errors import ConfigError, ConsumerGone
+from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone
+from natsproto.sync import _portal
+from natsproto.sync._portal import Portal
 from natsproto.testing import Server
 from tests.kit.acknowledged import wait_all_acknowledged
 
@@ -158,3 +160,56 @@ def test_bad_arguments_of_workers(client: sync.Client) -> None:
         consumer.consume(lambda: None)  # type: ignore[arg-type,misc]
     with pytest.raises(ConfigError, match="on_error"):
         consumer.consume(lambda _: None, on_error="retry")  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def trips(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """The calls that have waited for the event loop."""
+    made: list[object] = []
+    right = Portal.call
+
+    def call(portal: Portal, method: Any, /, *args: Any, **kwargs: Any) -> Any:
+        made.append(method)
+        return right(portal, method, *args, **kwargs)
+
+    monkeypatch.setattr(Portal, "call", call)
+    return made
+
+
+@pytest.mark.parametrize(("quick_s", "waited_for"), [(1e9, 1), (0.0, 100)])
+def test_only_slow_handlers_wait_to_acknowledge(
+    client: sync.Client, trips: list[object], monkeypatch: pytest.MonkeyPatch, quick_s: float, waited_for: int
+) -> None:
+    monkeypatch.setattr(_portal, "QUICK_S", quick_s)
+    consumer = make_consumer(client, 100)
+    messages: list[sync.JsMessage] = []
+    while len(messages) < 100:
+        messages += consumer.fetch(100 - len(messages))
+    trips.clear()
+    for message in messages:
+        message.ack()
+        assert message.is_acked
+        with pytest.raises(AlreadyAcked):
+            message.ack()
+    assert len(trips) == waited_for + 100, "a second acknowledgement always waits for the loop, where it raises"
+    wait_all_acknowledged(consumer)
+
+
+def test_acknowledgements_that_may_fail_wait(
+    client: sync.Client, trips: list[object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What ``ack`` may raise is raised in the thread that acknowledges, also without a connection."""
+    monkeypatch.setattr(_portal, "QUICK_S", 1e9)
+    consumer = make_consumer(client, 2)
+    first, second = consumer.fetch(2)
+    first.ack()
+    portal, inner = second._reach()
+    outbox = inner._connection()._outbox
+    wire = outbox._wire
+    assert wire is not None
+    portal.run(outbox.detach)
+    trips.clear()
+    second.ack()
+    assert len(trips) == 1
+    portal.run(outbox.attach, wire, paused=False)
+    wait_all_acknowledged(consumer)

@@ -18,7 +18,7 @@ from natsproto.jetstream._consumer.acknowledged import MAX_REMEMBERED, Acknowled
 from natsproto.jetstream._consumer.delivery_state import DeliveryTerms
 from natsproto.jetstream._consumer.pull_inbox import DEFAULT_ACK_WAIT_S, PullInbox
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import ACKED, JsMessage, repeat_acks
+from natsproto.jetstream._message import ACKED, JsMessage, send_acks
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._timestamp import Timestamp
 
@@ -203,7 +203,7 @@ class Redeliveries:
             doubtful, self._doubtful = self._doubtful, []
             unconfirmed, self._unconfirmed = self._unconfirmed, []
             if info is not None and self._on_info(info):
-                repeat_acks(self._inbox.connection, unconfirmed)  # so that no other reader gets these messages
+                send_acks(self._inbox.connection, unconfirmed)  # so that no other reader gets these messages
                 self._ack_again(doubtful)
             else:
                 self._hand_over(doubtful)
