@@ -23,7 +23,9 @@ READ_BUFFER_SIZE = 65_536
 RANDOM_BITS = 40
 """Bits of a reply token or message id that a peer cannot know before it sees the token: a guess is right once in 10^12.
 """
-_ALPHABET = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_ALPHABET = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+_LETTERS = (5 * _ALPHABET)[:256]
+"""A letter for each byte. Eight of them stand for five bytes and the others for four: 130.9 of 131 bits are left."""
 
 
 class WireHandler(Protocol):
@@ -132,8 +134,11 @@ class Runtime(Value):
 
 
 def nuid(rng: random.Random) -> str:
-    """Return 22 characters of base 62: the identifier that NATS clients use for inboxes and chunks (NUID)."""
-    return "".join(rng.choices(_ALPHABET, k=22))
+    """Return 22 characters of base 62: the identifier that NATS clients use for inboxes and chunks (NUID).
+
+    From one draw: the system's generator takes 22 times as long for 22.
+    """
+    return rng.randbytes(22).translate(_LETTERS).decode()
 
 
 def random_bits(rng: random.Random) -> Callable[[], int]:

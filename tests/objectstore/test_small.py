@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pathlib
+from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
 from natsproto import Client
-from natsproto.errors import DigestMismatch, ObjectNotFound
+from natsproto.errors import DigestMismatch, ObjectNotFound, RequestTimeout
 from natsproto.jetstream import JetStream
 from natsproto.jetstream.objectstore import ObjectStore
 from tests.objectstore.helpers import CHUNK, chunks, content, only, pieces, read, settled
@@ -46,6 +49,45 @@ async def test_put_of_one_chunk_takes_few_messages(store: ObjectStore, nats_clie
         assert nats_client.stats.out_msgs == before + messages
         assert await store.get_bytes("o") == data
     await only(store, ["o"])
+
+
+async def test_look_up_of_a_put_is_repeated(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins with the upload; a long upload must not fail because the look-up did."""
+    index, names = store._index, list[str]()
+    find = index.find
+
+    async def fail_once(name: str, **options: Any) -> Any:
+        names.append(name)
+        if len(names) == 1:
+            raise RequestTimeout("info", 0.1)
+        return await find(name, **options)
+
+    await store.put("o", b"old")
+    monkeypatch.setattr(index, "find", fail_once)
+    await store.put("o", b"new")
+    assert (await store.get_bytes("o"), names[:2]) == (b"new", ["o", "o"])
+    await only(store, ["o"])
+
+
+async def test_failed_upload_ends_its_look_up(
+    store: ObjectStore, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked = asyncio.Event()
+
+    async def fail(*_: object, **__: object) -> None:
+        asked.set()
+        raise RequestTimeout("info", 0.1)
+
+    async def fail_afterwards() -> AsyncIterator[bytes]:
+        await asked.wait()
+        yield b"piece"
+        raise OSError("no more")
+
+    monkeypatch.setattr(store._index, "find", fail)
+    with pytest.raises(OSError, match="no more"):
+        await store.put("o", fail_afterwards())
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 async def test_small_pieces_are_one_chunk(store: ObjectStore) -> None:

@@ -217,15 +217,23 @@ class ObjectIndex:
         name: str,
         update: Callable[[IndexEntry | None], ObjectInfo | None],
         *,
+        early: asyncio.Task[IndexEntry | None] | None = None,
         timeout: Duration | None = None,
     ) -> tuple[IndexEntry | None, IndexEntry]:
         """Replace the info of an object by the result of ``update``; return the old and the new entry.
+
+        ``early`` is a look-up that began before; one that has failed is repeated.
 
         ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
         the outcome is unknown. BucketNotFound.
         """
         wait = self.api.seconds(timeout)
-        before = await self.find(name, timeout=timeout)
+        try:
+            before = await (early or self.find(name, timeout=timeout))
+        except NatsError:
+            if early is None:
+                raise
+            before = await self.find(name, timeout=timeout)
         uncertain_writes = 0
         while True:
             new = update(before)

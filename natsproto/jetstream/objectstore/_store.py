@@ -6,6 +6,7 @@ reads it, ``_index`` changes infos.
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -170,9 +171,15 @@ class ObjectStore:
         wait = self._api.seconds(timeout)
         upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         self._api.connection._outbox.check_open(f"put of object {name!r}")
-        made = await upload.run()
+        early = asyncio.create_task(self._index.find(wanted.name, timeout=timeout), name="natsproto object look-up")
+        try:
+            made = await upload.run()
+        except BaseException:
+            if not early.cancel() and not early.cancelled():
+                early.exception()  # mark it as retrieved
+            raise
         self._batched = upload.batched
-        return await self._index.run_shielded(self._publish_info(made, timeout))
+        return await self._index.run_shielded(self._publish_info(made, early, timeout))
 
     async def put_file(
         self,
@@ -209,10 +216,12 @@ class ObjectStore:
             timeout=timeout,
         )
 
-    async def _publish_info(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
+    async def _publish_info(
+        self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None], timeout: Duration | None
+    ) -> ObjectInfo:
         """Publish the info of the new content, and purge the old chunks."""
         try:
-            before, now = await self._index.change(made.name, lambda _: made, timeout=timeout)
+            before, now = await self._index.change(made.name, lambda _: made, early=early, timeout=timeout)
         except PublishUncertain:
             raise  # it may be there, so its chunks must be too
         except NatsError:
