@@ -17,7 +17,7 @@ from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import advisories as advisory
-from natsproto.jetstream import kv, objectstore
+from natsproto.jetstream import groups, kv, objectstore
 from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
 from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
 from natsproto.protocol import frames
@@ -34,6 +34,7 @@ PAIRS: dict[type[object], type[object]] = {
     context.JetStream: sync.JetStream,
     fast_batch.FastPublisher: sync.FastPublisher,
     frames.Message: sync.Message,
+    groups.JoinedMember: sync.JoinedMember,
     kv.KeyValue: sync.KeyValue,
     kv.KeyValueBatch: sync.KeyValueBatch,
     kv.KeyValueCache: sync.KeyValueCache,
@@ -86,6 +87,8 @@ PARTS = {
     "Client.subscribe(executor)": ON_THE_LOOP,
     "ConsumeContext.run": "it runs when consume returns",
     "ConsumeContext.wait(until)": "an interrupt ends the wait",
+    "JoinedMember.run": "it runs when join_group returns",
+    "JoinedMember.wait(until)": "an interrupt ends the wait",
     **{
         f"{kind}.{name}(executor)": "requests are handled in threads anyway"
         for kind in ("Group", "Service")

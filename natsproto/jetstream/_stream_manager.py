@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from os import PathLike
-from typing import Unpack
+from typing import Self, Unpack
 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
@@ -40,6 +40,12 @@ class StreamManager:
         self._api = Api(
             connection, domain=domain, prefix=prefix, timeout=timeout, trace=trace, inbox_prefix=inbox_prefix
         )
+
+    @classmethod
+    def _of(cls, api: Api) -> Self:
+        manager = cls.__new__(cls)
+        manager._connection, manager._api = api.connection, api
+        return manager
 
     @property
     def connection(self) -> Connection:

@@ -7,6 +7,7 @@ from natsproto.sync._admin import Admin, Advisories, Listing, System
 from natsproto.sync._client import Client, connect
 from natsproto.sync._consume import ConsumeContext
 from natsproto.sync._consumers import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._groups import JoinedMember
 from natsproto.sync._jetstream import JetStream, Stream
 from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
 from natsproto.sync._objects import ObjectReader, ObjectStore, ObjectWatcher
@@ -25,6 +26,7 @@ __all__ = [
     "FastPublisher",
     "Group",
     "JetStream",
+    "JoinedMember",
     "JsMessage",
     "KeyValue",
     "KeyValueBatch",

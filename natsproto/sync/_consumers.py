@@ -270,7 +270,8 @@ def _key_of(portal: Portal, key: Callable[[JsMessage], Hashable], item: message.
     return key(JsMessage(portal, item))
 
 
-def _check_handler(handler: Callable[..., object], threads: int, argument: str) -> None:
+def check_thread_handler(handler: Callable[..., object], threads: int, argument: str) -> None:
+    """Raise TypeError or ConfigError for a handler that threads cannot call."""
     if is_async_callable(handler):
         raise TypeError(f"handler must be a plain function of one {argument}; async def needs the async client")
     check_handler("handler", handler, argument)
@@ -285,7 +286,7 @@ def _start(portal: Portal, running: set[int], begin: Callable[[], consume.Consum
 
 
 @contextmanager
-def _noted(running: set[int]) -> Iterator[None]:
+def noted(running: set[int]) -> Iterator[None]:
     """Note the thread that runs a handler."""
     running.add(get_ident())
     try:
@@ -379,11 +380,11 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 True, or the seconds between two such notes.
             **options: The arguments of ``messages``, by keyword.
         """
-        _check_handler(handler, threads, "message")
+        check_thread_handler(handler, threads, "message")
         portal, running = self._portal, set[int]()
 
         def call(item: message.JsMessage) -> None:
-            with _noted(running):
+            with noted(running):
                 check_result(handler(JsMessage(portal, item)))
 
         return _start(
@@ -432,11 +433,11 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             stop_after: End after this many messages; 0: no limit.
             stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
-        _check_handler(handler, threads, "list of messages")
+        check_thread_handler(handler, threads, "list of messages")
         portal, running = self._portal, set[int]()
 
         def call(batch: list[message.JsMessage]) -> None:
-            with _noted(running):
+            with noted(running):
                 check_result(handler([JsMessage(portal, item) for item in batch]))
 
         return _start(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Final, Unpack
 
 from natsproto._nats_py_names import JETSTREAM, STREAM, explain_missing
 from natsproto._nats_py_names import blocking as blocking_hints
@@ -14,6 +15,7 @@ from natsproto.jetstream._info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.kv._keys import KeyCodec
 from natsproto.sync._admin import Admin, Advisories, Listing
 from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer, consumer_of_kind
+from natsproto.sync._groups import JoinArgs, JoinedMember, join_group
 from natsproto.sync._keyvalue import KeyValue
 from natsproto.sync._objects import ObjectStore
 from natsproto.sync._publishers import AtomicBatch, FastPublisher, Publisher
@@ -57,6 +59,48 @@ class Stream(SyncWrapper[stream.Stream]):
     resume_consumer: Final = blocking(stream.Stream.resume_consumer)
     unpin_consumer: Final = blocking(stream.Stream.unpin_consumer)
     reset_consumer: Final = blocking(stream.Stream.reset_consumer)
+
+    def join_group(
+        self,
+        group: str,
+        handler: Callable[[JsMessage], object],
+        *,
+        threads: int = 1,
+        partitions: int = 12,
+        filters: Mapping[str, Iterable[int]] | Iterable[str] = (),
+        name: str | None = None,
+        ttl: Duration = 5.0,
+        **options: Unpack[JoinArgs],
+    ) -> JoinedMember:
+        """Join a group whose members share the messages by key, and come and go by themselves; ``handler`` is called in
+        ``threads`` threads. The group knows the member when this returns. Experimental.
+
+        See the async client's ``join_group``. TypeError for an ``async def`` handler.
+
+        Args:
+            group: The name of the group, without dots, spaces and wildcards.
+            handler: A plain function that is called with each message in a thread.
+            threads: How many threads call the handler, and so how many messages are handled at a time; those of one key
+                one after the other.
+            partitions: Into how many parts keys are divided: the most members that get messages.
+            filters: The subjects of the group; empty: all. A mapping has the numbers of the ``*`` (from 1) that form
+                the key, as in ``{"orders.*.*": [1]}``.
+            name: A name that stays when the process is replaced, such as that of a pod: the new one gets the same
+                partitions, and the old one ends with GroupChanged. A-Z, a-z, 0-9, ``-``, ``_`` and ``=``. None: a new
+                name for each member.
+            ttl: Seconds after which a member that is silent has died, at least 1. A handler that blocks the event loop
+                for two thirds of it looks dead.
+            **options: How messages are handled, by keyword: those of JoinArgs.
+        """
+        return join_group(
+            self._portal,
+            self._inner,
+            group,
+            handler,
+            threads,
+            filters,
+            {"partitions": partitions, "name": name, "ttl": ttl, **options},
+        )
 
     @property
     def name(self) -> str:

@@ -305,8 +305,9 @@ async def test_retries_in_a_group_count_deliveries(jetstream: JetStream, attempt
     retry = Retry(jetstream, RetryPolicy(dead_letter_subject="o.dead", max_attempts=attempts))
     async with group.consume("m", with_middleware(Desk().handler("m"), retry), ack_wait=WAIT) as member:
         await within(member.wait_joined())
-        assert member._context is not None
-        deliveries = member._context._messages.buffer.deliveries
+        assert member._follower is not None
+        assert member._follower._context is not None
+        deliveries = member._follower._context._messages.buffer.deliveries
         assert deliveries is not None
         assert deliveries.may_give_back is allowed
 

@@ -112,6 +112,8 @@ async def make_places(nc: Any, blocking: sync.Client, stack: AsyncExitStack) -> 
         "ObjectStore.watch": lambda handler: store.watch(cb=handler),
         "TypedJetStream.handler": lambda handler: js.typed(int).handler(handler),
         "Group.consume": lambda handler, **options: group.consume("a", handler, **options),
+        "ElasticGroup.join": group.join,
+        "Stream.join_group": lambda handler: stream.join_group("g", handler),
         "middleware.in_threads": middleware.in_threads,
         "middleware.with_middleware": middleware.with_middleware,
         "otel.process": otel.process,
@@ -120,6 +122,7 @@ async def make_places(nc: Any, blocking: sync.Client, stack: AsyncExitStack) -> 
         "Group.endpoint": lambda handler, **options: svc.group("g").endpoint("e", **options)(handler),
         "sync.PullConsumer.consume": pull.consume,
         "sync.PullConsumer.consume_batches": pull.consume_batches,
+        "sync.Stream.join_group": lambda handler, **options: blocking_stream.join_group("g", handler, **options),
         "sync.Messages.batches": lambda handler, **options: read.batches(**options),
         "sync.Group.add_endpoint": lambda handler, **options: served.add_endpoint("e", handler, **options),
     }

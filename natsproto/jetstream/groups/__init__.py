@@ -3,7 +3,9 @@
 On the wire these are the groups of orbit.go's pcgroups: members written in either language share a group.
 """
 
+from natsproto.jetstream.groups._follower import GroupSharesChanged
 from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
+from natsproto.jetstream.groups._joined import GroupLeaseLost, JoinArgs, JoinedMember
 from natsproto.jetstream.groups._member import Member
 from natsproto.jetstream.groups._partitions import (
     ElasticGroupConfig,
@@ -12,13 +14,19 @@ from natsproto.jetstream.groups._partitions import (
     PartitioningFilter,
     StaticGroupConfig,
 )
+from natsproto.jetstream.groups._presence import GroupLeaseLate
 from natsproto.jetstream.groups._stall_watch import GroupStalled
 
 __all__ = [
     "ElasticGroup",
     "ElasticGroupConfig",
     "GroupConfig",
+    "GroupLeaseLate",
+    "GroupLeaseLost",
+    "GroupSharesChanged",
     "GroupStalled",
+    "JoinArgs",
+    "JoinedMember",
     "Member",
     "MemberMapping",
     "PartitioningFilter",

@@ -30,7 +30,9 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy, StorageType
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.groups._member import Member, MemberHandler
+from natsproto.jetstream.groups._follower import ConfigFollower, MemberHandler
+from natsproto.jetstream.groups._joined import JoinArgs, JoinedMember, OpenGroup
+from natsproto.jetstream.groups._member import Member
 from natsproto.jetstream.groups._partitions import (
     PRIORITY_GROUP,
     ElasticGroupConfig,
@@ -145,8 +147,8 @@ class Group(Generic[C]):
         )
         member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)
-        watch = self._stall_watch()
-        return Member(self._bucket, self._stream, self._key, member, self.config, template, member_handler, watch)
+        follower = ConfigFollower(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
+        return Member(member, self._js.connection._log, follower, self._stall_watch())
 
     async def step_down(self, member: str) -> None:
         """Make the server choose another instance of the member. ConsumerNotFound when it has none.
@@ -370,10 +372,42 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         written = [encode(mapping) for mapping in make_mappings(mappings)]
         await self._update_config(lambda config: {"members": [], "member_mappings": written})
 
+    def join(
+        self, handler: Handler, *, name: str | None = None, ttl: Duration = 5.0, **options: Unpack[JoinArgs]
+    ) -> JoinedMember:
+        """Join as a member that comes and goes by itself: use it with ``async with``, or ``await`` its ``run()``.
+
+        The living members share the partitions; nobody assigns them. A member that stops hands over its partitions at
+        once, one that dies after ``ttl`` seconds; the others keep theirs. Members named by ``add_members`` and by other
+        clients stay. Members beyond the number of partitions stand by.
+
+        Entering it raises UnsupportedByServer before nats-server 2.11, ConfigError when the bucket
+        ``natsproto-group-presence`` has no ``limit_marker_ttl``, PermissionDenied, and the errors of key/value buckets.
+        ConfigError, InvalidSubject, TypeError for invalid arguments.
+
+        Args:
+            handler: Called with each message, ``def`` or ``async def``.
+            name: A name that stays when the process is replaced, such as that of a pod: the new one gets the same
+                partitions, and the old one ends with GroupChanged. A-Z, a-z, 0-9, ``-``, ``_`` and ``=``. None: a new
+                name for each member.
+            ttl: Seconds after which a member that is silent has died, at least 1. A handler that blocks the event loop
+                for two thirds of it looks dead.
+            **options: How messages are handled, by keyword: those of JoinArgs.
+        """
+
+        async def opening() -> OpenGroup:
+            await self.info()
+            return self._parts()
+
+        return JoinedMember(self._js.connection, opening, handler, name, ttl, options)
+
     async def delete(self) -> None:
         """Delete the group and its work queue stream, which ends all members."""
         await self._bucket.delete(self._key)
         await self._js.delete_stream(self._stream.name)
+
+    def _parts(self) -> OpenGroup:
+        return OpenGroup(self._js, self._bucket, self._key, self.config, self._stream, self._stall_watch())
 
     def _stall_watch(self) -> StallWatch:
         filters = [one.filter for one in self.config.partitioning_filters]
@@ -400,6 +434,28 @@ class ElasticGroup(Group[ElasticGroupConfig]):
                 await self._bucket.update(self._key, dumps(written), entry.revision)
                 self.config = config
                 return config
+
+
+def join_group(
+    stream: Stream,
+    group: str,
+    handler: Handler,
+    partitions: int,
+    filters: Mapping[str, Iterable[int]] | Iterable[str],
+    name: str | None,
+    ttl: Duration,
+    options: JoinArgs,
+) -> JoinedMember:
+    """Create the member for ``Stream.join_group``."""
+    config_key(stream.name, group)
+    js = JetStream._of(stream._api)
+
+    async def opening() -> OpenGroup:
+        await js._api.require_api_level(1, "2.11", f"joining group {group!r} of stream {stream.name!r}", None)
+        made = await ElasticGroup.create(js, stream.name, group, max_members=partitions, filters=filters)
+        return made._parts()
+
+    return JoinedMember(js.connection, opening, handler, name, ttl, options)
 
 
 async def _create_config(js: JetStream, stream: str, name: str, config: GroupConfig, stream_handle: Stream) -> KeyValue:

@@ -1,0 +1,124 @@
+"""Members of groups for the blocking client: their handlers are called in threads."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import partial
+from types import TracebackType
+from typing import Any, Self, TypedDict
+
+from natsproto._handlers import check_result
+from natsproto.jetstream import _message as message
+from natsproto.jetstream import _stream as stream
+from natsproto.jetstream import groups
+from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.consume import OnError, OnSuccess
+from natsproto.sync._consumers import JsMessage, check_thread_handler, noted
+from natsproto.sync._portal import Portal
+from natsproto.sync._wrapper import SyncWrapper
+
+
+class JoinArgs(TypedDict, total=False):
+    """The arguments of ``join_group`` that are those of the async client."""
+
+    prefetch: int | None
+    key: Callable[[JsMessage], Hashable] | None
+    on_success: OnSuccess
+    on_error: OnError
+    nak_delay: Duration | None
+    keep_alive: bool | Duration
+    ack_wait: Duration
+    max_deliver: int
+    backoff: Iterable[Duration]
+    max_ack_pending: int
+
+
+class JoinedMember(SyncWrapper[groups.JoinedMember]):
+    """A member of a group that comes and goes by itself, whose handler is called in threads. Leaving ``with`` stops it.
+
+    It ends by ``stop``, when the group is deleted, with the client, or on an error, which ``wait`` raises. Threads
+    cannot be cancelled: a member that has lost its lease waits for them before it joins again.
+    """
+
+    def __init__(self, portal: Portal, inner: groups.JoinedMember, threads: set[int]) -> None:
+        super().__init__(portal, inner)
+        self._threads = threads
+
+    @property
+    def name(self) -> str:
+        """The name of the member."""
+        return self._inner.name
+
+    @property
+    def partitions(self) -> tuple[int, ...]:
+        """The partitions of the member in the last configuration."""
+        return self._inner.partitions
+
+    @property
+    def generation(self) -> int:
+        """The revision of the configuration that gave the member its partitions; 0 before it has read one."""
+        return self._inner.generation
+
+    @property
+    def is_joined(self) -> bool:
+        """True while it reads the member's consumer."""
+        return self._inner.is_joined
+
+    @property
+    def closed(self) -> bool:
+        """True after its end."""
+        return self._inner.closed
+
+    def wait_joined(self) -> None:
+        """Wait until it reads the member's consumer; raise the error that ended it. An interrupt ends only the wait."""
+        self._portal.call(self._inner.wait_joined)
+
+    def wait(self) -> None:
+        """Wait until it has ended; raise the error that ended it. An interrupt ends only the wait."""
+        self._portal.call(self._inner.wait)
+
+    def stop(self) -> None:
+        """Wait for running calls and leave the group: the partitions move at once. In the handler it does not wait."""
+        if threading.get_ident() in self._threads:
+            self._portal.run_detached(self._inner.stop, wait=False)
+        else:
+            self._portal.call(self._inner.stop)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._portal.stopped:
+            self.stop()
+            if exc is None:
+                self.wait()
+
+
+def join_group(
+    portal: Portal,
+    inner: stream.Stream,
+    group: str,
+    handler: Callable[[JsMessage], object],
+    threads: int,
+    filters: Mapping[str, Iterable[int]] | Iterable[str],
+    options: dict[str, Any],
+) -> JoinedMember:
+    """Join, and return when the group knows the member."""
+    check_thread_handler(handler, threads, "message")
+    running, key = set[int](), options.pop("key", None)
+
+    def call(item: message.JsMessage) -> None:
+        with noted(running):
+            check_result(handler(JsMessage(portal, item)))
+
+    def key_of(item: message.JsMessage) -> Hashable:
+        result: Hashable = key(JsMessage(portal, item))
+        return result
+
+    options |= {"concurrency": threads, "executor": True, "key": None if key is None else key_of}
+    member = portal.run(partial(inner.join_group, group, call, filters=filters, **options))
+    portal.enter(member)
+    return JoinedMember(portal, member, running)
