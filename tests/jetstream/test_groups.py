@@ -290,10 +290,12 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
         await within(member.wait_joined())
         await send(js, range(5))
         await eventually(lambda: desk.count == 5, LONG)
-        await (await js.stream("O-g")).delete_consumer("m")
-        await eventually(lambda: not member.is_joined)
+        queue = await js.stream("O-g")
+        created = (await queue.consumer_info("m")).created
+        await queue.delete_consumer("m")
         await send(js, range(5, 10))
         await eventually(lambda: desk.count == 10, LONG)
+        assert (await queue.consumer_info("m")).created > created
     desk.check(10)
 
 
