@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import hashlib
+import json
 import logging
 import random
 import sys
@@ -32,6 +33,8 @@ from tests.kit.history import SETTLE_S, History, Outcome, in_flight_at_faults, j
 from tests.kit.workloads import PATIENCE_S, STREAMS, Workloads, contradictions, insist
 
 OBJECTS = 4
+PAUSE_S = 0.5
+"""Seconds by which a pause of 0.1 s is late when the machine is so busy that servers hold elections by themselves."""
 FAULTS = {
     "partitions": ["isolate"],
     "steps": ["step down"],
@@ -231,6 +234,23 @@ class Trouble:
         return self.book.chance.choice(self.cluster.servers)
 
 
+async def _witness(nc: Client, book: Book, history: History) -> None:
+    """Records what else keeps servers from answering: elections, and that nothing ran on this machine for a while."""
+
+    def on_election(message: Message) -> None:
+        advisory = json.loads(message.data)
+        history.begin("election", advisory["stream"], detail=advisory["leader"]).end(history.clock())
+
+    async with nc.subscribe("$JS.EVENT.ADVISORY.STREAM.LEADER_ELECTED.*", cb=on_election):
+        while not book.over.is_set():
+            began = history.clock()
+            await asyncio.sleep(0.1)
+            if history.clock() - began > PAUSE_S:
+                pause = history.begin("pause")
+                pause.began = began
+                pause.end(history.clock())
+
+
 async def _eventually(what: str, check: Callable[[], bool], book: Book) -> None:
     """Notes it as wrong when it is not so within PATIENCE_S."""
     end = time.monotonic() + PATIENCE_S
@@ -263,6 +283,7 @@ async def soak(minutes: float, seed: int, only: list[str], faults: str) -> tuple
             works += await others.works()
             streams += ["KV_k", "OBJ_o"]
         trouble = Trouble(cluster, proxies, clients[2].jetstream(), book, history, FAULTS[faults])
+        works += [_witness(nc, book, history) for nc in clients]
         tasks = [asyncio.create_task(work) for work in [trouble.run(streams), *works]]
         await asyncio.wait(tasks, timeout=minutes * 60, return_when=asyncio.FIRST_EXCEPTION)
         book.over.set()

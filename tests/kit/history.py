@@ -15,6 +15,8 @@ that never ended. What the servers have at the end is in the history too, as cal
 | seen | reader, subject | payload | the sequence |
 | hold | lock | who | the token |
 | fault | what | | |
+| election | stream | its new leader | |
+| pause | | | |
 | final | count: counter; register: register; stored: stream | number; value; payloads | |
 """
 
@@ -35,7 +37,9 @@ from natsproto.errors import NatsError, PublishUncertain, WrongRevision
 
 EXAMPLES = 3
 SETTLE_S = 10.0
-"""Seconds after a fault in which servers still elect leaders; a deposed one believes in itself for so long."""
+"""Seconds after a fault in which servers still elect leaders; a deposed one believes in itself for so long. An election
+is known when it ends, and begins as long before that at the most.
+"""
 
 
 class Outcome(StrEnum):
@@ -284,32 +288,36 @@ def is_linearizable(calls: list[Call]) -> bool:
 
 
 def uncertainties(history: History) -> list[str]:
-    """Calls end without saying what they have done only when they were in flight at a fault. One of a hundred may have
-    waited for its timeout on a busy machine.
+    """Calls end without saying what they have done only when no server answered: they were in flight at a fault, at an
+    election that servers held by themselves, or when the whole machine stood still.
     """
     if not history.of("fault"):
         return []
     kinds = ("add", "put", "cas", "batch", "publish", "enqueue")
     unknown = [call for call in history.of(*kinds) if call.outcome is Outcome.UNKNOWN and call.ended is not None]
-    near = {id(call) for call in _in_flight_at_faults(history, unknown, SETTLE_S)}
-    far = [call for call in unknown if id(call) not in near]
-    return _faults("uncertain, and no fault was near", far) if len(far) > len(unknown) / 100 else []
+    silences = [(call.began, _end(call) + SETTLE_S) for call in history.of("fault", "pause")]
+    silences += [(call.began - SETTLE_S, _end(call) + SETTLE_S) for call in history.of("election")]
+    near = {id(call) for call in _overlapping(unknown, silences)}
+    return _faults("uncertain, and no fault was near", [call for call in unknown if id(call) not in near])
 
 
 def in_flight_at_faults(history: History, calls: list[Call]) -> int:
     """How many of the calls overlap a fault, or the two seconds after it."""
-    return len(_in_flight_at_faults(history, calls, 2.0))
+    return len(_overlapping(calls, [(fault.began, _end(fault) + 2.0) for fault in history.of("fault")]))
 
 
-def _in_flight_at_faults(history: History, calls: list[Call], settle: float) -> list[Call]:
-    """The calls that overlap a fault, or so many seconds after it."""
+def _end(call: Call) -> float:
+    return float("inf") if call.ended is None else call.ended
+
+
+def _overlapping(calls: list[Call], spans: list[tuple[float, float]]) -> list[Call]:
+    """The calls that overlap one of these spans of time."""
     merged: list[list[float]] = []
-    for fault in sorted(history.of("fault"), key=lambda call: call.began):
-        until = (fault.ended or float("inf")) + settle
-        if merged and fault.began <= merged[-1][1]:
+    for began, until in sorted(spans):
+        if merged and began <= merged[-1][1]:
             merged[-1][1] = max(merged[-1][1], until)
         else:
-            merged.append([fault.began, until])
+            merged.append([began, until])
     ends = [until for _, until in merged]
     overlapping = []
     for call in calls:

@@ -122,6 +122,19 @@ def test_uncertain_calls_are_near_a_fault(began: float, ended: float, wrong: boo
     assert bool(judge(history)) is wrong
 
 
+@pytest.mark.parametrize(
+    ("kind", "began", "ended", "wrong"),
+    [("election", 22, 25, False), ("election", 15, 19, True), ("pause", 22, 25, True), ("pause", 39, 41, False)],
+)
+def test_uncertain_calls_are_explained_by_silence(kind: str, began: float, ended: float, wrong: bool) -> None:
+    """An election is known when it ends; it began up to ten seconds before."""
+    history = History(iter([]).__next__)
+    history.calls.append(Call(kind="fault", key="kill", began=100, ended=101, outcome=OK))
+    history.calls.append(Call(kind=kind, key="s", began=30, ended=30, outcome=OK))
+    history.calls.append(Call(kind="publish", key="s", value="a", began=began, ended=ended))
+    assert bool(judge(history)) is wrong
+
+
 def test_two_holders_at_once_are_found() -> None:
     history = made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK))
     history.calls[0].ended = None
