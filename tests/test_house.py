@@ -9,6 +9,10 @@ import pytest
 from tests import house
 
 
+def test_pyproject_is_small() -> None:
+    assert (house.ROOT / "pyproject.toml").stat().st_size <= 14 * 1024
+
+
 @pytest.mark.slow
 @pytest.mark.smoke
 def test_house_rules() -> None:
