@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable
+from collections.abc import Awaitable, Callable, Hashable, Sequence
 
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
@@ -52,12 +52,43 @@ WAITS_FOR_BIND_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 """Waits, in seconds, for a server to notice a new reader."""
 
 
+class PushBinding:
+    """Sees to it that a consumer without a deliver group has one reader, as far as its info tells."""
+
+    def __init__(self, address: PushAddress, look_up: Callable[[], Awaitable[ConsumerInfo]]) -> None:
+        self._address, self._look_up = address, look_up
+
+    async def wait_until_free(self) -> None:
+        """Wait until the server has noticed that the previous reader has left. AlreadyBound when one stays."""
+        if not await self._wait(WAITS_FOR_UNBIND_S, is_bound=False):
+            raise AlreadyBound(self._address.stream, self._address.consumer)
+
+    async def wait_until_bound(self) -> None:
+        """Wait until the server has noticed the new reader, if it does so soon."""
+        await self._wait(WAITS_FOR_BIND_S, is_bound=True)
+
+    async def _wait(self, waits: Sequence[float], *, is_bound: bool) -> bool:
+        """Wait for a state; False when the last look-up shows another one. ConsumerNotFound, StreamNotFound."""
+        for wait in (*waits, None):
+            try:
+                info = await self._look_up()
+            except (ConsumerNotFound, StreamNotFound):
+                raise
+            except NatsError:
+                return True  # no permission or no reply: unknown
+            if info.push_bound == is_bound:
+                return True
+            if wait is not None:
+                await asyncio.sleep(wait)
+        return False
+
+
 class PushSource:
     """Reads one push consumer, a MessageSource.
 
-    ``stop_after`` is the number of messages after which it ends. ``lookup`` is called when heartbeats are missed;
-    ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds earlier unread messages.
-    ``wait_push_bound``, if given, is awaited before it subscribes (False) and afterwards (True).
+    ``stop_after`` is the number of messages after which it ends. ``look_up`` is called when heartbeats are missed;
+    ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds earlier unread messages. With a ``binding``
+    it subscribes when no other reader does.
     """
 
     def __init__(
@@ -65,15 +96,14 @@ class PushSource:
         connection: Connection,
         address: PushAddress,
         leftover: deque[JsMessage],
-        lookup: Callable[[], Awaitable[object]],
-        *,
-        stop_after: int = 0,
-        wait_push_bound: Callable[[bool], Awaitable[None]] | None = None,
+        look_up: Callable[[], Awaitable[ConsumerInfo]],
+        stop_after: int,
+        binding: PushBinding | None,
     ) -> None:
         self.buffer = Buffer()
         self.connection = connection
-        self._address, self._leftover, self._lookup = address, leftover, lookup
-        self._stop_after, self._wait_push_bound = stop_after, wait_push_bound
+        self._address, self._leftover, self._look_up = address, leftover, look_up
+        self._stop_after, self._binding = stop_after, binding
         self._subscription = PushSubscription(connection, address, self)
         self._is_open = False
         self._lookup_task: asyncio.Task[None] | None = None
@@ -82,10 +112,10 @@ class PushSource:
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
-        """Subscribe, unless ``wait_push_bound`` comes first."""
+        """Subscribe, unless another reader may have to leave first."""
         self._is_open = True
         self.connection._consumers.add(self)
-        if self._wait_push_bound is None:
+        if self._binding is None:
             self._subscribe()
 
     def _subscribe(self) -> None:
@@ -104,12 +134,14 @@ class PushSource:
         return stats_of(self.buffer, self.reader_info(), now)
 
     async def wait_created(self) -> None:
-        """Subscribe after ``wait_push_bound``, and raise its errors. The stream keeps the messages until then."""
-        if self._wait_push_bound is not None:
-            await self._wait_push_bound(False)
+        """Subscribe when the other reader has left; raises the errors of that. The stream keeps the messages until
+        then.
+        """
+        if self._binding is not None:
+            await self._binding.wait_until_free()
             if self._is_open:
                 self._subscribe()
-                await self._wait_push_bound(True)
+                await self._binding.wait_until_bound()
 
     def refill(self) -> None:
         """Answer the flow control requests whose earlier messages were consumed."""
@@ -167,7 +199,7 @@ class PushSource:
         """Look up a silent consumer: reading ends when it is gone."""
         gone: NatsError | None = None
         try:
-            await self._lookup()
+            await self._look_up()
         except (ConsumerNotFound, StreamNotFound) as exc:
             gone = consumer_gone(exc, self._address.consumer, self._address.stream)
         except NatsError:
@@ -249,10 +281,8 @@ class PushConsumer(Consumer):
             *(self.stream_name, self.name, self.deliver_subject, self.deliver_group, self._heartbeat),
             AckWait.of(self._known_config(), self._api.prefix),
         )
-        checks = None if self.deliver_group or self._info is None else self._wait_push_bound
-        source = PushSource(
-            *(self._api.connection, address, self._unread, self.info), stop_after=stop_after, wait_push_bound=checks
-        )
+        binding = None if self.deliver_group or self._info is None else PushBinding(address, self.info)
+        source = PushSource(self._api.connection, address, self._unread, self.info, stop_after, binding)
         return Messages(source, self._description, self._return_unread)
 
     def consume(
@@ -303,22 +333,6 @@ class PushConsumer(Consumer):
         messages = self.messages(stop_after=stop_after)
         tasks = HandlerTasks(self._api.connection, self._description, messages, handler, options)
         return ConsumeContext(self._description, messages, tasks)
-
-    async def _wait_push_bound(self, is_bound: bool) -> None:
-        """Wait until the consumer has a reader (``is_bound``) or none; AlreadyBound when another reader stays."""
-        for wait in (*(WAITS_FOR_BIND_S if is_bound else WAITS_FOR_UNBIND_S), None):
-            try:
-                info = await self.info()
-            except (ConsumerNotFound, StreamNotFound):
-                raise
-            except NatsError:
-                return  # no permission or no reply: unknown
-            if info.push_bound == is_bound:
-                return
-            if wait is not None:
-                await asyncio.sleep(wait)
-        if not is_bound:
-            raise AlreadyBound(self.stream_name, self.name)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
         config = self._known_config()
