@@ -37,7 +37,7 @@ class Length(NamedTuple):
 
 CEILING = {
     "fetch(1) and ack": Length(67, 20, 36),
-    "a message of messages() and ack": Length(54, 16, 28),
+    "a message of messages() and ack": Length(51, 16, 28),
     "an update of a watch": Length(28, 15, 19),
     "opening a watch": Length(235, 46, 137),
     "key/value put": Length(37, 18, 26),

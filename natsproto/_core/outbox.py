@@ -194,7 +194,7 @@ class Outbox:
         if self.size > CONGESTED_SIZE:
             self._flush_in_chunks(wire)
             return
-        frames, size = self.frames, self.size
+        frames, size = len(self._parts) // 3, self.size
         self.frames_out += frames
         self.bytes_out += size
         self.size = 0

@@ -28,7 +28,7 @@ MARGIN_PART, MIN_MARGIN_S, MAX_MARGIN_PART = 0.05, 0.05, 0.25
 """The rest of ack_wait that suffices to extend a delivery: a part of it, with a lower and an upper bound."""
 STALLED_AFTER: Final = 2.0
 """The multiple of ack_wait after which a waiting delivery is given back."""
-FAST_CALL_S: Final = 0.00025
+FAST_CALL_S: Final = 0.001
 """Handlers that take longer are measured at each call, others at every 16th."""
 SAMPLE_MASK: Final = 15
 MAX_BEHIND: Final = 2
@@ -132,7 +132,11 @@ class DeliveryQueue(Generic[M]):
 
     def add(self, count: int, chunk: Chunk, check_at: float) -> None:
         """Note the chunk of ``count`` messages, which are about to be appended."""
-        self._forget_taken(0)
+        if self.messages:
+            self._forget_taken(0)
+        elif self._total:  # without a call, as nearly always
+            self._entries.clear()
+            self._total = 0
         if not self._entries or check_at < self.check_at:
             self.check_at = check_at
         if self._entries and self._entries[-1][1] is chunk:
@@ -340,7 +344,7 @@ class DeliveryState(Generic[M]):
 
     def began(self, now: float) -> float:
         """The time from which on the server may have sent what arrives now."""
-        travel = min(self.round_trip, MAX_WAITING_PART * self.terms.shortest)
+        travel = min(self.round_trip, self.free_seconds)
         return min(max(self._polled - travel, self._pulled), now)
 
     def on_leftover(self, count: int, number: int, began: float, now: float) -> None:
@@ -373,6 +377,8 @@ class DeliveryState(Generic[M]):
             source.messages.append(message)
 
     def _check_time(self, chunk: Chunk) -> float:
+        if chunk.wait == self.terms.ack_wait and not self.terms.backoff:
+            return chunk.extended + self.free_seconds
         return chunk.extended + self._free_part(chunk.wait) * chunk.wait
 
     def _set_check_times(self) -> None:

@@ -166,7 +166,7 @@ class Messages(AsyncForHint):
                     self._add_consumed(count, size)
                     count = size = 0
                 if not ready:
-                    if self._at_end():
+                    if (buffer.ended or buffer.unread is not None) and self._at_end():
                         return
                     await buffer.next_change()
                     now = monotonic()

@@ -339,7 +339,10 @@ class PullState:
         if self._limits.too_small:
             self._limits = self._limits._replace(too_small=0)
         before, self._since_probe = self._since_probe, self._since_probe + count
-        self._reduce_pending(count, size)
+        if count < self.pending and not size:
+            self.pending -= count  # without a call, as nearly always
+        else:
+            self._reduce_pending(count, size)
         if (self._is_bounded or self._options.stop_after) and self._is_complete():
             return self._finish()
         if (self._is_single or self._options.max_bytes) and not self.pending:
