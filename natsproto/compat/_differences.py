@@ -58,7 +58,10 @@ SAFER = {
         "TLS is required of all of them",
     ),
     "Subjects on publish": ("only checked for spaces and line breaks", "checked as on subscribe; no wildcards"),
-    "A server that never confirms CONNECT": ("counts as connected", "the attempt fails after `connect_timeout`"),
+    "A server that does not confirm CONNECT with a PONG": (
+        "counts as connected",
+        "the attempt fails after `connect_timeout`",
+    ),
     "`close()` and `drain()`": ("may wait for a peer or a reader that is gone", "end after seconds even then"),
     "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": (
         "anything",
@@ -83,7 +86,7 @@ SAFER = {
     "A heartbeat missed by a push consumer": ("nothing", "the consumer is looked up; reading ends if it is gone"),
     "Retries": ("none", "`js.publish` when no stream answers (0.5 s), and while a cluster elects"),
     "`ObjectStore.update_meta` with another name": ("always `ObjectAlreadyExists`", "renames"),
-    "`drain()` of a subscription that is iterated": (
+    "`drain()` of a subscription with unread messages": (
         "waits until everything is read",
         "received messages can be read afterwards",
     ),
@@ -107,18 +110,37 @@ SAFER = {
     ),
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
     "Texts of errors about arguments": ("nats-py's", "different; the classes are the same"),
-    "`error_cb` when a connection is lost": (
-        "only after an EOF, not after a reset; `last_error` is sometimes set",
-        "always, with the cause, before `disconnected_cb`",
+    "`last_error` after a reconnect": ("the error of the last attempt that failed", "`None`"),
+    "`error_cb` of a client that gives up after a reset": ("is told of the reset once more", "is told of it once"),
+    "`flush()` while the client reconnects": (
+        "returns at once, although nothing was sent",
+        "waits for the connection; `FlushTimeoutError` after `timeout`",
     ),
     "`subscribe(max_msgs=...)`": ("the server keeps the subscription after the limit", "the server ends it"),
     "`next_msg()` of a subscription with a future": ("waits in vain until its timeout", "`Error` at once"),
     "Consumers of watches, listings and ordered subscriptions": ("stay for up to five minutes", "are deleted at once"),
+    "Inboxes of `request(old_style=True)` without a reply, and of `keys()` and `history()` without a value": (
+        "stay subscribed until the client is closed",
+        "end with the call",
+    ),
+    "`ObjectStore.put` during an outage": (
+        "`TimeoutError`, before a chunk is sent",
+        "`TimeoutError`; chunks that are stored nevertheless are removed again",
+    ),
+    "`publish_async()` without an acknowledgement": (
+        "its future waits for ever; what was buffered in an outage is sent after it",
+        "`TimeoutError` after the timeout of the context; what was not sent until then is dropped",
+    ),
+    "Calls that wait for a reply when the client is closed": ("`TimeoutError`", "`ConnectionClosedError` at once"),
     "A bucket that was deleted": (
         "`NotFoundError`, `KeyNotFoundError`, `ObjectNotFoundError` or others, depending on the call",
         "`BucketNotFoundError`, a `NotFoundError`",
     ),
     "An exception in a handler of a service": ("only the reply tells", "the reply, `error_cb` and the log"),
+    "`last_error` of an endpoint whose handler raised": (
+        "`ValueError('no')`",
+        "`500:ValueError('no')`: code and description, as ADR-32 has it",
+    ),
     "Endpoints of a service that was stopped": (
         "are gone from `stats()`; new ones are subscribed and never removed",
         "stay in `stats()`; a new one raises `ValueError`",
@@ -143,8 +165,8 @@ SAFER = {
     "`stop()` of a service after `close()`": ("`ConnectionClosedError`", "does nothing"),
     "Chunks of objects": ("have no ids", "have a `Nats-Msg-Id`, so that none is stored twice when it is sent again"),
     "Metadata of objects": (
-        "JSON with nulls and spaces; the last of several writers wins unnoticed",
-        "JSON of the same fields without them, under an expected sequence",
+        "JSON with spaces, and with `mtime` and `deleted`; the last of several writers wins unnoticed",
+        "JSON without them, under an expected sequence",
     ),
     "`update` and `delete(last=...)` with a later revision than the bucket has": (
         "are refused at once",

@@ -21,6 +21,9 @@ class ClientPeer(Protocol):
     def is_closed(self) -> bool: ...
 
     @property
+    def is_connected(self) -> bool: ...
+
+    @property
     def is_draining(self) -> bool: ...
 
     @property

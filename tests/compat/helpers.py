@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
+
+
+async def until(reached: Callable[[], bool]) -> None:
+    """Wait for a state of which nobody is told."""
+    async with asyncio.timeout(10):
+        while not reached():  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
 
 
 class CallbackLog:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import io
 import json
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +17,8 @@ from natsproto.compat.nats.js import JetStreamContext, api
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.micro.request import ServiceError
 from natsproto.compat.nats.micro.service import EndpointConfig, GroupConfig, ServiceStats
+from natsproto.testing import FaultProxy, Server
+from tests.compat.helpers import CallbackLog
 
 
 @pytest.fixture
@@ -52,6 +56,25 @@ async def test_bucket_config_is_checked(js: JetStreamContext) -> None:
     await js.add_stream(name="KV_ALIEN", subjects=["alien"])
     with pytest.raises(js_errors.BadBucketError):
         await js.key_value("ALIEN")
+
+
+@pytest.mark.slow
+@pytest.mark.differs("nats-py sometimes raises ConnectionResetError")
+async def test_calls_of_stores_end_in_an_outage(nats_server: Server, package: Any) -> None:
+    log = CallbackLog()
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy:
+        nc = await package.connect(proxy.url, max_reconnect_attempts=-1, **log.callbacks())
+        js = nc.jetstream(timeout=0.5)
+        kv, store = await js.create_key_value(bucket="B"), await js.create_object_store("O")
+        proxy.refuse()
+        proxy.cut()
+        await log.until("disconnected_cb")
+        for call in (kv.watchall, kv.keys, partial(kv.history, "k"), kv.purge_deletes, store.watch, store.list):
+            with pytest.raises(package.errors.TimeoutError):
+                await call()
+        with pytest.raises(package.errors.TimeoutError):
+            await store.get("o")
+        await nc.close()
 
 
 async def test_bucket_get_says_which_key_it_is(js: JetStreamContext) -> None:

@@ -99,11 +99,11 @@ async def get_single_chunk(
 ) -> tuple[ObjectInfo, bytes] | None:
     """Get the info and the content of an object of one chunk in two messages, from any server that has them.
 
-    None for every other object, and when a server lacks one of them, does not allow it or returns another content: the
-    leader and a consumer find out why.
+    None for every other object, without a connection, and when a server lacks one of them, does not allow it or returns
+    another content: the leader and a consumer find out why.
     """
     stream = index.stream
-    if not stream.reads_directly:
+    if not stream.reads_directly or not index.api.connection.is_connected:
         return None
     try:
         info = wanted if isinstance(wanted, ObjectInfo) else await index.find_directly(wanted, timeout)

@@ -1,4 +1,4 @@
-"""Sequences of calls, drawn at random: mostly sensible ones, on few names, so that they meet each other.
+"""Sequences of calls and outages, drawn at random: mostly sensible ones, on few names, so that they meet each other.
 
 Owns the vocabulary. A sequence is a list of steps and depends on the seed alone.
 """
@@ -21,7 +21,10 @@ STREAMS = ["S", "T"]
 DURABLES = ["d", "e"]
 KEYS = ["k", "k.l", "m"]
 WRONG_KEYS = ["", "a b", ".k", "k.", "k*", "k>"]
-
+NOT_OFFLINE = ("js_publish_async", "put_object")
+"""Calls that differ in an outage, by rows of the list, and with them all that follows. So does a fetch with heartbeats:
+nats-py gets them later, for the next fetch.
+"""
 
 T = TypeVar("T")
 
@@ -45,9 +48,10 @@ class Draw:
         for name in chosen:
             steps += self._begin(name)
         while len(steps) < length:
-            steps += topics[self.chance.choice(chosen)]()
+            topic = topics[self.chance.choice(chosen)]
+            steps += topic()
             if self.chance.random() < 0.06:
-                steps += self._outage()
+                steps += self._outage(topic)
         if self.chance.random() < 0.5:
             steps.append(Step(self.pick("close", "drain"), {"client": 0}))
             steps += topics[self.chance.choice(chosen)]()
@@ -75,14 +79,18 @@ class Draw:
             )  # fmt: skip
         return Step("connect", {"client": client, "options": options})
 
-    def _outage(self) -> list[Step]:
-        return [
-            self.pick(
-                Step("cut", {"client": 0, "end": self.pick("FIN", "RST")}),
-                Step("force_reconnect", {"client": self.client}),
-            ),
-            Step("state", {"client": 0}),
-        ]
+    def _outage(self, topic: Callable[[], list[Step]]) -> list[Step]:
+        """A cut, a reconnect that the program asks for, or some time without a server or the way to it."""
+        end = self.pick("FIN", "RST")
+        down = Step("down", {"client": 0, "end": end, "stops": self.pick(True, False)})
+        calls = [step for step in topic()[:2] if step.name not in NOT_OFFLINE and not step.arguments.get("heartbeat")]
+        meanwhile = self.pick([], [Step("state", {"client": 0})], calls)
+        outage = self.pick(
+            [Step("cut", {"client": 0, "end": end})],
+            [Step("force_reconnect", {"client": self.client})],
+            [down, *meanwhile, Step("up", {})],
+        )
+        return [*outage, Step("state", {"client": 0})]
 
     def _begin(self, topic: str) -> list[Step]:
         if topic in ("streams", "readers"):

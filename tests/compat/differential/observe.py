@@ -26,8 +26,12 @@ VOLATILE = frozenset(
 
 INTERNAL_TYPES = frozenset({"Client", "JetStreamContext", "Subscription", "KeyValue", "ObjectStore", "Service"})
 
-_ID = re.compile(r"(_INBOX|inbox)\.[\w.$-]+|\b[A-Za-z0-9]{22}\b|127\.0\.0\.1:\d+|\$JS\.ACK\.\S+|\b[0-9a-f]{8,}\b")
-_CHOSEN_NAME = re.compile("[A-Za-z0-9]{8}|[A-Za-z0-9]{22}")
+_ID = re.compile(
+    r"(_INBOX|inbox)\.[\w.$-]+|\b(?!\w+Error\b)[A-Za-z0-9]{22}\b|127\.0\.0\.1:\d+|\$JS\.ACK\.\S+|\b[0-9a-f]{8,}\b"
+)
+_MESSAGE = re.compile(r"Msg\(_client=.*\)", re.DOTALL)
+"""The repr of a message, with the time when it was stored."""
+_CHOSEN_NAME = re.compile(r"[A-Za-z0-9]{8}|[A-Za-z0-9]{22}(_\d+)?")
 """Names of consumers that the server or the client has chosen."""
 _NUMBERED = re.compile(r"\d+\.\d{3,}")
 
@@ -66,7 +70,9 @@ def seen(value: Any, depth: int = 0) -> Any:
             for key, found in sorted(value.items(), key=lambda item: str(item[0]))
         }
     if isinstance(value, (list, tuple, set)):
-        return [seen(found, depth + 1) for found in value]
+        found = [seen(one, depth + 1) for one in value]
+        # Names of consumers that a server has chosen decide their order.
+        return sorted(found, key=str) if any(type(one).__name__ == "ConsumerInfo" for one in value) else found
     name = type(value).__name__
     if name == "Msg":
         return message(value)
@@ -80,6 +86,8 @@ def fields(value: Any, depth: int) -> dict[str, Any]:
     names = [one.name for one in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else [*vars(value)]
     found = {name: getattr(value, name) for name in names if not name.startswith("_")}
     found = {name: one for name, one in found.items() if one is not None}
+    if type(value).__name__ == "ConsumerInfo":
+        found["name"] = consumer_name(found["name"])
     return {"": type(value).__name__, **seen(found, depth + 1)}
 
 
@@ -104,5 +112,5 @@ def error(value: BaseException) -> dict[str, Any]:
         home = home.removeprefix(package)
     found = {"raised": home, "codes": [getattr(value, name, None) for name in ("code", "err_code")]}
     if kind.__module__ != "builtins":
-        found["says"] = text(str(value))
+        found["says"] = text(_MESSAGE.sub("<Msg>", str(value)))
     return found

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.compat.differential.compare import Difference
+from tests.compat.differential.run import Step
 
 Case = Callable[[Difference], bool]
 
-LOST = ("errors.UnexpectedEOF", "builtins.ConnectionResetError", "builtins.BrokenPipeError")
 TEXTS = ("builtins.ValueError", "errors.BadHeaderError", "js.errors.InvalidKeyError", "errors.BadSubjectError")
 
 
@@ -36,19 +36,23 @@ def before(found: Difference, *names: str) -> bool:
 # ---------------------------------------------------------------- connections
 
 
-def lost_connection(found: Difference) -> bool:
-    """``error_cb`` with the cause, and ``last_error``, after a cut."""
-    if not before(found, "cut"):
+def last_error(found: Difference) -> bool:
+    """``last_error`` after a reconnect, and so after ``close``."""
+    if not called(found, "state") or not before(found, "down") or not isinstance(found.theirs, list):
         return False
-    if found.what.startswith("callbacks of client"):
-        return without_losses(found.theirs) == without_losses(found.ours)
-    if called(found, "state"):
-        return bool(found.theirs[:-1] == found.ours[:-1]) and found.ours[-1] in (None, *LOST)
-    return False
+    return bool(found.theirs[:-1] == found.ours[:-1]) and found.theirs[-1] == "builtins.ConnectionRefusedError"
 
 
-def without_losses(log: list[Any] | None) -> list[Any]:
-    return [entry for entry in log or [] if raised(entry) not in LOST]
+def gave_up(found: Difference) -> bool:
+    """The reset that ``error_cb`` is told once more when a client gives up."""
+    if not found.what.startswith("callbacks of client") or not before(found, "down"):
+        return False
+    places = [place for place, one in enumerate(found.theirs) if raised(one) == "builtins.ConnectionResetError"]
+    return bool(places) and [*found.theirs[: places[-1]], *found.theirs[places[-1] + 1 :]] == found.ours
+
+
+def flushed_offline(found: Difference) -> bool:
+    return called(found, "flush", "rtt") and before(found, "down") and found.theirs is None
 
 
 def max_msgs(found: Difference) -> bool:
@@ -76,6 +80,10 @@ def ends_in_time(found: Difference) -> bool:
     return found.what.endswith(" took") and called(found, "close", "drain", "drain_sub")
 
 
+def unread_when_drained(found: Difference) -> bool:
+    return called(found, "drain_sub") and raised(found.theirs) == "builtins.TimeoutError" and found.ours is None
+
+
 def one_of_several(found: Difference) -> bool:
     mistakes = ("errors.BadSubjectError", "errors.BadHeaderError", "errors.ConnectionClosedError")
     both = {raised(found.theirs), raised(found.ours)}
@@ -96,10 +104,29 @@ def future_is_read(found: Difference) -> bool:
 
 
 def left_consumers(found: Difference) -> bool:
-    """Consumers of watches, listings and ordered subscriptions that are over."""
-    if called(found, "account_info") and isinstance(found.theirs, dict) and isinstance(found.ours, dict):
-        return {**found.theirs, "consumers": 0} == {**found.ours, "consumers": 0}
+    """Consumers of watches, listings and ordered subscriptions that are over, and the numbers of consumers."""
+    if found.step is not None:
+        return any(map(makes_ordered, found.earlier)) and uncounted(found.theirs) == uncounted(found.ours)
     return same_streams(found, without_ordered)
+
+
+def left_inboxes(found: Difference) -> bool:
+    return found.what == "inboxes without a subscription" and found.ours == 0
+
+
+def makes_ordered(step: Step) -> bool:
+    given = step.arguments.get("arguments") or {}
+    reads = ("keys", "history", "purge_deletes", "get", "list", "seal", "delete")
+    return step.name == "watch" or given.get("ordered_consumer", False) or step.arguments.get("call") in reads
+
+
+def uncounted(value: Any) -> Any:
+    """Without the numbers of consumers."""
+    if isinstance(value, list):
+        return [uncounted(one) for one in value]
+    if isinstance(value, dict):
+        return {name: uncounted(one) for name, one in value.items() if name not in ("consumers", "consumer_count")}
+    return value
 
 
 def stored_ids(found: Difference) -> bool:
@@ -157,9 +184,24 @@ def handler_raised(found: Difference) -> bool:
     raising = any(step.name == "add_endpoint" and step.arguments["kind"] == "raises" for step in found.earlier)
     if not raising or not found.what.startswith("callbacks of client"):
         return False
-    return without_losses(found.theirs) == [
-        one for one in without_losses(found.ours) if raised(one) != "builtins.ValueError"
-    ]
+    return bool(found.theirs == [one for one in found.ours if raised(one) != "builtins.ValueError"])
+
+
+def error_of_handler(found: Difference) -> bool:
+    """``last_error`` of an endpoint, with the code before the exception."""
+    raising = any(step.name == "add_endpoint" and step.arguments["kind"] == "raises" for step in found.earlier)
+    return raising and called(found, "ask_service", "stats") and bool(found.theirs == uncoded(found.ours))
+
+
+def uncoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [uncoded(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name: one.removeprefix("500:") if name == "last_error" and one else uncoded(one)
+            for name, one in value.items()
+        }
+    return value
 
 
 def stopped_service(found: Difference) -> bool:
@@ -225,16 +267,23 @@ def texts(found: Difference) -> bool:
 
 
 CASES: dict[str, Case] = {
-    "`error_cb` when a connection is lost": lost_connection,
+    "`last_error` after a reconnect": last_error,
     "`close()` and `drain()`": ends_in_time,
+    "`drain()` of a subscription with unread messages": unread_when_drained,
     "A call with several mistakes, such as an invalid subject after `close()`": one_of_several,
+    "`error_cb` of a client that gives up after a reset": gave_up,
+    "`flush()` while the client reconnects": flushed_offline,
     "`subscribe(max_msgs=...)`": max_msgs,
     "`next_msg()` of a subscription with a future": future_is_read,
     "Consumers of watches, listings and ordered subscriptions": left_consumers,
+    "Inboxes of `request(old_style=True)` without a reply, and of `keys()` and `history()` without a value": (
+        left_inboxes
+    ),
     "A bucket that was deleted": deleted_bucket,
     "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": invalid_key,
     "Texts of errors about arguments": texts,
     "An exception in a handler of a service": handler_raised,
+    "`last_error` of an endpoint whose handler raised": error_of_handler,
     "Endpoints of a service that was stopped": stopped_service,
     "`INFO` of a service without description or metadata": no_description,
     "`reset()` of a service": reset_counters,

@@ -11,8 +11,8 @@ import io
 import json
 import time
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from natsproto.testing import End, FaultProxy, Server
@@ -20,8 +20,15 @@ from tests.compat.differential.observe import error, message, seen
 
 CALL_TIMEOUT_S = 3.0
 SETTLE_S = 0.02
-NOTICE_S = 0.2  # for both clients to notice the end of a connection
 """Seconds after each call in which callbacks are made."""
+FAULTS = ("cut", "force_reconnect", "down", "up")
+FAULT_TIMEOUT_S = 30.0
+"""Seconds for a step that waits for the server, or for the clients to notice."""
+REFUSED = error(ConnectionRefusedError())
+MANY_ATTEMPTS = 1000
+"""Dials without an end: a client that gives up does so during an outage."""
+NOTICE_S = 2.0
+"""Seconds until a client that has not noticed the end of a connection, or its return, differs from one that has."""
 
 
 class Step(NamedTuple):
@@ -42,6 +49,13 @@ class Outcome(NamedTuple):
     seconds: float
 
 
+class Called(NamedTuple):
+    """A call of a callback: the number of the step that it came with, and its argument, or its name."""
+
+    step: int
+    value: Any
+
+
 class Missing(Exception):
     """The sequence uses something that an earlier call did not create."""
 
@@ -57,8 +71,8 @@ class Run:
         self.stopped: set[str] = set()
         self.endpoints: set[str] = set()
         self.outcomes: list[Outcome] = []
-        self.logs: dict[str, list[Any]] = defaultdict(list)
-        """What callbacks were called with, for each of them."""
+        self.logs: dict[str, list[Called]] = defaultdict(list)
+        """The calls of each callback."""
         self.pending: dict[str, list[Any]] = defaultdict(list)
         """Messages of JetStream that were not acknowledged yet."""
 
@@ -67,7 +81,7 @@ class Run:
         for step in steps:
             began = time.monotonic()
             try:
-                async with asyncio.timeout(CALL_TIMEOUT_S):
+                async with asyncio.timeout(FAULT_TIMEOUT_S if step.name in FAULTS else CALL_TIMEOUT_S):
                     result = seen(await getattr(self, step.name)(**copy.deepcopy(step.arguments)))
             except Missing:
                 result = "<missing>"
@@ -83,12 +97,30 @@ class Run:
                     await nc.flush(2)
         await asyncio.sleep(SETTLE_S)
 
+    @property
+    def open_clients(self) -> int:
+        return sum(nc.is_connected for nc in self.clients.values())
+
+    async def unsubscribe_all(self) -> None:
+        """End all subscriptions, so that only the clients' own are left."""
+        for name in [name for name, thing in self.things.items() if hasattr(thing, "unsubscribe")]:
+            await self._end(name)
+        await self._settle()
+
     async def finish(self) -> None:
-        """Close everything that is left."""
+        """Close everything that is left, and let the server be there for the next run."""
+        if not self.server.running:
+            await self.server.restart()
         for nc in self.clients.values():
             with suppress(Exception):
                 async with asyncio.timeout(CALL_TIMEOUT_S):
                     await nc.close()
+
+    def _log(self, name: str, value: Any) -> None:
+        """Write down a call. One of many attempts to connect stands for all, whose number depends on the time."""
+        log = self.logs[name]
+        if value != REFUSED or not log or log[-1].value != value:
+            log.append(Called(len(self.outcomes), value))
 
     def _client(self, number: int) -> Any:
         if number not in self.clients:
@@ -111,19 +143,19 @@ class Run:
     async def connect(self, client: int, options: dict[str, Any]) -> Any:
         if client in self.clients:
             await self.clients.pop(client).close()
-        log = self.logs[f"client {client}"]
 
         async def on_error(exc: Exception) -> None:
-            log.append(error(exc))
+            self._log(f"client {client}", error(exc))
 
         def on(name: str) -> Callable[[], Awaitable[None]]:
             async def callback() -> None:
-                log.append(name)
+                self._log(f"client {client}", name)
 
             return callback
 
         names = ("disconnected_cb", "reconnected_cb", "closed_cb", "discovered_server_cb", "lame_duck_mode_cb")
-        given = {"user": self.user, "password": "p", "reconnect_time_wait": 0.05, **options}
+        waits = {"reconnect_time_wait": 0.05, "max_reconnect_attempts": MANY_ATTEMPTS}
+        given = {"user": self.user, "password": "p", **waits, **options}
         nc = await self.package.connect(
             self.proxy.url, error_cb=on_error, **{name: on(name) for name in names}, **given
         )
@@ -133,11 +165,9 @@ class Run:
     async def state(self, client: int) -> Any:
         nc = self._client(client)
         names = ("is_closed", "is_reconnecting", "is_connected", "is_connecting", "is_draining", "is_draining_pubs")
-        return [getattr(nc, name) for name in names] + [
-            nc.max_payload,
-            nc.pending_data_size,
-            error_or_none(nc.last_error),
-        ]
+        # The size depends on the lengths of ids, and is of no meaning in the end.
+        waiting = None if nc.is_closed else nc.pending_data_size > 0
+        return [getattr(nc, name) for name in names] + [nc.max_payload, waiting, error_or_none(nc.last_error)]
 
     async def publish(self, client: int, subject: str, data: bytes, reply: str, headers: dict[str, str] | None) -> Any:
         return await self._client(client).publish(subject, data, reply=reply, headers=headers)
@@ -157,28 +187,60 @@ class Run:
     async def cut(self, client: int, end: str) -> Any:
         """Break the connections and wait until those that reconnect are back."""
         self._client(client)
-        self.proxy.cut(End[end])
-        self.proxy.heal()
-        await asyncio.sleep(NOTICE_S)
-        for nc in self.clients.values():
-            while nc.is_reconnecting:  # noqa: ASYNC110  # polled, so that no callback is needed
-                await asyncio.sleep(0.02)
+        async with self._reconnected():
+            self.proxy.cut(End[end])
 
     async def force_reconnect(self, client: int) -> Any:
-        nc = self._client(client)
-        await nc.force_reconnect()
-        await asyncio.sleep(NOTICE_S)
+        async with self._reconnected(client):
+            await self._client(client).force_reconnect()
+        return self._client(client).is_connected
+
+    async def down(self, client: int, end: str, stops: bool) -> Any:
+        """Break the connections, let none be made, and stop the server if ``stops``, until ``up``."""
+        self._client(client)
+        self.proxy.refuse()
+        self.proxy.cut(End[end])
+        await self._until(lambda: all(nc.is_closed or self._has_tried(number) for number, nc in self.clients.items()))
+        if stops:
+            await self.server.stop()
+
+    async def up(self) -> Any:
+        """Start the server if it was stopped, and wait until the clients that reconnect are back."""
+        if not self.server.running:
+            await self.server.restart()
+        async with self._reconnected():
+            await self.proxy.allow()
+
+    def _has_tried(self, number: int) -> bool:
+        """True for a client that has lost its connection, dialled in vain, and will dial again."""
+        nc, log = self.clients[number], self.logs[f"client {number}"]
+        gives_up = nc.options["max_reconnect_attempts"] < MANY_ATTEMPTS
+        return not nc.is_connected and not gives_up and bool(log) and log[-1].value == REFUSED
+
+    @asynccontextmanager
+    async def _reconnected(self, *numbers: int) -> AsyncIterator[None]:
+        """Wait, after what the block does, until the clients have a new connection, or none and never again."""
+        counts = {nc: nc.stats["reconnects"] for number, nc in self.clients.items() if not numbers or number in numbers}
+        yield
+        await self._until(
+            lambda: (
+                all(nc.is_closed or nc.stats["reconnects"] > count for nc, count in counts.items())
+                and not any(nc.is_reconnecting for nc in counts)
+            )
+        )
+
+    async def _until(self, reached: Callable[[], bool]) -> None:
+        """Wait for a state, which a client may never reach: then the rest of the sequence shows it."""
         with suppress(TimeoutError):
-            async with asyncio.timeout(1):
-                while not nc.is_connected:  # noqa: ASYNC110  # polled, so that no callback is needed
-                    await asyncio.sleep(0.02)
-        return nc.is_connected
+            async with asyncio.timeout(NOTICE_S):
+                while not reached():  # noqa: ASYNC110  # polled, so that no callback is needed
+                    await asyncio.sleep(0.01)
 
     async def subscribe(
         self, client: int, sub: str, subject: str, queue: str, kind: str, limits: dict[str, int]
     ) -> Any:
         """``kind`` is the callback: none, plain, raises, responds, future."""
-        nc, log = self._client(client), self.logs[sub]
+        nc = self._client(client)
         await self._end(sub)
         arguments: dict[str, Any] = {"queue": queue, **limits}
         if kind == "future":
@@ -188,7 +250,7 @@ class Run:
         elif kind != "none":
 
             async def callback(msg: Any) -> None:
-                log.append(message(msg))
+                self._log(sub, message(msg))
                 if kind == "raises":
                     raise ValueError("raised by the callback")
                 if kind == "responds" and msg.reply:
@@ -275,10 +337,9 @@ class Run:
         return result
 
     async def js_subscribe(self, client: int, sub: str, kind: str, arguments: dict[str, Any]) -> Any:
-        log = self.logs[sub]
 
         async def callback(msg: Any) -> None:
-            log.append(message(msg))
+            self._log(sub, message(msg))
             if kind == "raises":
                 raise ValueError("raised by the callback")
 
@@ -354,14 +415,14 @@ class Run:
         self.stopped.discard(service)
 
     async def add_endpoint(self, service: str, kind: str, config: dict[str, Any]) -> Any:
-        log = self.logs[f"{service} {config['name']}"]
+        name = f"{service} {config['name']}"
         subject = config.get("subject", config["name"])
         if service in self.stopped or subject in self.endpoints:
             raise Missing  # nats-py adds it, and nothing ever removes it; or the server chooses one of two
         self.endpoints.add(subject)
 
         async def handler(request: Any) -> None:
-            log.append([seen(request.subject), bytes(request.data), seen(request.headers)])
+            self._log(name, [seen(request.subject), bytes(request.data), seen(request.headers)])
             if kind == "raises":
                 raise ValueError("raised by the handler")
             if kind == "refuses":
@@ -381,7 +442,7 @@ class Run:
     async def ask_service(self, client: int, verb: str, name: str) -> Any:
         """The reply of the only service with this name, as it is on the wire."""
         subject = f"$SRV.{verb}.{name}" if name else f"$SRV.{verb}"
-        reply = await self._client(client).request(subject, b"", timeout=0.3)
+        reply = await self._client(client).request(subject, b"", timeout=2)
         return [seen(json.loads(reply.data)), seen(reply.headers)]
 
 

@@ -14,6 +14,7 @@ import pytest_asyncio
 from natsproto.compat._differences import SAFER
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.draw import Draw
+from tests.compat.differential.known import KNOWN
 from tests.compat.differential.rows import CASES, unexplained
 from tests.compat.differential.run import Step
 from tests.compat.differential.world import World, running_world
@@ -57,10 +58,19 @@ def test_cases_are_rows_of_the_list() -> None:
     assert {*CASES} <= {*SAFER}
 
 
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("defect", KNOWN)
+async def test_known_sequences(world: World, defect: str) -> None:
+    """Those that have found defects."""
+    found = await confirmed(world, KNOWN[defect])
+    assert not found, explain(KNOWN[defect], found)
+
+
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("number", [0, 2, 3, 9, 23, 26])
-async def test_known_sequences(world: World, number: int) -> None:
-    """Some that have found defects, and some of each subject."""
+async def test_some_sequences(world: World, number: int) -> None:
+    """Some of each subject."""
     steps = Draw(number).sequence(LENGTH)
     found = await confirmed(world, steps)
     assert not found, explain(steps, found)

@@ -9,11 +9,12 @@ import asyncio
 import json
 import urllib.request
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import natsproto
 from natsproto import Headers
+from natsproto.jetstream import ConsumerInfo
 from natsproto.jetstream._codec import encode
 from natsproto.testing import FaultProxy, Server, run_server
 from tests.compat.differential.observe import consumer_name, seen, text
@@ -26,7 +27,8 @@ CONFIG = (
     )
     + "  $SYS { users: [{ user: sys, password: p }] }\n}\n"
 )
-CONNECTION_FIELDS = ("name", "subscriptions", "in_msgs", "out_msgs", "verbose", "pedantic")
+INBOX_KEPT_S = 2.5
+"""Seconds in which a client must have ended the inboxes that it does not use."""
 
 
 class World:
@@ -43,23 +45,50 @@ class World:
                 for name in [name async for name in js.stream_names()]:
                     await js.delete_stream(name)
 
+    async def delete_ephemeral(self, user: str) -> None:
+        """Delete the consumers that the server would delete some seconds later, between two runs or during one."""
+        async with natsproto.connect(self.server.url, user=user, password="p") as nc:
+            js = nc.jetstream()
+            for stream in [await js.stream(name) async for name in js.stream_names()]:
+                for consumer in [one async for one in stream.consumers()]:
+                    if not consumer.config.durable_name and consumer.config.inactive_threshold:
+                        await stream.delete_consumer(consumer.name)
+
     async def connections(self, account: str) -> list[Any]:
-        """The clients of an account with their subscriptions, as ``/connz`` lists them."""
+        """The clients of an account with their subscriptions, as ``/connz`` lists them, but for their inboxes: which
+        a client has at a time is its own matter.
+        """
+        return [
+            {**one, "subs": [sub for sub in one["subs"] if not sub[0].startswith("<")]}
+            for one in await self._connections(account)
+        ]
+
+    async def count_inboxes(self, account: str) -> int:
+        """The number of inboxes, but for that of the requests, after a second: so long one may be kept for the next."""
+        count = -1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(INBOX_KEPT_S):
+                while count:
+                    listed = [sub[0] for one in await self._connections(account) for sub in one["subs"]]
+                    count = sum(subject[0] == "<" and subject[-2:] != ">*" for subject in listed)
+                    await asyncio.sleep(0.02 if count else 0)
+        return count
+
+    async def _connections(self, account: str) -> list[Any]:
         listed = await self._get(f"connz?acc={account}&subs=detail")
         found = []
         for one in listed["connections"] or []:
             listed_subs = one.get("subscriptions_list_detail") or []
-            subs = [(text(sub["subject"]), sub.get("qgroup", ""), sub.get("max", 0)) for sub in listed_subs]
-            # A client subscribes the inbox of its requests once; when is its own matter.
-            subs = sorted(sub for sub in subs if not sub[0].startswith("<"))
+            subs = sorted((text(sub["subject"]), sub.get("qgroup", ""), sub.get("max", 0)) for sub in listed_subs)
             found.append({"name": one.get("name", ""), "subs": subs})
         return sorted(found, key=str)
 
-    async def wait_disconnected(self, account: str) -> None:
-        """Wait until the server has no client of the account any more."""
-        async with asyncio.timeout(5):
-            while await self.connections(account):  # noqa: ASYNC110  # a server tells nobody
-                await asyncio.sleep(0.02)
+    async def wait_connected(self, account: str, count: int) -> None:
+        """Wait until the server has noticed what has ended: it has so many clients of the account, unless one leaks."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(5):
+                while len(await self.connections(account)) != count:  # noqa: ASYNC110  # a server tells nobody
+                    await asyncio.sleep(0.02)
 
     async def subscriptions(self, account: str) -> list[Any]:
         """The subjects of an account in ``/subsz``."""
@@ -74,7 +103,7 @@ class World:
             js = nc.jetstream()
             for info in sorted([info async for info in js.streams()], key=lambda info: info.config.name):
                 stream = await js.stream(info.config.name)
-                consumers = sorted([one async for one in stream.consumers()], key=lambda one: one.name)
+                consumers = [one async for one in stream.consumers()]
                 messages = [message async for message in stream.get_batch()] if info.state.messages else []
                 stored = [
                     [one.seq, text(one.subject), seen(bytes(one.data)), stored_headers(one.headers)] for one in messages
@@ -84,14 +113,7 @@ class World:
                         "config": seen(without_noise(encode(info.config))),
                         "state": [info.state.messages, info.state.first_seq, info.state.last_seq],
                         "messages": stored,
-                        "consumers": [
-                            [
-                                seen(without_noise(encode(one.config))),
-                                [one.num_pending, one.num_ack_pending, one.num_redelivered, one.delivered.stream_seq],
-                                one.ack_floor.stream_seq,
-                            ]
-                            for one in consumers
-                        ],
+                        "consumers": sorted(map(consumer_of, consumers), key=str),
                     }
                 )
         return found
@@ -102,6 +124,14 @@ class World:
                 return json.load(reply)
 
         return await asyncio.to_thread(read)
+
+
+def consumer_of(info: ConsumerInfo) -> list[Any]:
+    return [
+        seen(without_noise(encode(info.config))),
+        [info.num_pending, info.num_ack_pending, info.num_redelivered, info.delivered.stream_seq],
+        info.ack_floor.stream_seq,
+    ]
 
 
 def stored_headers(headers: Headers) -> list[Any]:

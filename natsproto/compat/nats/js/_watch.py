@@ -14,6 +14,15 @@ T = TypeVar("T")
 MAX_UPDATES = 256
 
 
+async def begin(watch: Any, timeout: float) -> Any:
+    """Enter a watch. TimeoutError when the server does not reply within ``timeout`` seconds, in an outage too."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await watch.__aenter__()
+    except TimeoutError as exc:
+        raise errors.TimeoutError from exc
+
+
 class StopIterSentinel:
     """Marks the end of a watch."""
 

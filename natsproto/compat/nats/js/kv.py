@@ -11,7 +11,7 @@ from typing import Any
 from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
-from natsproto.compat.nats.js._watch import StopIterSentinel, Watcher
+from natsproto.compat.nats.js._watch import StopIterSentinel, Watcher, begin
 from natsproto.compat.nats.js.errors import (
     BadRequestError,
     InvalidKeyError,
@@ -145,6 +145,7 @@ class KeyValue:
     @translate_errors
     async def purge_deletes(self, olderthan: int = 30 * 60) -> bool:
         """Remove the markers of deleted keys, except those younger than ``olderthan`` seconds."""
+        await self.status()  # raises in an outage, whose end the next call would wait for
         await self._kv.purge_deletes(older_than=max(olderthan, 0))
         return True
 
@@ -170,21 +171,22 @@ class KeyValue:
         watch = self._kv.watch(
             keys, include_history=include_history, ignore_deletes=ignore_deletes, meta_only=meta_only
         )
-        await watch.__aenter__()
+        await begin(watch, self._js._timeout)
         return self.KeyWatcher(watch, _entry, marks=True)
 
     @translate_errors
     async def keys(self, filters: list[str] | None = None, **kwargs: Any) -> list[str]:
         """Return the keys that contain one of ``filters``, or all keys. NoKeysError when there are none."""
-        held = self._kv.keys()
-        found = [key async for key in held if not filters or any(part in key for part in filters)]
+        async with await begin(self._kv.watch(ignore_deletes=True, meta_only=True), self._js._timeout) as watch:
+            held = dict.fromkeys([entry.key async for entry in watch.initial()])
+        found = [key for key in held if not filters or any(part in key for part in filters)]
         if not found:
             raise NoKeysError
         return found
 
     @translate_errors
     async def history(self, key: str) -> list[Entry]:
-        async with self._kv.watch(key, include_history=True) as watch:
+        async with await begin(self._kv.watch(key, include_history=True), self._js._timeout) as watch:
             found = [_entry(entry) async for entry in watch.initial()]
         if not found:
             raise NoKeysError

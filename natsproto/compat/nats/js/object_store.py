@@ -10,7 +10,7 @@ from typing import Any
 from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
-from natsproto.compat.nats.js._watch import Watcher
+from natsproto.compat.nats.js._watch import Watcher, begin
 from natsproto.compat.nats.js.errors import (
     BadObjectMetaError,
     BucketNotFoundError,
@@ -161,7 +161,7 @@ class ObjectStore:
         kept.
         """
         watch = self._store.watch(ignore_deletes=ignore_deletes, updates_only=updates_only)
-        await watch.__aenter__()
+        await begin(watch, self._js._timeout)
         return self.ObjectWatcher(watch, _info, marks=not updates_only)
 
     @translate_errors

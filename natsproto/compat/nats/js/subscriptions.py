@@ -155,7 +155,8 @@ class PullSubscription:
         if not found:
             if client.is_closed:
                 raise errors.ConnectionClosedError
-            raise FetchTimeoutError if heartbeat else errors.TimeoutError
+            # FetchTimeoutError says that the server is there and has no messages.
+            raise FetchTimeoutError if heartbeat and client.is_connected else errors.TimeoutError
         self._delivered += len(found)
         message_of = client._message
         return [message_of(message, None) for message in found]

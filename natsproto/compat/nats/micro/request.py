@@ -55,6 +55,9 @@ class ServiceError(Exception):
     code: str
     description: str
 
+    def __repr__(self) -> str:
+        return f"{self.code}:{self.description}"
+
     def to_dict(self) -> dict[str, Any]:
         return {"code": self.code, "description": self.description}
 

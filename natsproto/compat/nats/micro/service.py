@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 import natsproto.service as ours
 from natsproto.compat._json import Base
 from natsproto.compat._translate import translate_errors
+from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.client import Client
 from natsproto.compat.nats.micro.request import Request, ServiceError
 from natsproto.errors import ServiceError as OurServiceError
@@ -176,6 +177,8 @@ class Service(Group):
 
     def _add(self, config: EndpointConfig, subject: str, queue_group: str | None) -> None:
         handler = config.handler
+        if self._client.is_closed:
+            raise errors.ConnectionClosedError
 
         async def handle(received: ours.Request) -> None:
             request = Request(received)

@@ -1,0 +1,150 @@
+"""Differences of JetStream."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from natsproto.testing import Direction, End, FaultProxy, Server
+from tests.compat.differences import raised, shows
+from tests.compat.helpers import CallbackLog, until
+
+FAST = {"reconnect_time_wait": 0.01}
+
+
+async def stream_of(package: Any, nc: Any, count: int = 0) -> Any:
+    """The context, with a stream S of the subject s and so many messages."""
+    js = nc.jetstream()
+    await js.add_stream(name="S", subjects=["s"])
+    for number in range(count):
+        await js.publish("s", b"%d" % number)
+    return js
+
+
+def published(proxy: FaultProxy, prefix: bytes = b"") -> int:
+    """How often the client has published to subjects that begin so."""
+    sent = b"".join(bytes(link.seen[Direction.TO_SERVER]) for link in proxy.history)
+    return sum(line.startswith((b"PUB " + prefix, b"HPUB " + prefix)) for line in sent.split(b"\r\n"))
+
+
+@shows("Messages around a lost connection", theirs=[b"0"], ours=[b"0", b"1"])
+async def ordered_after_outage(package: Any, server: Server) -> list[bytes]:
+    """What an ordered consumer reads of two messages, if the connection is lost with the second one."""
+    async with FaultProxy(server.host, server.port) as proxy, await package.connect(server.url) as other:
+        js = await stream_of(package, other, 1)
+        log = CallbackLog()
+        nc = await package.connect(proxy.url, **FAST, **log.callbacks())
+        sub = await nc.jetstream().subscribe("s", ordered_consumer=True)
+        found = [(await sub.next_msg(timeout=5)).data]
+        proxy.stall(Direction.TO_CLIENT)
+        await js.publish("s", b"1")
+        await other.flush()
+        proxy.cut(End.RST)  # the server has sent the message
+        proxy.heal()
+        await log.until("reconnected_cb")
+        try:
+            found.append((await sub.next_msg(timeout=3)).data)
+        except package.errors.TimeoutError:
+            pass
+        await nc.close()
+    return found
+
+
+@shows("`js.subscribe(queue=...)` from several clients at once", theirs=1, ours=2)
+async def queue_at_once(package: Any, server: Server) -> int:
+    """The fewest subscriptions that get some of 20 messages."""
+    async with await package.connect(server.url) as one, await package.connect(server.url) as two:
+        js = await stream_of(package, one)
+        counts: list[int] = []
+        for number in range(3):  # it is a race
+            queue = f"q{number}"
+            both = (nc.jetstream().subscribe("s", queue=queue, stream="S") for nc in (one, two))
+            subs = await asyncio.gather(*both, return_exceptions=True)
+            for _ in range(20):
+                await js.publish("s")
+            bound = [sub for sub in subs if not isinstance(sub, BaseException)]
+            await until(lambda: sum(sub.pending_msgs for sub in bound) >= 20)  # noqa: B023
+            counts.append(sum(sub.pending_msgs > 0 for sub in bound))
+            await js.purge_stream("S")
+        return min(counts)
+
+
+@shows("`pending_msgs_limit` of JetStream subscriptions", theirs=1, ours=5)
+async def pending_limit(package: Any, server: Server) -> int:
+    """The messages that can be read of five."""
+    log = CallbackLog()
+    async with await package.connect(server.url, **log.callbacks()) as nc:
+        js = await stream_of(package, nc, 5)
+        sub = await js.subscribe("s", pending_msgs_limit=1)
+        await until(lambda: len(log.errors) == 4 or sub.pending_msgs == 5)
+        count = 0
+        while not await raised(sub.next_msg(timeout=0.5)):
+            count += 1
+        return count
+
+
+@shows("A heartbeat missed by a push consumer", theirs="TimeoutError", ours="ServiceUnavailableError")
+async def missed_heartbeat(package: Any, server: Server) -> str:
+    """What reading raises after the consumer was deleted."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        sub = await js.subscribe("s", durable="d", idle_heartbeat=0.2)
+        await js.delete_consumer("S", "d")
+        return await raised(sub.next_msg(timeout=4))
+
+
+@shows("Retries", theirs=1, ours=3)
+async def retries(package: Any, server: Server) -> int:
+    """How often a message without a stream is sent."""
+    async with FaultProxy(server.host, server.port, record=True) as proxy:
+        nc = await package.connect(proxy.url)
+        await raised(nc.jetstream().publish("nothing", b"x"))
+        await nc.close()
+        return published(proxy, b"nothing")
+
+
+@shows("`publish_async()` without an acknowledgement", theirs="waits", ours="TimeoutError")
+async def unacknowledged(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        await nc.subscribe("silent")
+        future = await nc.jetstream(timeout=0.2).publish_async("silent", b"x")
+        await asyncio.wait([future], timeout=2)
+        return type(future.exception()).__name__ if future.done() else "waits"
+
+
+@shows("`pull_subscribe_bind()` without a consumer", theirs="None", ours="BadSubjectError")
+async def bind_to_nothing(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 1)
+        await js.add_consumer("S", durable_name="None", ack_policy="none")
+        try:
+            sub = await js.pull_subscribe_bind(stream="S")
+        except Exception as exc:
+            return type(exc).__name__
+        return str((await sub.fetch(1))[0].metadata.consumer)
+
+
+@shows("Consumers of watches, listings and ordered subscriptions", theirs=1, ours=0)
+async def left_consumers(package: Any, server: Server) -> int:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 1)
+        sub = await js.subscribe("s", ordered_consumer=True)
+        await sub.next_msg(timeout=5)
+        await sub.unsubscribe()
+        for _ in range(100):  # so long may it take until the server has deleted it
+            if not (left := await js.consumers_info("S")):
+                break
+            await asyncio.sleep(0.02)
+        return len(left)
+
+
+@shows("pending_bytes of a push subscription", theirs=1, ours="NotImplementedError")
+async def push_pending_bytes(package: Any, server: Server) -> Any:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 1)
+        sub = await js.subscribe("s")
+        await until(lambda: sub.pending_msgs == 1)
+        try:
+            return sub.pending_bytes
+        except NotImplementedError as exc:
+            return type(exc).__name__

@@ -1,0 +1,47 @@
+"""Sequences that have found defects, each under what it found."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.compat.differential.run import Step
+
+DOWN = Step("down", {"client": 0, "end": "FIN", "stops": False})
+UP = Step("up", {})
+CONNECT = Step("connect", {"client": 0, "options": {}})
+
+
+def _bucket(call: str, **arguments: Any) -> Step:
+    return Step("kv", {"bucket": "bucket", "call": call, "arguments": arguments})
+
+
+def _store(call: str, **arguments: Any) -> Step:
+    return Step("object", {"store": "store", "call": call, "arguments": arguments})
+
+
+def _fetch(heartbeat: float) -> Step:
+    return Step("fetch", {"sub": "sub0", "count": 1, "timeout": 0.2, "heartbeat": heartbeat})
+
+
+_PULL = Step("pull_subscribe", {"client": 0, "sub": "sub0", "arguments": {"subject": "a.>", "durable": "d"}})
+_STREAM = Step("manage", {"client": 0, "call": "add_stream", "arguments": {"name": "S", "subjects": ["a.>"]}})
+_BUCKET = Step("open_bucket", {"client": 0, "bucket": "bucket", "create": {}})
+_STORE = Step("open_store", {"client": 0, "store": "store", "create": {}})
+_SERVICE = Step("add_service", {"client": 0, "service": "service", "config": {"name": "svc", "version": "1.0.0"}})
+_ENDPOINT = Step("add_endpoint", {"service": "service", "kind": "responds", "config": {"name": "e"}})
+
+KNOWN: dict[str, list[Step]] = {
+    "calls of a bucket waited for the end of an outage": [
+        *(CONNECT, _BUCKET, _bucket("put", key="k", value=b"v"), DOWN, _bucket("history", key="k"), UP),
+        _bucket("keys"),
+    ],
+    "calls of a store waited longer than the timeout": [
+        *(CONNECT, _STORE, DOWN, _store("get", name="o"), UP, _store("get", name="o")),
+    ],
+    "a fetch with heartbeats told of no messages without a connection": [
+        *(CONNECT, _STREAM, _PULL, _fetch(0.04), DOWN, _fetch(0.04), UP),
+    ],
+    "an endpoint that was added after close raised an error of natsproto": [
+        *(CONNECT, _SERVICE, Step("close", {"client": 0}), _ENDPOINT),
+    ],
+}
