@@ -17,7 +17,7 @@ from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, MAX_UNCOUNTED, NEVER, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
-from natsproto.jetstream._message import ACKED, JsMessage, consumer_seq
+from natsproto.jetstream._message import ACKED, JsMessage, consumer_seq, counted_size
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.deliveries import Deliveries
@@ -111,7 +111,7 @@ class Buffer:
 
     def put_counted(self, messages: list[JsMessage]) -> None:
         """Append received messages and count their bytes."""
-        self.put(messages, sum(message._counted_size for message in messages) if self.counts_bytes else 0)
+        self.put(messages, counted_size(messages) if self.counts_bytes else 0)
 
     def drop_after(self, last_known: int) -> None:
         """Drop unread messages after this consumer sequence, the last one that the server knows: it redelivers the
@@ -125,7 +125,7 @@ class Buffer:
         """Count messages that were removed as never received."""
         self.received -= len(messages)
         if self.counts_bytes:
-            self.received_bytes -= sum(message._counted_size for message in messages)
+            self.received_bytes -= counted_size(messages)
 
     def end(self, error: NatsError | None) -> None:
         """End the buffer: no more messages will arrive."""

@@ -26,7 +26,7 @@ from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._consumer.lending import Lending
-from natsproto.jetstream._message import ACKED, JsMessage
+from natsproto.jetstream._message import ACKED, JsMessage, counted_size
 
 T = TypeVar("T")
 
@@ -219,7 +219,7 @@ class Messages(AsyncForHint):
                         return
                     await buffer.next_change()
                     continue
-                nbytes = sum(message._counted_size for message in batch) if buffer.counts_bytes else 0
+                nbytes = counted_size(batch) if buffer.counts_bytes else 0
                 buffer.hand_of(reader)[:] = batch
                 began = monotonic()
                 try:
@@ -384,9 +384,7 @@ class Messages(AsyncForHint):
         taken = list(buffer.ready)
         if taken:
             buffer.ready.clear()
-            self._add_consumed(
-                len(taken), sum(message._counted_size for message in taken) if buffer.counts_bytes else 0
-            )
+            self._add_consumed(len(taken), counted_size(taken) if buffer.counts_bytes else 0)
         return taken
 
     def _put_back(self, messages: list[JsMessage]) -> None:

@@ -14,7 +14,7 @@ from natsproto.jetstream._consumer.pull import Puller
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import DONE, KEEP, Decision, PullPhase, PullState
 from natsproto.jetstream._consumer.pull_subscription import PullAddress, PullSubscription
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._message import JsMessage, counted_size
 
 
 class OrderedPull(Puller):
@@ -88,7 +88,7 @@ class OrderedPull(Puller):
         expected = self._cursor.on_messages(messages) if messages else 0
         if expected:
             ordered = messages if expected == len(messages) else messages[:expected]
-            size = sum(message._counted_size for message in ordered) if options.max_bytes else 0
+            size = counted_size(ordered) if options.max_bytes else 0
             buffer.put(ordered, size)
             if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
                 decision = state.on_messages(expected, size, now)

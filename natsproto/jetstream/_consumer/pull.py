@@ -36,7 +36,7 @@ from natsproto.jetstream._consumer.pull_state import (
 )
 from natsproto.jetstream._consumer.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._consumer.reader_stats import stats_of
-from natsproto.jetstream._message import JsMessage, consumer_seq, extend_all
+from natsproto.jetstream._message import JsMessage, consumer_seq, counted_size, extend_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
@@ -335,7 +335,7 @@ class PullSource(Puller):
         if messages:
             if options.priority.group:
                 self._remember_pin(messages)
-            size = sum(message._counted_size for message in messages) if options.max_bytes else 0
+            size = counted_size(messages) if options.max_bytes else 0
             before = buffer.received
             if self._deliveries is None:
                 buffer.put(messages, size)
@@ -356,7 +356,7 @@ class PullSource(Puller):
         runs = deliveries.redeliveries.select(messages)
         for number, run in runs:
             if len(run) < len(messages) and size:
-                size = sum(message._counted_size for message in run)
+                size = counted_size(run)
             deliveries.state.on_arrival(len(run), number, arrived)
             self.buffer.put(run, size)
 
