@@ -18,7 +18,7 @@ from natsproto.jetstream._repeatable.task import MessageColumns, WriteTask
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
-from natsproto.spark._client import is_retry, run_with_rows
+from natsproto.spark._client import is_retry, run_with_rows, worker_folder
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
 from natsproto.spark._schema import HeaderFilter, check_server_headers, row_ids, warn_of_removed
@@ -153,6 +153,7 @@ async def _publish(
         epoch=plan.epoch,
         partition=partition,
         run=plan.run,
+        folder=worker_folder(),
         may_be_stored=plan.may_be_stored,
         retry=not plan.run,
     )

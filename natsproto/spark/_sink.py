@@ -25,7 +25,7 @@ from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.spark._arrow import batches_from_rows
-from natsproto.spark._client import run_on_loop, run_with_rows
+from natsproto.spark._client import run_on_loop, run_with_rows, worker_folder
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
 from natsproto.spark._writer import check_target, write_messages
@@ -104,6 +104,7 @@ class BatchWriter(DataSourceArrowWriter):
             epoch=0,
             partition=context.partitionId(),
             run=self._run,
+            folder=worker_folder(),
             may_be_stored=retry or bool(self._settings.write_id),
             retry=retry,
             after=self._after,
@@ -184,6 +185,7 @@ class _StreamingWriterBase:
             epoch=int(epoch),
             partition=context.partitionId(),
             run=run,
+            folder=worker_folder(),
             may_be_stored=retry or run not in self._committed,
             retry=retry,
         )

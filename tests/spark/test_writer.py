@@ -6,6 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from itertools import count
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -15,6 +16,7 @@ from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._repeatable.marked_batches import Marker
+from natsproto.jetstream._repeatable.stored_rows import _LAST, StoredRows, look_up
 from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.jetstream._stream import Stream
 from natsproto.spark._options import SinkOptions
@@ -349,6 +351,49 @@ async def test_look_up_ends_at_the_batch_before(
     before = await sent(nats_server)
     assert (await run(nats_client, MSG_ID, nothing_since, rows(of(30_000, 30_010)))).duplicates == 0
     assert await sent(nats_server) - before < 120
+
+
+def results_in(folder: Path) -> int:
+    return len([path for path in folder.iterdir() if not path.name.startswith("lock.")])
+
+
+async def test_workers_of_a_machine_share_a_look_up(
+    nats_server: Server, nats_client: Client, jetstream: JetStream, out: Stream, tmp_path: Path
+) -> None:
+    """The second one runs while the first one reads."""
+    await out.update(duplicate_window=0.1, max_msgs_per_subject=50_000)
+    await run(nats_client, MSG_ID, TASK, rows(batch(0, 30)))
+    await run(nats_client, MSG_ID, TASK.replace(owner="other"), rows(with_ids(*range(30_000))))
+    await window_over(jetstream)
+    before = await sent(nats_server)
+    task = again(folder=str(tmp_path))
+    info = await out.info()
+
+    async def of_another_worker() -> StoredRows:
+        _LAST.clear()
+        return await look_up(jetstream, info, task, recovery_window=900, remedy="")
+
+    known = [f"{TASK.name}.29", "id-0", "id-29999"]
+    for found in await asyncio.gather(of_another_worker(), of_another_worker()):
+        assert found.known([*known, f"{TASK.name}.30", "id-30000"]) == set(known)
+        assert found.is_replaced(task, f"{TASK.name}.28", "out.rows")
+        assert not found.is_replaced(task, f"{TASK.name}.30", "out.rows")
+    assert 30_000 < await sent(nats_server) - before < 31_000
+    assert results_in(tmp_path) == 1
+    _LAST.clear()
+    await look_up(jetstream, info, task.replace(run="the next"), recovery_window=900, remedy="")
+    assert results_in(tmp_path) == 1, "that of the run before is of no use"
+
+
+async def test_look_up_without_a_folder_warns(
+    jetstream: JetStream, out: Stream, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    task = again(folder=str(tmp_path / "file"))
+    await jetstream.publish("out.rows", msg_id="a")
+    found = await look_up(jetstream, await out.info(), task, recovery_window=900, remedy="")
+    assert found.known(["a", "b"]) == {"a"}
+    assert "their folder cannot be written" in caplog.text
 
 
 async def test_task_header_of_another_sink_goes_no_further(nats_client: Client, out: Stream) -> None:

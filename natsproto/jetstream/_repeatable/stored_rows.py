@@ -4,14 +4,22 @@ A stream drops the message ids it knows, but only within its ``duplicate_window`
 earlier attempt of the task, or run of the query, may have stored longer ago, the end of the target is read for their
 ids. A row of an earlier micro-batch of the same query ends the search: all rows of a micro-batch are stored after the
 previous one was committed. Ids of the sink's own hold the number of their micro-batch; beside others a header does.
+One process of a machine reads the target for a run, and the others take what it has found.
 """
 
 from __future__ import annotations
 
+import json
+import logging
 import re
+import zlib
 from collections.abc import Iterable, Sequence
 from contextlib import aclosing
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from hashlib import sha256
+from itertools import accumulate
+from pathlib import Path
 from typing import cast
 
 from natsproto.errors import ConfigError
@@ -22,8 +30,11 @@ from natsproto.jetstream._message import header_blocks
 from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._range_reader import MessageList, RangeReader
 from natsproto.jetstream._ranges import SeqRange
+from natsproto.jetstream._repeatable.file_lock import file_lock
 from natsproto.jetstream._repeatable.task import TASK_HEADER, WriteTask
 from natsproto.protocol.headers import Headers
+
+log = logging.getLogger("natsproto")
 
 RECOVERY_WINDOW_S = 900.0
 """Seconds of the target that are read, unless an option says otherwise."""
@@ -36,6 +47,16 @@ _TASK = TASK_HEADER.encode()
 _BLOCK_END = b"\r\n\r\n"
 
 
+@dataclass
+class _Found:
+    """The ids in a range of the target, joined and compressed: apart they take ten times as much memory."""
+
+    ids: list[bytes]
+    since: datetime | None = None
+    """When its first message was stored."""
+    saw_earlier_epoch: bool = False
+
+
 class StoredRows:
     """The ids of a target's last messages, and for a task those after its micro-batch before."""
 
@@ -45,14 +66,38 @@ class StoredRows:
         number = b"" if task.epoch < 0 else b"%d\\." % task.epoch
         self._other_epoch = re.compile(rb"\r\n(?:%b|Nats-Msg-Id): *%b\.(?!%b)(\d+)\.\d+[.\r]" % (_TASK, name, number))
         self._own_row = re.compile(rb"\r\nNats-Msg-Id: *%b\.%b(\d+)\.(?:[^\r]*\.)?(\d+)\r\n" % (name, number))
-        self._ids: list[bytes] = []  # joined by line ends: apart they take three times as much memory
+        self._ids: list[bytes] = []
         self._newest: dict[tuple[int, str], int] = {}
-        self._saw_earlier_epoch = False
 
     def known(self, ids: Iterable[str]) -> set[str]:
         """Those of these ids that are stored."""
         wanted = {one.encode("utf-8", "surrogateescape"): one for one in ids}
-        return {wanted[one] for joined in self._ids for one in wanted.keys() & joined.split(b"\n")}
+        joined = map(zlib.decompress, self._ids)
+        return {wanted[one] for page in joined for one in wanted.keys() & page.split(b"\n")}
+
+    def save(self, path: Path) -> None:
+        """Writes the result for other processes, in place of earlier ones of the same owner."""
+        newest = [[*key, row] for key, row in self._newest.items()]
+        head = json.dumps({"sizes": [*map(len, self._ids)], "newest": newest}).encode()
+        unfinished = path.with_suffix(".unfinished")
+        try:
+            for old in path.parent.glob(f"{path.stem}.*"):
+                old.unlink(missing_ok=True)
+            unfinished.write_bytes(b"\n".join([head, b"".join(self._ids)]))
+            unfinished.replace(path)
+        except OSError as exc:
+            log.warning("other workers look for stored rows, too, because their file cannot be written: %s", exc)
+
+    def load(self, path: Path) -> bool:
+        """Reads the result that another process has saved, if there is one."""
+        if not path.exists():
+            return False
+        head, _, ids = path.read_bytes().partition(b"\n")
+        saved = json.loads(head)
+        self._newest = {(partition, subject): row for partition, subject, row in saved["newest"]}
+        ends = accumulate(saved["sizes"])
+        self._ids = [ids[end - size : end] for size, end in zip(saved["sizes"], ends, strict=True)]
+        return True
 
     def is_replaced(self, task: WriteTask, msg_id: str, subject: str) -> bool:
         """True if a later row of this task and subject is stored, in a stream where newer messages of a subject replace
@@ -68,41 +113,44 @@ class StoredRows:
         oldest = info.ts - timedelta(seconds=recovery_window)
         first, last = max(1, info.state.first_seq, self._after + 1), info.state.last_seq
         looked_at = 0
-        while last >= first and not self._saw_earlier_epoch:
+        while last >= first:
             step = min(max(MIN_LOOKBACK_STEP, looked_at // 2), MAX_LOOKBACK_STEP)
             begin = max(first, last - step + 1)
-            stored = await self._read(js, info.config.name, begin, last)
+            found = await self._read(js, info.config.name, begin, last)
+            self._ids += found.ids
+            if found.saw_earlier_epoch:
+                return
             looked_at += last - begin + 1
-            if not self._after and looked_at >= MIN_LOOKBACK_MESSAGES and stored is not None and stored < oldest:
+            is_old = found.since is not None and found.since < oldest
+            if is_old and looked_at >= MIN_LOOKBACK_MESSAGES and not self._after:
                 return
             last = begin - 1
 
-    async def _read(self, js: JetStream, stream: str, first: int, last: int) -> datetime | None:
-        """Adds the messages of a range; returns when the first one was stored."""
+    async def _read(self, js: JetStream, stream: str, first: int, last: int) -> _Found:
+        """The ids of a range: those after the last row of an earlier micro-batch, if it has one."""
         seq_range = SeqRange(stream=stream, start=first, end=last, earliest=True)
         reader = RangeReader(js, seq_range, fail_on_data_loss=False, headers_only=True)
-        stored: datetime | None = None
-        found: list[bytes] = []
+        found = _Found([])
         async with aclosing(reader.message_lists()) as lists:
             async for messages in lists:
-                if stored is None:
+                if found.since is None:
                     head = messages[0]
-                    stored = head.time if isinstance(head, RawMessage) else head.metadata.timestamp
+                    found.since = head.time if isinstance(head, RawMessage) else head.metadata.timestamp
                 text, ended = self._after_earlier_epochs(b"".join(blocks := _blocks(messages)))
                 if ended:
-                    found.clear()  # they are older
-                found.append(b"\n".join(_MSG_ID.findall(text)))
+                    found.saw_earlier_epoch = True
+                    found.ids.clear()  # they are older
+                if ids := _MSG_ID.findall(text):
+                    found.ids.append(zlib.compress(b"\n".join(ids), 1))
                 if self._has_subject_limit:
                     self._note_newest(messages, blocks)
-        self._ids += filter(None, found)
-        return stored
+        return found
 
     def _after_earlier_epochs(self, text: bytes) -> tuple[bytes, bool]:
         """Header blocks without those up to the last row of an earlier micro-batch; True if there was one."""
         ends = [row.start() for row in self._other_epoch.finditer(text) if int(row[1]) < self._epoch]
         if not ends:
             return text, False
-        self._saw_earlier_epoch = True
         return text[text.index(_BLOCK_END, ends[-1]) + len(_BLOCK_END) :], True
 
     def _note_newest(self, messages: MessageList, blocks: Sequence[bytes]) -> None:
@@ -143,10 +191,25 @@ async def look_up(
     found = StoredRows(task, has_subject_limit=info.config.max_msgs_per_subject > 0)
     if info.config.retention != RetentionPolicy.LIMITS:
         _check_age(info, fresh=task.epoch == 0 and not task.after, after=task.after, remedy=remedy)
+    elif task.run and task.folder and not task.retry:
+        await _read_once(found, shared, js, info, recovery_window)
     else:
         await found.read(js, info, recovery_window)
     _LAST[:] = [(shared, found)]
     return found
+
+
+async def _read_once(
+    found: StoredRows, shared: WriteTask, js: JetStream, info: StreamInfo, recovery_window: float
+) -> None:
+    """Reads the target, or what another process with the same folder has read of it for the same run."""
+    owner, what = (sha256(repr(value).encode()).hexdigest()[:24] for value in (shared.owner, shared))
+    path = Path(shared.folder, f"{owner}.{what}")
+    async with file_lock(path.with_name(f"lock.{owner}")) as is_shared:
+        if not (is_shared and found.load(path)):
+            await found.read(js, info, recovery_window)
+            if is_shared:
+                found.save(path)
 
 
 def forget_look_ups() -> None:

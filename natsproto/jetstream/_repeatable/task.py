@@ -52,6 +52,8 @@ class WriteTask(Value):
     partition: int
     run: str = ""
     """The run of the query, or the write, for which rows are looked up once in a process; "" for each task."""
+    folder: str = ""
+    """Where the processes of a machine share what one of them has looked up for the run; "" for each process."""
     may_be_stored: bool = False
     """True if its rows may have been stored before, longer ago than the duplicate window."""
     retry: bool = False
