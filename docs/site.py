@@ -22,6 +22,8 @@ from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+import natsproto
+
 ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs/examples/gallery"
 REPOSITORY = "https://github.com/natsproto/natsproto"
@@ -29,12 +31,12 @@ CHANGELOG_HEAD = "---\ntags: [release notes, changelog, what is new, version]\n-
 WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
 COLOURS = ("#10343c", "#1d4f5a")
 FRAGMENT = re.compile(r"^```python\n(?!--8<--)(.*?)^```$", re.MULTILINE | re.DOTALL)
-NOTE = (
-    '<p class="fragments">The fragments of this page run as they stand inside an <code>async def</code>: {names}.</p>'
-)
+PROGRAM = re.compile(r'^```python\n--8<-- "gallery/(\S+)"\n```$', re.MULTILINE)
+NOTE = '<p class="fragments">The fragments of this page run as they stand{where}, where {names}.</p>'
+INSIDE = " inside an <code>async def</code>"
 NAMES = {
-    "nc": "<code>nc</code> is a client, <code>nc = await natsproto.connect(url)</code>",
-    "server": "<code>server</code> a server of <code>natsproto.testing.run_server</code> with JetStream",
+    "nc": "<code>nc</code> is a client (<code>nc = await natsproto.connect(url)</code>)",
+    "server": "<code>server</code> is a server of <code>natsproto.testing.run_server</code> with JetStream",
 }
 BOOSTS = {"reference/": 0.2, "examples/": 0.3, "compat.md": 0.5}
 """How much less than guides these pages count in the search."""
@@ -88,7 +90,7 @@ class Reference(griffe.Extension):
         words = "" if obj.docstring is None else " ".join(obj.docstring.value.splitlines()[:3])
         copies = obj.name in ("replace", "extra") and obj.path.split(".")[-2] in ("Value", "BaseRecord", "Record")
         member = isinstance(obj.parent, griffe.Class) and any("Enum" in str(base) for base in obj.parent.bases)
-        unexplained = isinstance(obj, griffe.Attribute) and not (obj.docstring or obj.annotation or member)
+        unexplained = isinstance(obj, griffe.Attribute) and not (obj.docstring or member or _is_field(obj))
         if copies or unexplained or re.search(r"\blayers?\s+on\s+top\b", words):
             obj.public = False
         if obj.docstring is not None:
@@ -115,33 +117,51 @@ class Reference(griffe.Extension):
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Hide special members, and the constructor of what only natsproto creates, as its class says, or has fields.
 
-        Fields without a text of their own are a list: the text of the class is about them.
+        Fields are a list in a record, and where some have no text of their own: that of the class is about them.
         """
         words = "" if cls.docstring is None else " ".join(cls.docstring.value.split())
         made_here = "reated by " in words or (".errors." in cls.path and cls.name != "ServiceError")
         if (made_here or cls.name in ("Value", "BaseRecord")) and "__init__" in cls.members:
             del cls.members["__init__"]
+        for hidden in [name for name, member in cls.members.items() if member.public is False]:
+            del cls.members[hidden]  # an alias of the class would show it
+        repeated = {"args", "log_line"} if cls.name != "Event" else set()  # of every error and event
         coroutine = {"send", "throw", "close"} if any("Coroutine" in str(base) for base in cls.bases) else set()
         for special in [
-            name for name in cls.members if (name.startswith("__") and name != "__init__") or name in coroutine
+            name
+            for name in cls.members
+            if (name.startswith("__") and name != "__init__") or name in coroutine or name in repeated
         ]:
             del cls.members[special]
-        plain = [
+        fields = [
             member
             for member in cls.members.values()
             if isinstance(member, griffe.Attribute)
-            and member.docstring is None
             and member.annotation is not None
             and str(member.annotation) != "Final"
+            and "property" not in member.labels
             and not member.name.startswith("_")
             and not any(word in str(member.annotation) for word in ("ClassVar", "TypeAlias"))
         ]
-        if len(plain) > 1:
-            rows = [f"* `{member.name}: {_short(member.annotation)}`" for member in plain]
+        settings = cls.name.endswith(("Args", "Config", "Options"))  # those are read one by one, and linked
+        plain = not any(isinstance(member, griffe.Function) for member in cls.members.values())
+        if fields and not settings and (plain or any(field.docstring is None for field in fields)):
             text = "" if cls.docstring is None else cls.docstring.value
-            cls.docstring = griffe.Docstring("\n".join([text, "", "Fields:", "", *rows]), parent=cls)
-            for member in plain:
-                member.public = False
+            cls.docstring = griffe.Docstring("\n".join([text, "", "Fields:", "", *map(_row, fields)]), parent=cls)
+            for field in fields:
+                del cls.members[field.name]
+
+
+def _row(field: griffe.Attribute) -> str:
+    """A field in a list: its name, its type, and its text if it has one."""
+    text = "" if field.docstring is None else f": {' '.join(field.docstring.value.split())}"
+    return f"* `{field.name}: {_short(field.annotation)}`{text}"
+
+
+def _is_field(attribute: griffe.Attribute) -> bool:
+    """True if objects have it, and for a blocking method: not for what all objects of a class share."""
+    shared = "class-attribute" in attribute.labels and "instance-attribute" not in attribute.labels
+    return attribute.annotation is not None and (not shared or str(attribute.annotation) == "Final")
 
 
 def _short(annotation: object) -> str:
@@ -195,9 +215,8 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
             (container,) = contract["containers"]
             name = f"images/storeys-{container.removeprefix('natsproto.')}.svg"
             files.append(File.generated(config, name, content=picture(container, contract["layers"])))
-    files.append(
-        File.generated(config, "changelog.md", content=f"{CHANGELOG_HEAD}{(ROOT / 'CHANGELOG.md').read_text()}")
-    )
+    changes = re.sub(r"`docs/([\w-]+)\.md`", r"[\1](\1.md)", (ROOT / "CHANGELOG.md").read_text())
+    files.append(File.generated(config, "changelog.md", content=f"{CHANGELOG_HEAD}{changes}"))
     for topic in sorted(path for path in GALLERY.iterdir() if path.is_dir()):
         files.append(File.generated(config, f"examples/gallery/{topic.name}.md", content=gallery_page(topic)))
     return files
@@ -215,9 +234,19 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta.setdefault("search", {"boost": boost})
     if place in ("guarantees.md", "security.md", "workers.md"):
         markdown = with_linked_tests(markdown)
+    if place.startswith("reference/"):
+        markdown = re.sub(r"^::: (natsproto[\w.]*)\.([A-Z]\w+)$", without_inherited, markdown, flags=re.MULTILINE)
     if place != "examples.md":
-        return markdown if place.startswith("decisions/") else with_note(with_links(markdown))
+        return markdown if place.startswith("decisions/") else with_programs(with_note(with_links(markdown)))
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
+
+
+def without_inherited(found: re.Match[str]) -> str:
+    """An event alone: what all events have is said once, under Event."""
+    kind = getattr(importlib.import_module(found[1]), found[2])
+    if not (isinstance(kind, type) and issubclass(kind, natsproto.Event) and kind is not natsproto.Event):
+        return found[0]
+    return f"{found[0]}\n    options:\n      inherited_members: false"
 
 
 def with_linked_tests(markdown: str) -> str:
@@ -255,13 +284,19 @@ def anchors() -> set[str]:
     return found
 
 
+def with_programs(markdown: str) -> str:
+    """A page whose programs of the gallery are followed by what they print."""
+    return PROGRAM.sub(lambda found: program_blocks(GALLERY / found[1])[0], markdown)
+
+
 def with_note(markdown: str) -> str:
     """A page that says, before the first fragment that uses them, what ``nc`` and ``server`` are."""
     fragments = list(FRAGMENT.finditer(markdown))
     used = [name for name in NAMES if any(re.search(rf"(?<![\w.]){name}\b", found[1]) for found in fragments)]
     if not used:
         return markdown
-    note = NOTE.format(names=", ".join(NAMES[name] for name in used))
+    asynchronous = any(re.search(r"\b(?:await|async)\b", found[1]) for found in fragments)
+    note = NOTE.format(where=INSIDE * asynchronous, names=" and ".join(NAMES[name] for name in used))
     first = fragments[0].start()
     return f"{markdown[:first]}{note}\n\n{markdown[first:]}"
 
@@ -288,13 +323,18 @@ def gallery_page(topic: Path) -> str:
     """All programs of a topic, each with its title, what it prints, and where its task comes from."""
     parts = [f"---\nhide: [navigation]\n---\n\n# Examples: {topic.name.replace('_', ' ')}\n"]
     for program in sorted(topic.glob("*.py")):
-        text = program.read_text()
-        title = (ast.get_docstring(ast.parse(text)) or "").partition("\n")[0].rstrip(".")
-        code, _, notes = text.partition("# origin: ")
-        origin, *prints = [line.removeprefix("# prints: ") for line in notes.splitlines()]
-        parts.append(f'## {title} {{#{program.stem}}}\n\n```python title="{program.name}"\n{code.rstrip()}\n```\n')
-        parts.append('```text title="prints"\n' + "\n".join(prints) + f"\n```\n\nFrom: {origin}.\n")
+        title = (ast.get_docstring(ast.parse(program.read_text())) or "").partition("\n")[0].rstrip(".")
+        blocks, origin = program_blocks(program)
+        parts.append(f"## {title} {{#{program.stem}}}\n\n{blocks}\n\nFrom: {origin}.\n")
     return "\n".join(parts)
+
+
+def program_blocks(program: Path) -> tuple[str, str]:
+    """A program of the gallery and what it prints, as two blocks, and where its task comes from."""
+    code, _, notes = program.read_text().partition("# origin: ")
+    origin, *prints = [line.removeprefix("# prints: ") for line in notes.splitlines()]
+    printed = "\n".join(prints)
+    return f'```python title="{program.name}"\n{code.rstrip()}\n```\n\n```text title="prints"\n{printed}\n```', origin
 
 
 def picture(container: str, layers: list[str]) -> str:

@@ -38,10 +38,15 @@ class ServerIdentity(Record):
     """The server that published an event."""
 
     name: str = text(default="")
+    """``server_name`` of its configuration, or its id."""
     host: str = text(default="")
+    """The address that it listens on, often 0.0.0.0."""
     id: str = text(default="")
+    """Its public key, new at every start."""
     cluster: str = text(default="")
+    """The cluster that it belongs to; "" for none."""
     domain: str = text(default="")
+    """Its JetStream domain; "" for none."""
     version: str = text(default="", key="ver")
 
 
@@ -49,14 +54,18 @@ class DataStats(Record):
     """Messages and bytes in one direction."""
 
     messages: int = integer(default=0, key="msgs")
+    """Counted over the whole life of the connection."""
     bytes: int = integer(default=0)
+    """Their payloads and headers."""
 
 
 class ClientConnected(Advisory):
     """A client has connected."""
 
     server: ServerIdentity | None = optional(ServerIdentity, default=None)
+    """The server that accepted it."""
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client with its account and address; None if the server leaves it out."""
 
 
 class ClientDisconnected(ClientConnected):
@@ -77,9 +86,13 @@ class ServiceLatency(Advisory):
     """
 
     status: int = integer(default=0)
+    """As in HTTP: 200 for a response, 400 for a bad request, 503 where nobody answered, 504 for a late answer."""
     error: str = text(default="")
+    """The reason of a ``status`` other than 200."""
     requestor: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked; only with ``share: true`` in the import."""
     responder: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that answered; None if none did."""
     service_time: Seconds = seconds(default=0.0, key="service")
     system: Seconds = seconds(default=0.0)
     total: Seconds = seconds(default=0.0)

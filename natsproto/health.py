@@ -37,7 +37,9 @@ class Health(Value):
     ok: bool
     alive: bool
     state: State
+    """The state at the time of the check."""
     server: str
+    """The URL of the connected server; "" without one."""
     rtt: float
     problem: str
     consumers: tuple[ConsumerStats, ...] = ()

@@ -62,9 +62,11 @@ class MessageRetried(Event):
     stream: str
     consumer: str
     seq: int
+    """The sequence of the message in ``stream``."""
     attempt: int
     delay: float
     error: BaseException
+    """The exception of the handler."""
 
 
 class MessageDeadLettered(Event):
@@ -76,6 +78,7 @@ class MessageDeadLettered(Event):
     stream: str
     consumer: str
     seq: int
+    """The sequence of the message in ``stream``."""
     attempts: int
     dead_letter_subject: str
     error: BaseException | None
@@ -283,14 +286,19 @@ class DeadLetter(Value):
     """
 
     subject: str
+    """Where the message was published to, not that of the dead letter."""
     data: bytes
+    """The payload as it was."""
     headers: Headers
     stream: str
     seq: int
     consumer: str
     attempts: int
+    """How often a handler was tried."""
     error_type: str
+    """The class of the last error, such as ``builtins.ValueError``."""
     error: str
+    """The text of the last error."""
 
     @classmethod
     def of(cls, message: Message | RawMessage) -> DeadLetter:

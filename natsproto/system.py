@@ -34,7 +34,9 @@ class SystemReply(Value):
     """The response of one server: its identity, and its ``data`` in the format of its version."""
 
     server_name: str
+    """``server_name`` of its configuration, or its id."""
     server_id: str
+    """Its public key, new at every start."""
     cluster: str
     version: str
     data: Mapping[str, object]

@@ -63,16 +63,24 @@ class TraceEvent(Value):
     type: str
     kind: str
     at: datetime
+    """When it happened, by this server's clock."""
     name: str
+    """Of the client, server or account at the other end."""
     connection_id: int
+    """The number of the connection in this server; 0: none."""
     account: str
     subject: str
     subscription: str
+    """The subject of the subscription that got the message, with its wildcards."""
     queue: str
+    """Its queue group."""
     stream: str
     hop: str
+    """The ``hop`` of the server that it was forwarded to."""
     error: str
+    """The reason why it went no further."""
     no_interest: bool
+    """True if a stream got it that has no consumer for it (``interest`` retention): it is not stored."""
     raw: Mapping[str, object]
 
 
@@ -83,12 +91,15 @@ class TracedServer(Value):
 
     hop: str
     name: str
+    """``server_name`` of its configuration, or its id."""
     id: str
+    """Its public key, new at every start."""
     cluster: str
     domain: str
     version: str
     hops: int
     events: tuple[TraceEvent, ...]
+    """In the order in which they happened there."""
 
 
 class MessageTrace(Value):
@@ -99,6 +110,7 @@ class MessageTrace(Value):
     """
 
     subject: str
+    """As published, before any mapping."""
     complete: bool
     servers: tuple[TracedServer, ...]
 

@@ -136,6 +136,44 @@ def with_tables(page: str) -> str:
     return re.sub(r"<!-- (\w+) -->\n(?:\n(?:\|.*\n)+)?", table, page)
 
 
+@functools.cache
+def public_classes() -> tuple[ast.ClassDef, ...]:
+    """The public classes that users read about, wherever they are defined."""
+    public = {
+        name
+        for module in public_api.public_modules()
+        if not module.__name__.startswith(UNDOCUMENTED)
+        for name in public_api.names(module)
+        if inspect.isclass(getattr(module, name))
+    }
+    paths = [path for path in sorted((ROOT / "natsproto").rglob("*.py")) if not {"compat", "sync"} & {*path.parts}]
+    return tuple(
+        node
+        for path in paths
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, ast.ClassDef) and node.name in public
+    )
+
+
+def public_fields() -> Iterator[tuple[str, str, Field]]:
+    """The name of a public class, its text, and each of its fields."""
+    for kind in public_classes():
+        for field in fields(kind):
+            yield kind.name, docstring(kind.body[:1]), field
+
+
+def public_members() -> Iterator[tuple[str, str]]:
+    """The members of public enumerations, with their texts."""
+    for kind in public_classes():
+        if any("Enum" in ast.unparse(base) for base in kind.bases):
+            for position, node in enumerate(kind.body):
+                if isinstance(node, ast.Assign):
+                    yield (
+                        f"{kind.name}.{ast.unparse(node.targets[0])}",
+                        docstring(kind.body[position + 1 : position + 2]),
+                    )
+
+
 # ---------------------------------------------------------------- parameters
 
 UNDOCUMENTED = ("natsproto.protocol", "natsproto.compat")

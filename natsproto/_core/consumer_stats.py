@@ -24,7 +24,9 @@ class ConsumerStats(Value):
     """
 
     stream: str
+    """The name of the stream that the consumer reads."""
     consumer: str
+    """The name of the consumer; "" while an ordered one is being created."""
     num_pending: int | None
     age: float | None
     handle_time: float

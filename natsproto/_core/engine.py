@@ -62,10 +62,15 @@ class State(StrEnum):
     """The states of a client."""
 
     CONNECTING = "connecting"
+    """No connection has been made yet."""
     OPEN = "open"
+    """Connected; messages go out as they are published."""
     RECONNECTING = "reconnecting"
+    """The connection was lost, or the first one is retried; what is published waits."""
     DRAINING = "draining"
+    """``drain`` lets handlers and readers finish; nothing new can be subscribed."""
     CLOSED = "closed"
+    """The end: connect again for another client."""
 
 
 TRANSITIONS: Mapping[State, frozenset[State]] = {

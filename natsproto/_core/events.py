@@ -47,6 +47,7 @@ class Connected(Event):
     """The first connection is established."""
 
     server: str
+    """``host:port`` of the server that accepted the login."""
 
     line = "connected to %(server)s"
 
@@ -55,9 +56,13 @@ class Disconnected(Event):
     """The connection ended. ``in_flight`` messages were sent that may not have arrived."""
 
     server: str
+    """``host:port`` of the server that was lost."""
     cause: Exception
+    """The reason: ConnectionLost, StaleConnection, an error of the server, or one of the socket."""
     in_flight: int
+    """Messages handed to the socket since the last answered ping, at most: each may or may not have arrived."""
     buffered: int
+    """Messages that wait for the next connection, which sends them."""
 
     level = logging.WARNING
     line = "disconnected from %(server)s: %(cause)s (up to %(in_flight)d messages uncertain, %(buffered)d buffered)"
@@ -78,7 +83,9 @@ class AttemptFailed(Event):
     """An attempt to connect failed, at the start or in an outage."""
 
     server: str
+    """``host:port`` of the server that was tried."""
     cause: Exception
+    """The reason: NotAuthorized, TlsFailed, a refused port, a name that DNS does not know …"""
 
     line = "connecting to %(server)s failed: %(cause)s"
 
@@ -87,7 +94,9 @@ class Reconnected(Event):
     """The connection is restored: subscriptions are back, waiting messages are being sent."""
 
     server: str
+    """``host:port`` of the server, which may be another one than before."""
     outage: float
+    """Seconds without a connection."""
 
     level = logging.WARNING  # that of Disconnected, so that a log has both or neither
     line = "reconnected to %(server)s after %(outage).3f s"
@@ -97,6 +106,7 @@ class ServersDiscovered(Event):
     """The cluster announced new servers."""
 
     servers: tuple[str, ...]
+    """``host:port`` of each one that was not known before."""
 
     line = "servers discovered: %(servers)s"
 
@@ -105,6 +115,7 @@ class LameDuck(Event):
     """The connected server is shutting down."""
 
     server: str
+    """``host:port`` of the server; the client moves to another one while this one still serves it."""
 
     level = logging.WARNING
     line = "%(server)s is going to shut down (lame duck)"
@@ -116,7 +127,9 @@ class Moved(Event):
     """
 
     previous_server: str
+    """``host:port`` of the server that was left."""
     server: str
+    """``host:port`` of the server that is used now."""
     reason: str = "it is in lame duck mode"
 
     line = "moved from %(previous_server)s to %(server)s: %(reason)s"
@@ -126,7 +139,9 @@ class MessageDropped(Event):
     """A waiting message exceeds the limit of the new server; it was not sent."""
 
     subject: str
+    """Where the message was published to, perhaps long before."""
     error: PayloadTooLarge
+    """The size of the message and the smaller ``max_payload`` of the new server."""
 
     level = logging.WARNING
     line = "a message on %(subject)s was dropped: %(error)s"
@@ -139,7 +154,9 @@ class SlowConsumerDetected(Event):
     """
 
     subscription: Subscription
+    """The one that drops; raise its limits, read it faster, or share it by a queue group."""
     error: SlowConsumer
+    """How many messages it dropped since the last such event, and how many wait."""
 
     level = logging.WARNING
     line = "%(error)s"
@@ -149,6 +166,7 @@ class PermissionViolation(Event):
     """The server rejected a publish or a subscription."""
 
     error: PermissionDenied
+    """The operation and the subject that were refused."""
 
     level = logging.WARNING
     line = "%(error)s"
@@ -162,7 +180,9 @@ class ReplyRefused(Event):
     """
 
     reply: str
+    """The reply subject as the peer sent it."""
     reason: str
+    """Which rule the reply subject breaks, or whose subject it is."""
     count: int
 
     level = logging.WARNING
@@ -173,6 +193,7 @@ class ServerErrorEvent(Event):
     """The server sent -ERR, and keeps the connection; otherwise the error is the cause of Disconnected."""
 
     error: NatsError
+    """The server's words, as an error of the class that fits."""
 
     level = logging.WARNING
     line = "%(error)s"
@@ -183,7 +204,9 @@ class HandlerFailed(Event):
     """A callback of the application raised; the connection is not affected. The caller has logged it."""
 
     handler: str
+    """The kind of handler with its subject or name, as in the log: ``callback of 'orders'``."""
     error: BaseException
+    """The exception of the callback."""
 
 
 class LoopBlocked(Event):
@@ -196,6 +219,7 @@ class LoopBlocked(Event):
 
     handler: str
     seconds: float
+    """How long nothing else ran; 1 or more, 2 or more without a ``handler``."""
 
     level = logging.WARNING
     line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"

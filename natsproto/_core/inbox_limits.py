@@ -21,9 +21,13 @@ class SlowPolicy(StrEnum):
     """The reaction of a subscription that reaches its limits."""
 
     DROP_NEWEST = "drop_newest"
+    """A new message is dropped while the limit is reached; those that wait are kept. The default."""
     DROP_OLDEST = "drop_oldest"
+    """The message that has waited longest makes room for the new one: for prices, positions, states."""
     ERROR = "error"
+    """The subscription ends: what waits can be read, then SlowConsumer is raised."""
     PAUSE = "pause"
+    """Nothing is dropped: the client stops to read from the server, for all its subscriptions."""
 
 
 SlowPolicyLike: TypeAlias = SlowPolicy | Literal["drop_newest", "drop_oldest", "error", "pause"]

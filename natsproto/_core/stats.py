@@ -14,13 +14,19 @@ class Stats(Value):
     """
 
     in_msgs: int
+    """Messages received, with replies and those of JetStream, also dropped ones."""
     in_bytes: int
     out_msgs: int
+    """Messages handed to the socket, with requests, pulls and acknowledgements."""
     out_bytes: int
     reconnects: int
+    """How often a lost connection was restored; the first connection does not count."""
     pings_outstanding: int
+    """Pings that the server has not answered yet; 0 while there is no connection."""
     dropped: int
+    """Messages that subscriptions at their limits dropped."""
     buffered_msgs: int
+    """Messages accepted by ``publish`` and not yet handed to the socket."""
     buffered_bytes: int
 
 

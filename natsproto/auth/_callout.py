@@ -38,39 +38,57 @@ class ServerId(Value):
     """The server that sends the request. ``id`` is its public key."""
 
     name: str
+    """``server_name`` of its configuration, or its id."""
     host: str
+    """The address that it listens on, often 0.0.0.0."""
     id: str
     version: str
     cluster: str
+    """The cluster that it belongs to; "" for none."""
     tags: Sequence[str]
+    """The ``server_tags`` of its configuration."""
 
 
 class ClientInfo(Value):
     """The connecting client, as the server sees it. ``kind`` is ``Client``, ``Leafnode`` …"""
 
     host: str
+    """The address that it connects from."""
     id: int
+    """The number that this server gave to the connection."""
     user: str
+    """The name it logs in by, as in the server's log; nothing is verified yet."""
     name: str
+    """The name that it gave itself in CONNECT."""
     tags: Sequence[str]
     kind: str
     type: str
+    """``nats``, ``mqtt`` or ``websocket``."""
     mqtt_id: str
+    """The client id of an MQTT client; "" for others."""
     nonce: str
+    """The bytes that it had to sign, in base64; "" without keys."""
 
 
 class ConnectOptions(Value):
     """The credentials and names in the client's CONNECT. The repr shows no secret."""
 
     user: str
+    """The name it logs in by; "" for none."""
     password: str
     token: str
     jwt: str
+    """The user JWT that it presents; verify it before you believe what it says."""
     nkey: str
+    """Its public key, ``U…``; the server has not verified it."""
     signature: str
+    """The signature of the nonce, in base64, which ``nkey`` verifies."""
     name: str
+    """The name of the connection, as in monitoring."""
     lang: str
+    """The language of the client library: ``go``, ``python3``, ``nats.js`` …"""
     version: str
+    """The version of the client library."""
 
     def __repr__(self) -> str:
         shown = ("user", "nkey", "name", "lang", "version")
@@ -81,8 +99,11 @@ class ClientTls(Value):
     """The client's TLS connection. Certificates are PEM; each of ``verified_chains`` begins with the client's own."""
 
     version: str
+    """The negotiated one, ``1.2`` or ``1.3``."""
     cipher: str
+    """The name of the cipher suite, as IANA writes it."""
     certs: Sequence[str]
+    """The certificates of a client for which no chain could be verified."""
     verified_chains: Sequence[Sequence[str]]
 
 
@@ -90,9 +111,12 @@ class AuthRequest(Value):
     """A server's request. The response is for the public key ``user_nkey``; ``tls`` is None without TLS."""
 
     server: ServerId
+    """The server that waits for the decision."""
     user_nkey: str
     client: ClientInfo
+    """The connection as the server sees it."""
     connect: ConnectOptions
+    """The claims of the client; nothing of it is verified."""
     tls: ClientTls | None
 
 

@@ -30,6 +30,7 @@ class Permission(Value):
 
     allow: Sequence[str] = ()
     deny: Sequence[str] = ()
+    """Takes precedence over ``allow``."""
 
     def _check(self) -> None:
         for name in ("allow", "deny"):
@@ -141,13 +142,21 @@ class Claims(Value):
 
     kind: str
     id: str
+    """The hash of the content, by which a JWT is told from others."""
     issuer: str
+    """The public key that signed it: of an operator, an account, or a signing key."""
     subject: str
+    """The public key that it is about."""
     audience: str
+    """The intended recipient: in a callout the name or key of an account; mostly ""."""
     name: str
+    """A name for people; nothing depends on it."""
     issued_at: datetime
+    """When it was signed, to the second, UTC."""
     expires_at: datetime | None
+    """When it ends, UTC; None: never."""
     not_before: datetime | None
+    """When it begins to count, UTC; None: at once."""
     nats: Mapping[str, object]
 
 

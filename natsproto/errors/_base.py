@@ -78,6 +78,7 @@ class RequestTimeout(NatsError, TimeoutError):
     """No response came within ``timeout`` seconds; the request may or may not have been handled."""
 
     operation: str
+    """The call that waited, in words, with its subject or names."""
     timeout: float
 
     def __init__(self, operation: str, timeout: float, *, advice: str = "") -> None:

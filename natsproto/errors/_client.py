@@ -21,7 +21,9 @@ class PayloadTooLarge(LocalProtocolError):
     """The message, headers included, exceeds the server's max_payload; nothing was sent."""
 
     size: int
+    """Bytes of headers and payload together."""
     limit: int
+    """The ``max_payload`` of the connected server, in bytes."""
 
     def __init__(self, size: int, limit: int) -> None:
         self.size, self.limit = size, limit
@@ -38,6 +40,7 @@ class RemoteProtocolError(ProtocolError):
     """
 
     reason: str
+    """The rule of the protocol that was broken."""
     position: int
     excerpt: bytes
 
@@ -59,6 +62,7 @@ class ConnectFailed(Unavailable):
 
     attempts: tuple[tuple[str, BaseException], ...]
     elapsed: float
+    """Seconds spent on all attempts."""
 
     def __init__(
         self, attempts: Sequence[tuple[str, BaseException]], elapsed: float = 0.0, *, advice: str = ""
@@ -74,6 +78,7 @@ class NotAuthorized(Unavailable):
 
     reason: str
     server: str
+    """``host:port``; "" where it is not known."""
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
@@ -88,6 +93,7 @@ class LoginRefused(ConnectFailed, NotAuthorized):
     """
 
     server: str
+    """``host:port`` of the last one."""
     reason: str
     anonymous: bool
 
@@ -109,7 +115,9 @@ class ConnectionLost(Unavailable):
     """The connection broke. The outcome of a pending call is unknown unless its documentation says otherwise."""
 
     reason: str
+    """The cause in words: closed by the server, a write that failed …"""
     server: str
+    """``host:port``; "" where it is not known."""
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
@@ -129,6 +137,7 @@ class TlsFailed(Unavailable):
 
     reason: str
     server: str
+    """``host:port``; "" where it is not known."""
 
     def __init__(self, reason: str, server: str = "") -> None:
         self.reason, self.server = reason, server
@@ -139,6 +148,7 @@ class TlsConnectFailed(ConnectFailed, TlsFailed):
     """TLS failed with every server. ``attempts`` holds (address, cause), ``reason`` says what to do about the last."""
 
     server: str
+    """``host:port`` of the last one."""
     reason: str
 
     def __init__(self, attempts: Sequence[tuple[str, TlsFailed]], elapsed: float = 0.0) -> None:
@@ -153,6 +163,7 @@ class ConnectionClosed(Unavailable):
     """
 
     operation: str
+    """The call that found the client closed."""
     reason: Exception | None
 
     def __init__(self, operation: str = "", reason: Exception | None = None) -> None:
@@ -166,8 +177,11 @@ class OutboxFull(Unavailable):
     """The outbox holds ``outbox_limit`` bytes already; this message was not accepted."""
 
     buffered: int
+    """Bytes that wait already."""
     size: int
+    """Bytes that this message would add."""
     limit: int
+    """The option ``outbox_limit``, in bytes."""
 
     def __init__(self, buffered: int, size: int, limit: int) -> None:
         self.buffered, self.size, self.limit = buffered, size, limit
@@ -208,6 +222,7 @@ class InvalidPayload(NatsError, ValueError):
     """
 
     operation: str
+    """``encode`` or ``decode``."""
     kind: str
     reason: str
 
@@ -220,7 +235,9 @@ class SubscriptionClosed(NatsError):
     """The subscription has ended and all its messages were delivered."""
 
     subject: str
+    """The subject as subscribed, or the consumer or watch in words."""
     reason: str
+    """The cause in words: ``unsubscribed``, ``stopped``, the client was closed …"""
 
     def __init__(self, subject: str, reason: str = "unsubscribed") -> None:
         self.subject, self.reason = subject, reason
@@ -234,6 +251,7 @@ class StreamBroken(NatsError):
     """
 
     subject: str
+    """Where the request went."""
     received: int
     reason: str
 
@@ -246,9 +264,12 @@ class SlowConsumer(NatsError):
     """A subscription was read too slowly; ``dropped`` messages were lost since it fell behind."""
 
     subject: str
+    """As subscribed, with its wildcards."""
     dropped: int
     pending_msgs: int
+    """Messages that waited to be read when the limit was reached."""
     pending_bytes: int
+    """The bytes of subjects, headers and payloads that waited."""
 
     def __init__(self, subject: str, dropped: int, pending_msgs: int, pending_bytes: int) -> None:
         self.subject, self.dropped = subject, dropped
@@ -271,8 +292,10 @@ class PermissionDenied(ServerError):
     """The user has no permission to publish or subscribe to ``subject``."""
 
     operation: str
+    """``publish to``, ``publish with reply`` or ``subscribe to``."""
     subject: str
     queue: str
+    """The queue group of the subscription; "" for none."""
 
     def __init__(self, text: str, operation: str, subject: str, queue: str = "") -> None:
         self.operation, self.subject, self.queue = operation, subject, queue
@@ -289,6 +312,7 @@ class TooManySubscriptions(ServerError):
 
     subject: str
     queue: str
+    """The queue group of the subscription; "" for none."""
 
     def __init__(self, text: str, subject: str = "", queue: str = "") -> None:
         self.subject, self.queue = subject, queue
@@ -303,7 +327,9 @@ class UnsupportedByServer(NatsError):
     """The connected server lacks a required feature (headers, TLS, a JetStream API level …)."""
 
     feature: str
+    """The missing feature in words, or the name of the argument."""
     reason: str
+    """The version or the setting that the server lacks."""
 
     def __init__(self, feature: str, reason: str) -> None:
         self.feature, self.reason = feature, reason

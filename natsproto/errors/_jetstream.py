@@ -217,6 +217,7 @@ class AlreadyAcked(JetStreamError):
     """The message was acknowledged already, with ``first_ack``; ``second_ack`` was not sent."""
 
     subject: str
+    """Where the message was published to."""
     first_ack: str
     second_ack: str
 
@@ -243,6 +244,7 @@ class ConsumerGone(JetStreamError):
     """The consumer delivers no more messages: it was deleted, or changed incompatibly."""
 
     reason: str
+    """The server's words, such as ``Consumer Deleted``."""
     consumer: str
     stream: str
 
@@ -255,9 +257,13 @@ class ConsumerDeleted(ConsumerGone, ConsumerNotFound):
     """The consumer delivers no more messages: it was deleted, which the server said with this ``reason``."""
 
     code: int
+    """Always 404."""
     err_code: int
+    """Always 10014, that of a consumer that is not found."""
     description: str
+    """The same as ``reason``."""
     operation: str
+    """Always "": no request of yours failed."""
     reason: str
     consumer: str
     stream: str
@@ -294,7 +300,9 @@ class DeliveryUnknown(JetStreamError):
     stream: str
     consumer: str
     consumer_seq: int
+    """The number of the delivery that was to be acknowledged."""
     last_known: int
+    """The last delivery that the restarted server knows of."""
 
     def __init__(self, stream: str, consumer: str, consumer_seq: int, last_known: int) -> None:
         self.stream, self.consumer = stream, consumer
@@ -333,7 +341,9 @@ class HeartbeatMissed(JetStreamError):
 
     silence: float
     consumer: str
+    """Its name; "" where it has none yet."""
     stream: str
+    """Its stream; "" where the consumer has no name yet."""
 
     def __init__(self, silence: float, consumer: str = "", stream: str = "") -> None:
         self.silence, self.consumer, self.stream = silence, consumer, stream
@@ -347,7 +357,9 @@ class InvalidReply(JetStreamError):
     reply: str
     path: str
     value: object
+    """The value that the server sent there."""
     rule: str
+    """The rule that the value breaks."""
 
     def __init__(self, reply: str, path: str, value: object, rule: str) -> None:
         self.reply, self.path, self.value, self.rule = reply, path, value, rule
@@ -361,6 +373,7 @@ class NoStream(JetStreamError):
     """
 
     subject: str
+    """Where the message was published to."""
     waited: float
 
     def __init__(self, subject: str, waited: float = 0.0) -> None:
@@ -379,6 +392,7 @@ class PublishUncertain(JetStreamError):
     """
 
     subject: str
+    """Where the message was published to."""
     reason: str
 
     def __init__(self, subject: str, reason: str) -> None:
@@ -415,7 +429,9 @@ class PublishTimeout(PublishUncertain, RequestTimeout):
     """
 
     subject: str
+    """Where the message was published to."""
     reason: str
+    """The seconds waited, and what is known of the silence."""
     in_a_row: int
 
     def __init__(self, subject: str, timeout: float, in_a_row: int = 0) -> None:
@@ -441,9 +457,11 @@ class FailedMessage(NamedTuple):
     number: int
     """Number of the message in its publisher, from 1."""
     subject: str
+    """Where it was published to."""
     size: int
     """Bytes of its payload."""
     error: NatsError
+    """PublishUncertain, if it may be stored nevertheless."""
 
 
 class PublishFailed(JetStreamError):
@@ -465,6 +483,7 @@ class PullRefused(JetStreamError):
     """The server rejected a pull request; ``description`` is its text. Retrying does not help."""
 
     code: int
+    """The status of the reply: 400, 409 …"""
     description: str
     consumer: str
     stream: str

@@ -22,6 +22,7 @@ class BucketNotFound(KeyValueError, ObjectStoreError, NotFound):
     """
 
     bucket: str
+    """The name without ``KV_`` or ``OBJ_``, which the stream has."""
     reason: str
 
     def __init__(self, bucket: str, reason: str = "") -> None:
@@ -37,6 +38,7 @@ class BucketExists(KeyValueError, ObjectStoreError, AlreadyExists):
     """
 
     bucket: str
+    """The name without ``KV_`` or ``OBJ_``, which the stream has."""
     differences: tuple[str, ...]
 
     def __init__(self, bucket: str, differences: Sequence[str] = ()) -> None:
@@ -50,7 +52,9 @@ class KeyNotFound(KeyValueError, NotFound, KeyError):
 
     bucket: str
     key: str
+    """As you gave it, before the key codec."""
     revision: int | None
+    """The one asked for; of a KeyDeleted that of the deletion; None: the newest."""
 
     def __init__(self, bucket: str, key: str, revision: int | None = None) -> None:
         self.bucket, self.key, self.revision = bucket, key, revision
@@ -78,6 +82,7 @@ class LockLost(KeyValueError):
 
     bucket: str
     key: str
+    """The name of the lock."""
     token: int
 
     def __init__(self, bucket: str, key: str, token: int) -> None:
@@ -94,6 +99,7 @@ class WrongRevision(KeyValueError):
     bucket: str
     key: str
     expected: int
+    """The revision that you gave; 0: that the key has no value."""
     actual: int | None
 
     def __init__(self, bucket: str, key: str, expected: int, actual: int | None = None) -> None:
@@ -167,6 +173,7 @@ class DigestMismatch(ObjectStoreError):
     bucket: str
     name: str
     expected: str
+    """``SHA-256=`` and base64, as the object's info has it."""
     actual: str
     reason: str
 
@@ -185,7 +192,9 @@ class ServiceError(NatsError):
     """
 
     code: int
+    """As in HTTP by custom: 400 for the caller's mistake, 500 for the service's own."""
     description: str
+    """The explanation that the caller reads."""
 
     def __init__(self, code: int, description: str) -> None:
         self.code, self.description = code, description

@@ -25,6 +25,7 @@ class CounterValue(Value):
 
     subject: str
     value: int
+    """The sum of all that was added, of any size."""
     increment: int = 0
     sources: Mapping[str, Mapping[str, int]] = MappingProxyType({})
     stream: str = ""

@@ -60,6 +60,7 @@ class PeerInfo(Record):
     """One server of a replicated stream or consumer; its last contact was ``active`` seconds ago, None for never."""
 
     name: str = text(default="")
+    """``server_name`` of its configuration."""
     current: bool = flag(default=False)
     """True if it has all that the leader has."""
     offline: bool = flag(default=False)
@@ -78,8 +79,11 @@ class ReconfigurationOrigin(Record):
     """The state of a stream or consumer before the current reconfiguration."""
 
     replicas: int = integer(default=0)
+    """How many servers had it."""
     placement: Placement | None = optional(Placement, default=None)
+    """Where it was to be; None: anywhere."""
     retention: Choice[RetentionPolicy, RetentionPolicyLike] = choice(RetentionPolicy, default=RetentionPolicy.LIMITS)
+    """How a stream was to keep its messages; of a consumer without meaning."""
 
 
 class ReconfigurationStatus(Record):
@@ -88,21 +92,27 @@ class ReconfigurationStatus(Record):
     description: str = text(default="")
     type: str = text(default="")
     err: str = text(default="")
+    """The reason why it does not get on; "" while it does."""
 
 
 class DesiredCluster(Record):
     """The future servers of a stream or consumer while it moves or scales."""
 
     name: str = text(default="")
+    """The cluster it moves to."""
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    """The servers that will have it, with how far they are."""
     origin: ReconfigurationOrigin | None = optional(ReconfigurationOrigin, default=None)
+    """The former state, to which it can be taken back."""
     status: ReconfigurationStatus | None = optional(ReconfigurationStatus, default=None)
+    """How far the move is; None where the server does not say."""
 
 
 class ClusterInfo(Record):
     """The servers of a stream or consumer. ``leader`` is "" for none; ``replicas`` are the other servers."""
 
     name: str = text(default="")
+    """The ``name`` of the servers' cluster configuration."""
     raft_group: str = text(default="")
     """The name of the group of replicas in the server's logs and monitoring."""
     leader: str = text(default="")
@@ -126,6 +136,7 @@ class ErrorInfo(Record):
     err_code: int = integer(default=0)
     """The number of the server's error, which does not change between versions."""
     description: str = text(default="")
+    """The server's words, which may change between versions."""
 
 
 # ---------------------------------------------------------------- streams
@@ -176,7 +187,9 @@ class StreamSourceInfo(Record):
     """The state of a mirror or source: ``lag`` in messages, last active ``active`` seconds ago (None: never)."""
 
     name: str = text(default="")
+    """The stream that is copied."""
     external: ExternalStream | None = optional(ExternalStream, default=None)
+    """The API of another account or domain that it is read through; None: this one."""
     lag: int = integer(default=0)
     """Messages of the origin that are not copied yet."""
     active: float | None = age(default=None)
@@ -184,7 +197,9 @@ class StreamSourceInfo(Record):
     error: ErrorInfo | None = optional(ErrorInfo, default=None)
     """Why it cannot be copied; None: it can."""
     filter_subject: str = text(default="")
+    """Only messages of these subjects are copied; "": all."""
     subject_transforms: Many[SubjectTransform] = many(SubjectTransform, default=())
+    """Which subjects are copied, and what they become here."""
 
 
 class StreamAlternate(Record):
@@ -192,7 +207,9 @@ class StreamAlternate(Record):
 
     name: str = text(default="")
     domain: str = text(default="")
+    """The JetStream domain it is in; "" for none."""
     cluster: str = text(default="")
+    """The cluster whose servers have it."""
 
 
 class StreamInfo(Record):
@@ -202,9 +219,11 @@ class StreamInfo(Record):
         __getattr__ = explain_missing(STREAM_INFO)
 
     config: StreamConfig = nested(StreamConfig)
+    """The configuration in use, with the server's values for fields that were left out."""
     created: Timestamp = instant(default=NEVER)
     """When the stream was created, by the clock of the server."""
     state: StreamState = nested(StreamState, default=StreamState())
+    """Its messages, as the leader counted them when it answered."""
     domain: str = text(default="")
     """Its JetStream domain; "": none."""
     cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
@@ -244,6 +263,7 @@ class PriorityGroupState(Record):
     """A priority group (ADR-42) and the client it is pinned to."""
 
     group: str = text(default="")
+    """One of the consumer's ``priority_groups``."""
     pinned_client_id: str = text(default="")
     """The pin that the server gave to the client; "": no client is pinned."""
     pinned_ts: Moment = moment(default=None)
@@ -258,6 +278,7 @@ class ConsumerInfo(Record):
     created: Timestamp = instant(default=NEVER)
     """When the consumer was created, by the clock of the server."""
     config: ConsumerConfig = nested(ConsumerConfig, default=ConsumerConfig())
+    """The configuration in use, with the server's values for fields that were left out."""
     delivered: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
     """The last delivery."""
     ack_floor: SequenceInfo = nested(SequenceInfo, default=SequenceInfo())
@@ -271,6 +292,7 @@ class ConsumerInfo(Record):
     num_pending: int = integer(default=0)
     """Messages of the stream that match and were not delivered yet: the backlog."""
     cluster: ClusterInfo | None = optional(ClusterInfo, default=None)
+    """The servers that have it; None: a server without a cluster."""
     push_bound: bool = flag(default=False)
     """True if a push consumer has a subscriber."""
     paused: bool = flag(default=False)
@@ -280,6 +302,7 @@ class ConsumerInfo(Record):
     ts: Timestamp = instant(default=NEVER)
     """When the server made this report."""
     priority_groups: Many[PriorityGroupState] = many(PriorityGroupState, default=())
+    """To which client each group is pinned; empty without ``priority_policy``."""
 
 
 class ConsumerReset(ConsumerInfo):
@@ -293,6 +316,7 @@ class ConsumerPause(Record):
     """The pause of a consumer: its end, and the remaining seconds."""
 
     paused: bool = flag(default=False)
+    """True until the pause is over; False too if ``pause_until`` was in the past."""
     pause_until: Moment = moment(default=None)
     """Until when it is paused; None: it is not."""
     pause_remaining: Seconds = seconds(default=0.0)
@@ -306,9 +330,13 @@ class AccountLimits(Record):
     """The limits of an account or tier; -1 is no limit, sizes are bytes."""
 
     max_memory: int = integer(default=0, low=-1)
+    """Bytes of all streams in memory."""
     max_storage: int = integer(default=0, low=-1)
+    """Bytes of all streams on disk."""
     max_streams: int = integer(default=0, low=-1)
+    """How many streams; buckets and object stores are streams, too."""
     max_consumers: int = integer(default=0, low=-1)
+    """How many consumers of one stream."""
     max_ack_pending: int = integer(default=0, low=-1)
     """The most that a consumer may set as ``max_ack_pending``."""
     memory_max_stream_bytes: int = integer(default=0, low=-1)
@@ -331,8 +359,11 @@ class AccountTier(Record):
     reserved_storage: int = integer(default=0)
     """Bytes that streams on disk may have together, by their ``max_bytes``."""
     streams: int = integer(default=0)
+    """How many streams have this number of replicas."""
     consumers: int = integer(default=0)
+    """How many consumers these streams have."""
     limits: AccountLimits = nested(AccountLimits, default=AccountLimits())
+    """The limits of this tier; an account with tiers has none of its own."""
 
 
 class ApiStats(Record):
@@ -354,6 +385,7 @@ class AccountInfo(AccountTier):
     domain: str = text(default="")
     """The JetStream domain; "": none."""
     api: ApiStats = nested(ApiStats, default=ApiStats())
+    """Requests to the JetStream API that the servers have counted."""
     tiers: Mapping[str, AccountTier] = records(AccountTier, default=None)
     """Usage and limits by the number of replicas, "R1" and "R3", if the account has such limits."""
 
@@ -498,6 +530,7 @@ class RestoreStarted(Record):
     """The subject to which the chunks of a snapshot are sent."""
 
     deliver_subject: str = text()
+    """Where to send the chunks; each one is acknowledged."""
 
 
 class AccountPurge(Record):
@@ -510,6 +543,10 @@ class MetaRescue(Record):
     """One server's reply to a meta rescue: the old and the new quorum (system account only, 2.15)."""
 
     server: str = text(default="")
+    """``server_name`` of the one that answered."""
     server_id: str = text(default="")
+    """Its public key."""
     prev_quorum: int = integer(default=0)
+    """Servers that had to agree before."""
     new_quorum: int = integer(default=0)
+    """Servers that have to agree from now on."""

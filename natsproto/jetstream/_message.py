@@ -65,8 +65,11 @@ class Metadata(Value):
     consumer: str
     num_delivered: int
     stream_seq: int
+    """The message's number in the stream, which never changes."""
     consumer_seq: int
+    """The number of this delivery among those of the consumer: a redelivery has a new one."""
     timestamp: Timestamp
+    """When the stream stored it, UTC, with nanoseconds."""
     num_pending: int
 
     def __getattr__(self, name: str) -> Timestamp:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from natsproto._introspection import DocWithFields
+from natsproto._nats_py_names import FIELDS, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
 
@@ -165,10 +166,9 @@ class BaseRecord(metaclass=BaseRecordType):
 def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -> TypeError:
     """Return the error for unknown names, one of which may be a misspelled required field."""
     strange = [name for name in given if name not in kind._fields]
-    found = [f"has no field {name!r}{did_you_mean(name, kind._fields)}" for name in strange]
-    fields = (
-        f"; it has {', '.join(kind._fields)}" if strange and not any("did you mean" in one for one in found) else ""
-    )
+    advice = [hint(name, FIELDS) or did_you_mean(name, kind._fields) for name in strange]
+    found = [f"has no field {name!r}{one}" for name, one in zip(strange, advice, strict=True)]
+    fields = f"; it has {', '.join(kind._fields)}" if strange and not any(advice) else ""
     return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
 
 

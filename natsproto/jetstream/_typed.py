@@ -37,6 +37,7 @@ class Received(NamedTuple, Generic[T]):
     """A value and its message, which must be acknowledged."""
 
     value: T
+    """The decoded payload."""
     message: JsMessage
 
 

@@ -75,28 +75,47 @@ class ClientInfo(Record):
     """A client as the server knows it; ``rtt`` in seconds."""
 
     start: Moment = moment(default=None)
+    """When it connected."""
     stop: Moment = moment(default=None)
+    """When it disconnected; None: it is connected."""
     host: str = text(default="")
+    """The address that it connected from."""
     id: int = integer(default=0)
+    """The number that its server gave to the connection."""
     account: str = text(default="", key="acc")
+    """Its account, by name or public key."""
     service: str = text(default="", key="svc")
+    """The account that it acts for, through an imported service; "" for none."""
     user: str = text(default="")
     name: str = text(default="")
+    """The name that it gave itself."""
     lang: str = text(default="")
+    """The language of the client library: ``go``, ``python3``, ``nats.js`` …"""
     version: str = text(default="", key="ver")
+    """The version of the client library."""
     rtt: Seconds = seconds(default=0.0)
     server: str = text(default="")
+    """The server that it is connected to."""
     cluster: str = text(default="")
     alternates: Strings = strings(default=(), key="alts")
+    """The other clusters of a supercluster, the nearest first."""
     jwt: str = text(default="")
+    """The user JWT that it logged in with, where it was asked for."""
     issuer_key: str = text(default="")
+    """The signing key that issued its ``jwt``."""
     name_tag: str = text(default="")
+    """The ``name`` of its JWT, or of the account."""
     tags: Strings = strings(default=())
+    """Those of its JWT."""
     kind: str = text(default="")
+    """``Client``, ``Leafnode``, ``Router``, ``Gateway``, ``JetStream``, ``Account`` or ``System``."""
     client_type: str = text(default="")
+    """``nats``, ``mqtt`` or ``websocket``."""
     client_id: str = text(default="")
+    """The id of an MQTT client; "" for others."""
     nonce: str = text(default="")
     reply: str = text(default="")
+    """Where the server answers, of a client that acts through an imported service."""
 
 
 class Advisory(Record):
@@ -107,7 +126,9 @@ class Advisory(Record):
 
     type: str = text(default="")
     id: str = text(default="")
+    """Different for each one; a second copy of an advisory has the same."""
     time: Timestamp = instant(default=NEVER, key="timestamp")
+    """When the server noticed it."""
     domain: str = text(default="")
 
 
@@ -115,7 +136,9 @@ class ApiAudit(Advisory):
     """A client called the JetStream API: ``subject``, ``request`` and ``response`` as they were sent."""
 
     server: str = text(default="")
+    """The server that handled the request."""
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked; None: the system."""
     subject: str = text(default="")
     request: str = text(default="")
     response: str = text(default="")
@@ -125,7 +148,9 @@ class ApiLimitReached(Advisory):
     """A server dropped API requests because too many were waiting."""
 
     server: str = text(default="")
+    """``server_name`` of the one that was too busy."""
     dropped: int = integer(default=0)
+    """Requests that got no answer."""
 
 
 class StreamAction(Advisory):
@@ -134,6 +159,7 @@ class StreamAction(Advisory):
     stream: str = text(default="")
     action: str = text(default="")
     template: str = text(default="")
+    """Always "" since server 2.10, which has no templates."""
 
 
 class ConsumerAction(Advisory):
@@ -142,6 +168,7 @@ class ConsumerAction(Advisory):
     stream: str = text(default="")
     consumer: str = text(default="")
     action: str = text(default="")
+    """``create`` or ``delete``."""
 
 
 class ConsumerPaused(Advisory):
@@ -150,7 +177,9 @@ class ConsumerPaused(Advisory):
     stream: str = text(default="")
     consumer: str = text(default="")
     paused: bool = flag(default=False)
+    """False: it was resumed."""
     pause_until: Moment = moment(default=None)
+    """When it delivers again; None: it was resumed."""
 
 
 class ConsumerAck(Advisory):
@@ -159,9 +188,11 @@ class ConsumerAck(Advisory):
     stream: str = text(default="")
     consumer: str = text(default="")
     consumer_seq: int = integer(default=0)
+    """The number of the delivery among those of the consumer."""
     stream_seq: int = integer(default=0)
     ack_time: Seconds = seconds(default=0.0)
     deliveries: int = integer(default=0)
+    """How often it was delivered until then; 1: at the first time."""
 
 
 class MaxDeliveries(Advisory):
@@ -170,7 +201,9 @@ class MaxDeliveries(Advisory):
     stream: str = text(default="")
     consumer: str = text(default="")
     stream_seq: int = integer(default=0)
+    """Its number, by which ``stream.get_message`` still gets it."""
     deliveries: int = integer(default=0)
+    """The number of the last delivery, which is ``max_deliver``."""
 
 
 class MessageNaked(Advisory):
@@ -179,8 +212,10 @@ class MessageNaked(Advisory):
     stream: str = text(default="")
     consumer: str = text(default="")
     consumer_seq: int = integer(default=0)
+    """The number of the delivery among those of the consumer."""
     stream_seq: int = integer(default=0)
     deliveries: int = integer(default=0)
+    """How often it was delivered until then."""
 
 
 class MessageTerminated(MessageNaked):
@@ -194,7 +229,9 @@ class SnapshotStarted(Advisory):
 
     stream: str = text(default="")
     state: StreamState | None = optional(StreamState, default=None)
+    """The content of the stream when it began."""
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked for it."""
 
 
 class SnapshotCompleted(Advisory):
@@ -202,8 +239,11 @@ class SnapshotCompleted(Advisory):
 
     stream: str = text(default="")
     start: Moment = moment(default=None)
+    """When it began."""
     end: Moment = moment(default=None)
+    """When it ended, well or not."""
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked for it."""
     error: str = text(default="")
 
 
@@ -212,6 +252,7 @@ class RestoreStarted(Advisory):
 
     stream: str = text(default="")
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked for it."""
 
 
 class RestoreCompleted(Advisory):
@@ -219,25 +260,33 @@ class RestoreCompleted(Advisory):
 
     stream: str = text(default="")
     start: Moment = moment(default=None)
+    """When it began."""
     end: Moment = moment(default=None)
+    """When it ended."""
     bytes: int = integer(default=0)
     client: ClientInfo | None = optional(ClientInfo, default=None)
+    """The client that asked for it."""
 
 
 class MetaLeaderElected(Advisory):
     """The cluster, or domain, has a new meta leader."""
 
     leader: str = text(default="")
+    """Its ``server_name``."""
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    """The servers of the metadata group."""
     cluster: str = text(default="")
+    """The cluster it leads, which a supercluster has several of."""
 
 
 class StreamLeaderElected(Advisory):
     """A replicated stream has a new leader."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     leader: str = text(default="")
+    """Its ``server_name``."""
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
 
 
@@ -245,8 +294,10 @@ class StreamQuorumLost(Advisory):
     """A replicated stream has lost its quorum."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    """Its servers, and which of them are gone: see ``offline`` and ``active``."""
 
 
 class BatchAbandoned(Advisory):
@@ -256,8 +307,10 @@ class BatchAbandoned(Advisory):
     """
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     batch: str = text(default="")
+    """The id of the batch, which its messages had in the header Nats-Batch-Id."""
     reason: str = text(default="")
 
 
@@ -265,9 +318,11 @@ class ConsumerLeaderElected(Advisory):
     """A replicated consumer has a new leader."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     consumer: str = text(default="")
     leader: str = text(default="")
+    """Its ``server_name``."""
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
 
 
@@ -275,25 +330,30 @@ class ConsumerQuorumLost(Advisory):
     """A replicated consumer has lost its quorum."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     consumer: str = text(default="")
     replicas: Many[PeerInfo] = many(PeerInfo, default=())
+    """Its servers, and which of them are gone: see ``offline`` and ``active``."""
 
 
 class GroupPinned(Advisory):
     """A priority group is pinned to another client (ADR-42)."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     consumer: str = text(default="")
     group: str = text(default="")
     pinned_id: str = text(default="")
+    """The id of the pin, new for each client."""
 
 
 class GroupUnpinned(Advisory):
     """A priority group lost its pin: ``reason`` is "admin" or "timeout"."""
 
     account: str = text(default="")
+    """By its name, or its public key."""
     stream: str = text(default="")
     consumer: str = text(default="")
     group: str = text(default="")
@@ -304,8 +364,11 @@ class ServerOutOfStorage(Advisory):
     """A server has run out of space."""
 
     server: str = text(default="")
+    """``server_name`` of the one whose disk, or share of it, is full."""
     server_id: str = text(default="")
+    """Its public key, new at every start."""
     stream: str = text(default="")
+    """The one that could not be written; "" if it was none."""
     cluster: str = text(default="")
 
 
@@ -313,7 +376,9 @@ class ServerRemoved(Advisory):
     """A server was removed from the cluster; its JetStream is disabled."""
 
     server: str = text(default="")
+    """``server_name`` of the one that was removed."""
     server_id: str = text(default="")
+    """Its public key."""
     cluster: str = text(default="")
 
 
@@ -321,9 +386,13 @@ class MetaRescued(Advisory):
     """A server has lowered the quorum of the metadata group."""
 
     server: str = text(default="")
+    """``server_name`` of the one that did it."""
     server_id: str = text(default="")
+    """Its public key, new at every start."""
     prev_quorum: int = integer(default=0)
+    """Servers that had to agree before."""
     new_quorum: int = integer(default=0)
+    """Servers that have to agree from now on."""
     cluster: str = text(default="")
 
 

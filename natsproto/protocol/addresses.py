@@ -34,9 +34,12 @@ class ServerAddress(Value):
 
     scheme: str = "nats"
     host: str
+    """A name or an IP address, IPv6 without brackets."""
     port: int
+    """4222 if the URL has none; 80 or 443 of ws and wss."""
     path: str = ""
     user: str | None = None
+    """The user of this URL, which takes precedence over the option; None: none."""
     password: str | None = None
     token: str | None = None
     tls_name: str = ""

@@ -243,35 +243,64 @@ class ServerInfo:
     """
 
     server_id: str = ""
+    """The public key of the server, new at every start."""
     server_name: str = ""
+    """``server_name`` of its configuration, or its id."""
     version: str = ""
+    """Such as ``2.12.1``; of a proxy perhaps something else."""
     git_commit: str = ""
+    """The commit that the server was built from."""
     go: str = ""
+    """The version of Go that it was built with."""
     host: str = ""
+    """The address that it listens on, often 0.0.0.0: not one to connect to."""
     ip: str = ""
+    """The address to reach it by, where it knows one."""
     client_ip: str = ""
+    """The address that this client comes from, as the server sees it."""
     nonce: str = ""
+    """The bytes to sign with an nkey; "": no key is asked for."""
     cluster: str = ""
+    """The name of its cluster; "" for none."""
     domain: str = ""
+    """Its JetStream domain; "" for none."""
     remote_account: str = ""
+    """The account that a leaf node is bound to."""
     xkey: str = ""
+    """The public key for encrypted auth callouts."""
     proto: int = 0
+    """1: the server sends new INFO while connected."""
     port: int = 0
+    """The port that it listens on; behind a proxy not the one to connect to."""
     max_payload: int = 0
     client_id: int = 0
+    """The number of this connection, as in the server's log and monitoring."""
     api_lvl: int = 0
+    """The level of the JetStream API: 1 since nats-server 2.11, 2 since 2.12, 4 since 2.14; 0 before."""
     headers: bool = False
+    """True if messages can have headers (server 2.2)."""
     auth_required: bool = False
+    """True if credentials are asked for."""
     tls_required: bool = False
+    """True if it talks TLS only."""
     tls_verify: bool = False
+    """True if it asks clients for a certificate."""
     tls_available: bool = False
+    """True if it talks TLS where the client wants to."""
     jetstream: bool = False
+    """True if this server stores streams; others of its cluster may although it does not."""
     ldm: bool = False
+    """True while it is in lame duck mode, before it shuts down."""
     connect_info: bool = False
+    """True if this INFO came after CONNECT, with the fields that depend on the account."""
     acc_is_sys: bool = False
+    """True if the account of this client is the system account."""
     cluster_dynamic: bool = False
+    """True if its cluster got its name by itself."""
     connect_urls: tuple[str, ...] = ()
+    """``host:port`` of all servers of the cluster, which the client tries in an outage."""
     ws_connect_urls: tuple[str, ...] = ()
+    """The same for WebSocket."""
     raw: Mapping[str, object] = MappingProxyType({})
 
     def __init__(self, fields: Mapping[str, object]) -> None:

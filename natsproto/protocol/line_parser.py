@@ -22,8 +22,10 @@ class Limits(NamedTuple):
     """Maximum lengths in bytes: a control line, an INFO line, headers and payload of a message."""
 
     line: int
+    """Of a control line with its subject and reply subject."""
     info: int
     message: int
+    """Of headers and payload together."""
 
 
 def read_line(line: bytes, position: int, limits: Limits) -> MessageLine | Frame:

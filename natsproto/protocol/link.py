@@ -116,6 +116,7 @@ class PongFor(Value):
     """The ping sent with this token was answered."""
 
     token: object
+    """The value that the ping was sent with."""
 
 
 class ServerErr(Value):

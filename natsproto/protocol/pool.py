@@ -42,6 +42,7 @@ class ServerState(Value):
     address: ServerAddress
     attempts: int
     discovered: bool
+    """True if a server announced it; False: it was given."""
 
 
 class Attempt(Value):

@@ -28,8 +28,10 @@ class SubscriptionEntry(Route, Generic[Owner]):
     __slots__ = ("max_msgs", "owner", "queue", "received", "received_before", "sid", "stopped", "subject")
 
     sid: int
+    """Its number on this connection, by which the server names it in MSG."""
     subject: str
     queue: str | None
+    """Its queue group; None: it gets every message."""
     owner: Owner
 
     def __init__(

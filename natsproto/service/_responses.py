@@ -32,7 +32,9 @@ class ServiceIdentity(Value):
     """The service and instance that sent a response."""
 
     name: str
+    """The same for all instances of a service."""
     id: str
+    """Different for each instance."""
     version: str
     metadata: Mapping[str, str] = MappingProxyType({})
 
@@ -47,6 +49,7 @@ class EndpointInfo(Value):
     """The description of an endpoint. ``queue_group`` is empty when every instance receives every request."""
 
     name: str
+    """For people and statistics; requests go to ``subject``."""
     subject: str
     queue_group: str
     metadata: Mapping[str, str] = MappingProxyType({})
@@ -70,10 +73,14 @@ class EndpointStats(Value):
     subject: str
     queue_group: str
     num_requests: int
+    """Requests that were handled, with those that ended in an error."""
     num_errors: int
+    """Error responses, also those of exceptions."""
     last_error: str
     processing_time: float
+    """The sum of the seconds that handlers ran."""
     average_processing_time: float
+    """``processing_time`` by ``num_requests``."""
     data: object = None
 
 

@@ -42,7 +42,9 @@ class WriteSummary(Value):
     """
 
     write_id: str
+    """The name of the write, by which a repeated one finds what is stored."""
     partition: int
+    """The number of the partition, from 0."""
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int] = {}

@@ -41,7 +41,9 @@ class SecretRef(Value):
     """
 
     kind: str
+    """``env``, ``file``, ``spark_file`` or ``provider``."""
     location: str
+    """The name of a variable, a path, or ``module:function``, by ``kind``."""
 
     @classmethod
     def env(cls, name: str) -> SecretRef:

@@ -21,7 +21,7 @@ from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._nats_py_names import CLIENT, explain_missing
+from natsproto._nats_py_names import CLIENT, explain_missing, explain_publish
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
@@ -285,6 +285,7 @@ class Client(SyncWrapper[client.Client]):
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        explain_publish(exc)
         self._end(drain=exc is None)
 
     def __repr__(self) -> str:

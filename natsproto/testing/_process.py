@@ -49,7 +49,9 @@ class ServerFailed(NatsError):
     """The server failed to start or to do as told. ``log`` is the end of what it logged meanwhile."""
 
     operation: str
+    """The failed step: start, reload, enter lame duck mode …"""
     reason: str
+    """Such as: it ended with code 1, or was not ready in time."""
     log: str
 
     def __init__(self, operation: str, reason: str, log: str = "") -> None:

@@ -31,14 +31,18 @@ class Direction(enum.Enum):
     """Which way the bytes go."""
 
     TO_SERVER = "to the server"
+    """The bytes that clients send."""
     TO_CLIENT = "to the client"
+    """The bytes that the server sends."""
 
 
 class End(enum.Enum):
     """How a link ends: in an orderly way, or as after a crash (bytes on their way are lost)."""
 
     FIN = "fin"
+    """An orderly end: the other side reads everything sent before, then end of file."""
     RST = "rst"
+    """A reset: bytes on their way are lost."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import natsproto
-from natsproto import Client, Message, errors
+from natsproto import Client, Message, errors, sync
 from natsproto.jetstream import JetStream, JsMessage, OrderedConsumer, PullConsumer, Stream, StreamSource
 from natsproto.testing import run_server
 
@@ -260,3 +260,57 @@ async def test_permission_denied_says_where_to_allow_it() -> None:
                 await subscription.next(5)
     inbox = errors.PermissionDenied("text", "subscribe to", "_INBOX.a.*")
     assert "or pass inbox_prefix=" in str(inbox)
+
+
+async def test_arguments_of_other_calls(nats_server: Any, jetstream: JetStream, orders: Stream) -> None:
+    consumer: Any = await orders.create_consumer("c")
+    kv: Any = await jetstream.create_key_value("b", storage="memory")
+    store: Any = await jetstream.create_object_store("o", storage="memory")
+    create: Any = orders.create_consumer
+    connect: Any = natsproto.connect
+    calls: dict[str, Callable[[], object]] = {
+        "no argument 'max_retries': use natsproto.retry.Retry": lambda: consumer.consume(print, max_retries=3),
+        "no argument 'workers': use concurrency=": lambda: consumer.consume(print, workers=3),
+        "no argument 'batch_size': use max_messages=": lambda: consumer.consume_batches(print, batch_size=3),
+        "no argument 'timeout': use max_wait=": lambda: consumer.consume_batches(print, timeout=3),
+        r"no argument 'progress': store.get_file\(": lambda: store.get("x", progress=print),
+        "no field 'max_retries': use max_deliver=": lambda: create("d", max_retries=3),
+        "no field 'visibility_timeout': use ack_wait=": lambda: create("d", visibility_timeout=3),
+        'no option .host.: give the URL first: connect."nats://host': lambda: connect(host="a", port=4222),
+        r"use kv.update\(key, value, revision\)": lambda: kv.compare_and_set,
+    }
+    for said, call in calls.items():
+        with pytest.raises((TypeError, AttributeError), match=said):
+            await _awaited(call)
+
+
+async def _awaited(call: Callable[[], Any]) -> None:
+    await call()
+
+
+async def test_publish_without_a_stream_has_no_delay(nats_server: Any) -> None:
+    said = {
+        "delay": "only js.publish, to a stream, has it: use schedule=Schedule.after",
+        "ttl": "js.publish",
+        "msg_id": "js.publish",
+        "timeout": "use nc.request",
+        "data": "give the payload second",
+    }
+
+    async def publish(**given: int) -> None:
+        async with natsproto.connect(nats_server.url) as nc:
+            unchecked: Any = nc.publish
+            await unchecked("a", **given)
+
+    def publish_blocking(**given: int) -> None:
+        with sync.connect(nats_server.url) as client:
+            unchecked: Any = client.publish
+            unchecked("a", **given)
+
+    for name, advice in said.items():
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'") as caught:
+            await publish(**{name: 5})
+        assert advice in "".join(caught.value.__notes__)
+        with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'") as caught:
+            publish_blocking(**{name: 5})
+        assert advice in "".join(caught.value.__notes__)

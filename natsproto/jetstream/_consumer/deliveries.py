@@ -42,6 +42,7 @@ class DeliveriesExpired(Event):
     stream: str
     consumer: str
     count: int
+    """Messages that were given up; each comes again, here or at another worker."""
 
     level: ClassVar[int] = logging.WARNING
     line: ClassVar[str] = (
@@ -58,6 +59,7 @@ class AckWaitExceeded(Event):
     stream: str
     consumer: str
     seconds: float
+    """How long the handler had run by then."""
     ack_wait: float
 
     level: ClassVar[int] = logging.WARNING

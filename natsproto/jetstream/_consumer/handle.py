@@ -15,6 +15,8 @@ from natsproto._core.engine import State
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
 from natsproto._nats_py_names import (
+    CONSUME,
+    CONSUME_BATCHES,
     CONSUMER,
     MESSAGE_COUNT,
     READ_CONSUMER,
@@ -410,7 +412,7 @@ class PullConsumer(Consumer):
         inbox = self._inbox or self._make_inbox()
         return Messages(PullSource(inbox, options), self._description, inbox.return_unread)
 
-    @wrong_keywords(callback="pass the handler first", cb="pass the handler first", max_messages="use prefetch=")
+    @wrong_keywords(**CONSUME)
     def consume(
         self,
         handler: Handler,
@@ -511,6 +513,7 @@ class PullConsumer(Consumer):
         tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)
 
+    @wrong_keywords(**CONSUME_BATCHES)
     def consume_batches(
         self,
         handler: BatchHandler,

@@ -37,6 +37,7 @@ class ConsumerNotice(Event):
     stream: str
     consumer: str
     error: NatsError
+    """HeartbeatMissed, ConsumerGone, PullRefused, PermissionDenied …"""
 
     line = "%(error)s"
 

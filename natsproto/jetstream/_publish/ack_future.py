@@ -25,6 +25,7 @@ class AckFuture:
     __slots__ = ("_deadline", "_head", "_outcome", "_payload", "_seen", "subject")
 
     subject: str
+    """Where the message was published to."""
     _outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
     """The waiters, or None, before the outcome is known; then the server's reply, unparsed or parsed, or the error."""
     _head: bytes

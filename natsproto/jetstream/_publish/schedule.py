@@ -27,9 +27,13 @@ class ScheduleArgs(TypedDict, total=False):
     """The options of the messages that a schedule publishes; see Schedule."""
 
     target: str
+    """The subject, of the same stream, that the messages are published on."""
     source: str
+    """A subject whose last message is the payload; "": the payload given here."""
     ttl: Duration | str
+    """The lifetime of the published messages in seconds, or ``never``; 0: that of the stream."""
     rollup: bool
+    """True: the stream keeps only the newest of the published messages."""
 
 
 class Schedule(Value):
@@ -42,11 +46,13 @@ class Schedule(Value):
     """
 
     pattern: str
+    """The schedule as the header has it: ``@at …``, ``@every 5m``, or six fields of cron."""
     target: str = ""
     source: str = ""
     ttl: Duration | str = ""
     rollup: bool = False
     time_zone: str = ""
+    """Of a cron pattern, by its IANA name such as ``Europe/Berlin``; "": UTC."""
 
     @classmethod
     def at(cls, moment: datetime, **more: Unpack[ScheduleArgs]) -> Schedule:

@@ -26,6 +26,7 @@ class MemberMapping(Record):
 
     member: str = text()
     partitions: tuple[int, ...] = integers(default=())
+    """Their numbers, from 0 to ``max_members`` - 1."""
 
 
 class PartitioningFilter(Record):
@@ -35,7 +36,9 @@ class PartitioningFilter(Record):
     """
 
     filter: str = text()
+    """A pattern such as ``orders.*.*``."""
     partitioning_wildcards: tuple[int, ...] = integers(default=())
+    """``(1, 2)``: both tokens together are the key."""
 
     def _check(self) -> None:
         """Raise ConfigError when the partition of a subject would be undefined."""
@@ -134,6 +137,7 @@ class StaticGroupConfig(GroupConfig):
     """A group on a stream whose subjects begin with the partition. It cannot be changed."""
 
     filters: Strings = strings(default=())
+    """The subjects of the group, with the token of the partition left out."""
 
     bucket = "static-consumer-groups"
 
@@ -153,8 +157,11 @@ class ElasticGroupConfig(GroupConfig):
     """A group on any stream, with changing members. Limits apply to the work queue stream (0: none)."""
 
     partitioning_filters: Many[PartitioningFilter] = many(PartitioningFilter, default=())
+    """The subjects of the group, and what of them is the key."""
     max_buffered_msgs: int = integer(default=0, key="max_buffered_msg")
+    """Messages that may wait in the work queue; then the stream waits."""
     max_buffered_bytes: int = integer(default=0)
+    """The same limit in bytes."""
 
     bucket = "elastic-consumer-groups"
 

@@ -32,6 +32,7 @@ class GroupStalled(Event):
     stream: str
     group: str
     member: str
+    """The one of this program that noticed."""
     seconds: float
     queued: int
 

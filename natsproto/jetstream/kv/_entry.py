@@ -64,8 +64,11 @@ class Operation(StrEnum):
     """The operation that an entry records."""
 
     PUT = "PUT"
+    """A value was written."""
     DELETE = "DEL"
+    """The value was deleted, and the history kept."""
     PURGE = "PURGE"
+    """The value and the history were deleted; also what a TTL has ended."""
 
 
 def operation_of(headers: Headers) -> Operation:
@@ -93,9 +96,9 @@ class KeyValueEntry(Generic[V]):
     __slots__ = ("_head", "_message", "_subjects", "data", "value")
 
     data: bytes
-    """The payload."""
+    """The bytes as stored; b"" of a deletion."""
     value: V
-    """The value."""
+    """The bytes, or what the codec of a typed bucket makes of them."""
     _head: bytes
     """The headers of a direct get's reply, until ``_message`` is created from them."""
     _message: RawMessage | JsMessage

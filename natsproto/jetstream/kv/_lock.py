@@ -49,8 +49,10 @@ class LockBlocked(Event):
 
     bucket: str
     key: str
+    """The name of the lock."""
     revision: int
     reason: str
+    """Why the entry may stay for ever."""
 
     level = logging.WARNING
     line = "lock %(key)r of bucket %(bucket)r waits for revision %(revision)d of its key, which %(reason)s"
@@ -93,7 +95,7 @@ class Lock:
 
     @property
     def key(self) -> str:
-        """The key that is the lock."""
+        """The name of the lock."""
         return self._key
 
     @property

@@ -13,7 +13,9 @@ class KeyValueStatus(Value):
     """The configuration of a bucket, and the info of its stream."""
 
     config: KeyValueConfig
+    """The configuration in use, with the server's values for fields that were left out."""
     stream: StreamInfo
+    """``state.messages`` counts all stored entries, with history and markers of deletions."""
 
     @classmethod
     def _of(cls, info: StreamInfo) -> KeyValueStatus:

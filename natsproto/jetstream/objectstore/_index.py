@@ -83,6 +83,7 @@ class ObjectStoreNotice(Event):
     bucket: str
     subject: str
     error: NatsError
+    """InvalidReply for an entry that cannot be read; DigestMismatch without a digest."""
 
     level = logging.WARNING
     line = "object store %(bucket)s: %(error)s"

@@ -69,6 +69,7 @@ class ObjectLink(Record):
     """The target of a link: an object of a store, or with an empty ``name`` the whole store."""
 
     bucket: str = text()
+    """The store of the target; it may be the same one."""
     name: str = text(default="")
 
 
@@ -76,6 +77,7 @@ class ObjectOptions(Record):
     """The form of an object: chunks of at most ``max_chunk_size`` bytes, or a link."""
 
     link: ObjectLink | None = optional(ObjectLink, default=None)
+    """The target of a link; None: an object with content of its own."""
     max_chunk_size: int = integer(default=0)
 
 
@@ -88,10 +90,12 @@ class ObjectInfo(Record):
     """
 
     name: str = text()
+    """As it was put; any text."""
     description: str = text(default="")
     headers: Mapping[str, tuple[str, ...]] = _headers()
     metadata: Mapping[str, str] = labels(default=None)
     options: ObjectOptions | None = optional(ObjectOptions, default=None)
+    """The size of its chunks, or the target of a link; None: other clients may leave it out."""
     bucket: str = text()
     nuid: str = text(default="", always=True)
     # Sent always: other clients take a missing size for an object that has yet to come.

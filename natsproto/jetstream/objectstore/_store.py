@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypedDict, overload
 from natsproto._async_hints import items
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
-from natsproto._nats_py_names import OBJECT_STORE, explain_missing
+from natsproto._nats_py_names import OBJECT_STORE, explain_missing, wrong_keywords
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -233,6 +233,7 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- getting
 
+    @wrong_keywords(progress="store.get_file(name, path, progress=...) has it")
     def get(
         self,
         name: str | ObjectInfo,
@@ -593,7 +594,9 @@ class ObjectStoreStatus(Value):
     """The configuration of an object store, and the info of its stream."""
 
     config: ObjectStoreConfig
+    """The configuration in use, with the server's values for fields that were left out."""
     stream: StreamInfo
+    """``state.bytes`` counts chunks and infos of all objects, deleted ones too."""
 
     @classmethod
     def _of(cls, info: StreamInfo) -> ObjectStoreStatus:

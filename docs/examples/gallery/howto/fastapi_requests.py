@@ -1,0 +1,42 @@
+"""FastAPI: a call asks a service and waits for its response, and a probe tells the health of the client."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.testclient import TestClient
+
+import natsproto
+from natsproto.errors import NoResponders, RequestTimeout
+from natsproto.testing import run_server
+
+
+@asynccontextmanager
+async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, natsproto.Client]]:
+    async with natsproto.connect(app.state.server.url, name="shop") as nc:
+        yield {"nc": nc}  # becomes request.state
+
+
+app = FastAPI(lifespan=lifespan)
+
+
+@app.get("/price/{flower}")
+async def price(flower: str, request: Request) -> object:
+    try:
+        return (await request.state.nc.request("prices.get", flower.encode(), timeout=2)).json()
+    except (NoResponders, RequestTimeout) as error:  # nobody offers the service, or it took too long
+        raise HTTPException(503, str(error)) from error
+
+
+@app.get("/ready")
+async def ready(request: Request) -> str:
+    if not (health := await request.state.nc.health(timeout=2)):
+        raise HTTPException(503, health.problem)
+    return "ready"
+
+
+with run_server() as app.state.server, TestClient(app) as client:
+    print(client.get("/ready").json(), client.get("/price/rose").status_code)
+
+# origin: how-to guide
+# prints: ready 503
