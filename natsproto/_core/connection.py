@@ -67,7 +67,7 @@ class Connection:
 
     @property
     def state(self) -> State:
-        """The state of the client."""
+        """One of connecting, open, reconnecting, draining and closed; a State is a str."""
         return self._engine.state
 
     @property
@@ -94,7 +94,7 @@ class Connection:
 
     @property
     def client_id(self) -> int:
-        """The id of this connection on the server."""
+        """The number of this connection in the server's log and monitoring; another one after a reconnect."""
         return self._engine.info.client_id
 
     @property
@@ -109,7 +109,7 @@ class Connection:
 
     @property
     def stats(self) -> Stats:
-        """The current counters."""
+        """Messages, bytes and reconnects since the client was created; a snapshot."""
         return read_stats(self._engine)
 
     def new_inbox(self) -> str:

@@ -59,7 +59,7 @@ _CLOSED = events.Closed(reason=None)
 
 
 class State(StrEnum):
-    """The states of a client."""
+    """The stages of a client, from its first attempt to connect to its end."""
 
     CONNECTING = "connecting"
     """No connection has been made yet."""

@@ -39,7 +39,7 @@ class Event(Value):
         return self.level, self.line
 
     def fields(self) -> Mapping[str, object]:
-        """Return the fields by name."""
+        """Return names and values, for a structured log."""
         return self._values()
 
 

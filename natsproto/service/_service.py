@@ -220,7 +220,7 @@ class Service(WarnIfUnused, Group):
         publish_subject(prefix, "prefix")
         super().__init__(None, "", queue_group)
         self.id: str = connection._new_id()
-        """The unique id of this instance."""
+        """Different for each instance, to ask one alone for its statistics."""
         self.name = name
         self.version = version
         self.description = description

@@ -72,7 +72,7 @@ class JsMessage(Received[message.JsMessage]):
 
     @property
     def seq(self) -> int:
-        """The sequence in the stream."""
+        """The number that the stream gave it, the same for every delivery."""
         return self._inner.seq
 
     @property

@@ -104,7 +104,7 @@ class Stream(SyncWrapper[stream.Stream]):
 
     @property
     def name(self) -> str:
-        """The stream's name."""
+        """The name that it was created with."""
         return self._inner.name
 
     @property

@@ -44,7 +44,7 @@ class KeyWatcher(ContextReader[watch.KeyWatcher[bytes], KeyValueEntry[bytes]]):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The name without ``KV_``, which its stream has."""
         return self._inner.bucket
 
     @property
@@ -288,5 +288,5 @@ class KeyValue(NotIndexable, SyncWrapper[bucket.KeyValue[bytes]]):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The name without ``KV_``, which its stream has."""
         return self._inner.bucket

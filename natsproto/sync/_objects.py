@@ -86,7 +86,7 @@ class ObjectStore(SyncWrapper[store.ObjectStore]):
 
     @property
     def bucket(self) -> str:
-        """The name of the store."""
+        """The name without ``OBJ_``, which its stream has."""
         return self._inner.bucket
 
     def put(

@@ -68,12 +68,12 @@ class Endpoint(SyncWrapper[service.Endpoint]):
 
     @property
     def name(self) -> str:
-        """The name of the endpoint."""
+        """The name in the INFO and the statistics of the service."""
         return self._inner.name
 
     @property
     def subject(self) -> str:
-        """The subject for requests."""
+        """The subject to request, with the prefixes of its groups."""
         return self._inner.subject
 
     @property
@@ -337,12 +337,12 @@ class Service(Group[service.Service], SyncContext[service.Service]):
 
     @property
     def id(self) -> str:
-        """The unique id of this instance."""
+        """Different for each instance, to ask one alone for its statistics."""
         return self._inner.id
 
     @property
     def name(self) -> str:
-        """The name of the service."""
+        """The name that all instances share."""
         return self._inner.name
 
     @property

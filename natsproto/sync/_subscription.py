@@ -76,12 +76,12 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
 
     @property
     def subject(self) -> str:
-        """The subject or wildcard."""
+        """The subject as subscribed, with its wildcards."""
         return self._inner.subject
 
     @property
     def queue(self) -> str | None:
-        """The queue group, if any."""
+        """The queue group whose members share the messages; None: none."""
         return self._inner.queue
 
     @property

@@ -233,7 +233,7 @@ class StaticGroup(Group[StaticGroupConfig]):
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> StaticGroup:
-        """The group of that name. GroupNotFound.
+        """Open an existing group; GroupNotFound if the stream has none of this name and kind.
 
         Args:
             js: A context of the account in question, from ``nc.jetstream()``.
@@ -326,7 +326,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
 
     @classmethod
     async def open(cls, js: JetStream, stream: str, name: str) -> ElasticGroup:
-        """The group of that name. GroupNotFound.
+        """Open an existing group; GroupNotFound if the stream has none of this name and kind.
 
         Args:
             js: A context of the account in question, from ``nc.jetstream()``.

@@ -92,7 +92,7 @@ class GroupConfig(Record):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The members."""
+        """All members, from ``members`` or ``member_mappings``."""
         return tuple(mapping.member for mapping in self.member_mappings) or self.members
 
     def partitions(self, member: str) -> tuple[int, ...]:

@@ -103,12 +103,12 @@ class KeyValue(NotIndexable, Generic[V]):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The name without ``KV_``, which its stream has."""
         return self._bucket.bucket
 
     @property
     def stream(self) -> Stream:
-        """The stream of the bucket."""
+        """The handle of the stream that stores the bucket, for what a bucket has no method for."""
         return self._bucket.stream
 
     def __repr__(self) -> str:

@@ -61,7 +61,7 @@ MAX_CACHED_GETS = 4096
 
 
 class Operation(StrEnum):
-    """The operation that an entry records."""
+    """The kinds of entries: values, and markers of deletions."""
 
     PUT = "PUT"
     """A value was written."""
@@ -135,7 +135,7 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The bucket that it was read from, without ``KV_``."""
         return self._subjects.bucket
 
     @property
@@ -150,7 +150,7 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def operation(self) -> Operation:
-        """The operation that the entry records."""
+        """``PUT`` for a value, ``DEL`` or ``PURGE`` for a deletion."""
         return operation_in(self._message)
 
     @property

@@ -250,7 +250,7 @@ class KeyChain:
         self._codecs = codecs
 
     def encode(self, key: str) -> str:
-        """Through all of them.
+        """Encode by each codec in turn, from the first to the last.
 
         Args:
             key: The key as the program writes it.

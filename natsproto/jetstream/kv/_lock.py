@@ -100,7 +100,7 @@ class Lock:
 
     @property
     def is_held(self) -> bool:
-        """True while it is held."""
+        """True from acquiring it until it is released or lost."""
         return self._revision > 0
 
     @property

@@ -24,7 +24,7 @@ class KeyValueStatus(Value):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The name without ``KV_``, which its stream has."""
         return self.config.bucket
 
     @property
@@ -34,7 +34,7 @@ class KeyValueStatus(Value):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all entries."""
+        """Bytes of all entries with history, markers and overhead."""
         return self.stream.state.bytes
 
     @property

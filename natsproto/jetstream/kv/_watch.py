@@ -48,7 +48,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     @property
     def bucket(self) -> str:
-        """The name of the bucket."""
+        """The watched bucket, without ``KV_``."""
         return self._bucket
 
     @property

@@ -74,7 +74,7 @@ class ObjectStore:
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.bucket: str = check_bucket_name(bucket)
-        """The name of the store."""
+        """The name without ``OBJ_``, which its stream has."""
         self._api = api
         self._index = ObjectIndex(api, bucket, info)
         self._batched = info is not None and info.config.allow_batched
@@ -605,12 +605,12 @@ class ObjectStoreStatus(Value):
 
     @property
     def bucket(self) -> str:
-        """The name of the store."""
+        """The name without ``OBJ_``, which its stream has."""
         return self.config.bucket
 
     @property
     def description(self) -> str:
-        """Its description."""
+        """The text given when it was created or updated."""
         return self.config.description
 
     @property
@@ -630,7 +630,7 @@ class ObjectStoreStatus(Value):
 
     @property
     def replicas(self) -> int:
-        """The number of replicas."""
+        """How many servers have a copy of each object."""
         return self.config.num_replicas
 
     @property
