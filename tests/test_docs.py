@@ -146,6 +146,22 @@ def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> No
                 assert process.wait(60) == 0, process.stderr.read()
 
 
+def test_programs_load_jetstream_before_their_loop_runs() -> None:
+    """The first ``nc.jetstream()`` of a program that has not imported it stops the running loop for 30 ms."""
+    found = {
+        f"{page.name}: {name}": code
+        for page in DOCS.rglob("*.md")
+        for name, code, _ in PROGRAM.findall(page.read_text())
+    }
+    found |= {path.name: path.read_text() for path in (DOCS / "examples").rglob("*.py")}
+    users = {name: code for name, code in found.items() if ".jetstream(" in code}
+    assert len(users) > 60
+    loaded = re.compile(
+        r"^(?:import|from) natsproto(?:\.(?:jetstream|sync|retry|compat|spark)| import .*\b(?:sync|spark)\b)", re.M
+    )
+    assert [name for name, code in users.items() if not loaded.search(code)] == []
+
+
 def test_make_targets_of_the_pages_exist() -> None:
     targets = set(re.findall(r"^([a-z-]+):.*## ", (DOCS.parent / "Makefile").read_text(), re.MULTILINE))
     pages = {path: path.read_text() for path in (*DOCS.rglob("*.md"), *DOCS.parent.glob("*.md"))}

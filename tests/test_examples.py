@@ -8,12 +8,18 @@ is and where it comes from, and stand in docs/examples.md.
 from __future__ import annotations
 
 import ast
+import asyncio
+import os
 import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from natsproto import Client, Message, errors
+from natsproto.testing import Server
 
 ROOT = Path(__file__).parent.parent
 GALLERY = sorted((ROOT / "docs/examples/gallery").glob("*/*.py"))
@@ -42,6 +48,26 @@ def test_example_prints_what_it_says(example: Path) -> None:
     lines = iter(run(example))
     for wanted in re.findall(r"^# prints: (.+)$", example.read_text(), re.MULTILINE):
         assert any(wanted in line for line in lines), f"missing, or in another order: {wanted}"
+
+
+async def test_all_cores_restarts_and_drains(nats_server: Server, nats_client: Client) -> None:
+    """A killed process is replaced; after SIGTERM the others answer what they have received, and the program ends."""
+    program = ROOT / "docs/examples/all_cores.py"
+    async with nats_client.subscribe("ready") as ready:
+        await nats_client.flush()
+        serving = await asyncio.create_subprocess_exec(sys.executable, str(program), nats_server.url)
+        pids = {int((await ready.next(60)).data) for _ in range(os.cpu_count() or 1)}
+        os.kill(min(pids), signal.SIGKILL)
+        assert int((await ready.next(60)).data) not in pids
+        requests = [asyncio.ensure_future(nats_client.request("hash", b"%d" % one, timeout=60)) for one in range(500)]
+        await requests[0]
+        await nats_client.flush()  # the server has given all of them to processes
+        serving.terminate()
+        assert await asyncio.wait_for(serving.wait(), 60) == 0
+        answers = await asyncio.gather(*requests, return_exceptions=True)
+        assert len([one for one in answers if isinstance(one, Message)]) == 500
+        with pytest.raises(errors.NoResponders):
+            await nats_client.request("hash", b"")
 
 
 def test_every_example_is_run_or_says_why_not() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import difflib
 import importlib
@@ -10,12 +11,14 @@ import re
 import subprocess
 import sys
 import typing
+from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
 
 import natsproto
 from natsproto.jetstream import ConsumerConfig, JetStream, Stream, StreamConfig
+from natsproto.testing import Server
 from tests import public_api
 
 LISTED = [
@@ -164,6 +167,29 @@ def test_import_loads_no_extra_and_no_test_tool() -> None:
     assert "natsproto" in modules
     assert modules.isdisjoint(unwanted)
     assert modules - {"natsproto"} <= set(sys.stdlib_module_names)
+
+
+async def test_program_of_core_nats_loads_no_jetstream(nats_server: Server, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(f"""
+import asyncio, sys, natsproto
+
+async def answer(request):
+    await request.respond(request.data)
+
+async def main():
+    async with natsproto.connect({nats_server.url!r}) as nc, nc.subscribe("a") as subscription:
+        await nc.subscribe("b", cb=answer)
+        await nc.publish("a", b"1")
+        await subscription.next(60)
+        assert (await nc.request("b", b"2", timeout=60)).data == b"2"
+    print(*[name for name in sys.modules if name.startswith("natsproto.jetstream")])
+
+asyncio.run(main())
+""")
+    done = await asyncio.create_subprocess_exec(sys.executable, str(program), stdout=subprocess.PIPE)
+    assert (await done.communicate())[0].split() == []
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize(

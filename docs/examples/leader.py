@@ -6,7 +6,7 @@ Run it with ``python docs/examples/leader.py``.
 import asyncio
 import sys
 
-import natsproto
+import natsproto.jetstream
 from natsproto.errors import LockLost
 from natsproto.testing import run_server
 

@@ -5,7 +5,7 @@ Run it with ``make run``, or ``python docs/examples/quickstart.py`` where ``nats
 
 import asyncio
 
-import natsproto
+import natsproto.jetstream
 from natsproto.errors import NoResponders, RequestTimeout
 from natsproto.testing import run_server
 

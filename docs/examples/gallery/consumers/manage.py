@@ -3,7 +3,7 @@
 import asyncio
 from datetime import UTC, datetime, timedelta
 
-import natsproto
+import natsproto.jetstream
 from natsproto.testing import run_server
 
 

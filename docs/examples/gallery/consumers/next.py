@@ -2,7 +2,7 @@
 
 import asyncio
 
-import natsproto
+import natsproto.jetstream
 from natsproto.errors import RequestTimeout
 from natsproto.testing import run_server
 

@@ -3,7 +3,7 @@
 import asyncio
 from contextlib import AsyncExitStack
 
-import natsproto
+import natsproto.jetstream
 from natsproto.testing import run_server
 
 CONFIG = """

@@ -3,7 +3,7 @@
 import asyncio
 from dataclasses import dataclass
 
-import natsproto
+import natsproto.jetstream
 from natsproto.testing import run_server
 
 

@@ -4,7 +4,7 @@ import asyncio
 import tempfile
 from pathlib import Path
 
-import natsproto
+import natsproto.jetstream
 from natsproto.testing import run_server
 
 
