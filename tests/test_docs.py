@@ -146,7 +146,7 @@ def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> No
                 assert process.wait(60) == 0, process.stderr.read()
 
 
-def test_programs_load_jetstream_before_their_loop_runs() -> None:
+def test_programs_load_jetstream_at_the_top() -> None:
     """The first ``nc.jetstream()`` of a program that has not imported it stops the running loop for 30 ms."""
     found = {
         f"{page.name}: {name}": code

@@ -169,7 +169,7 @@ def test_import_loads_no_extra_and_no_test_tool() -> None:
     assert modules - {"natsproto"} <= set(sys.stdlib_module_names)
 
 
-async def test_program_of_core_nats_loads_no_jetstream(nats_server: Server, tmp_path: Path) -> None:
+async def test_core_program_loads_no_jetstream(nats_server: Server, tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text(f"""
 import asyncio, sys, natsproto
