@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 
 import pytest
 
-from tests.server.helpers import Run
+from natsproto import sync
+from natsproto.testing import Server
+from tests.server.helpers import Run, loops
 
 
 @pytest.fixture(params=["asyncio", "uvloop"])
@@ -22,3 +24,11 @@ def run(request: pytest.FixtureRequest) -> Run:
             runner.run(body)
 
     return run
+
+
+@pytest.fixture
+def nc(nats_server: Server) -> Iterator[sync.Client]:
+    """A blocking client, which leaves no thread behind."""
+    with sync.connect(nats_server.url) as client:
+        yield client
+    assert loops() == [], "a thread was left behind"

@@ -10,6 +10,7 @@ import functools
 import gc
 import inspect
 import os
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import ParamSpec, TypeVar, Unpack, cast
@@ -83,6 +84,11 @@ async def _checked(test: Callable[[], Awaitable[None]]) -> None:
 def descriptors() -> int:
     """Open descriptors of this process; 0 where there is no /proc."""
     return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+
+
+def loops() -> list[str]:
+    """The names of the threads in which blocking clients run."""
+    return [thread.name for thread in threading.enumerate() if thread.name == "natsproto sync"]
 
 
 @asynccontextmanager

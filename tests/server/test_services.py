@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import Counter
+from collections.abc import Awaitable, Callable
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
 
@@ -388,19 +389,25 @@ async def test_stop_handles_received_requests(nats_server: Server) -> None:
             service.add_endpoint("late", slow)
 
 
+def hanging(cancelled: asyncio.Event) -> Callable[[Request], Awaitable[None]]:
+    """A handler that never returns, and sets the event when it is cancelled."""
+
+    async def hangs(_: Request) -> None:
+        try:
+            await asyncio.get_running_loop().create_future()
+        finally:
+            cancelled.set()
+
+    return hangs
+
+
 @both_loops
 async def test_stop_gives_up_on_time_and_says_what_it_left(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         cancelled = asyncio.Event()
 
-        async def hangs(request: Request) -> None:
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                cancelled.set()
-
         service = await nc.add_service("calc", "1.0.0")
-        endpoint = service.add_endpoint("hangs", hangs, concurrency=1)
+        endpoint = service.add_endpoint("hangs", hanging(cancelled), concurrency=1)
         for _ in range(3):
             await nc.publish("hangs", reply="nobody")
         await until(lambda: endpoint.pending == 2)
@@ -481,13 +488,7 @@ async def test_closing_the_client_cancels_what_is_in_hand(nats_server: Server) -
         service = await nc.add_service("calc", "1.0.0")
         cancelled = asyncio.Event()
 
-        async def hangs(request: Request) -> None:
-            try:
-                await asyncio.get_running_loop().create_future()
-            finally:
-                cancelled.set()
-
-        endpoint = service.add_endpoint("hangs", hangs, concurrency=1)
+        endpoint = service.add_endpoint("hangs", hanging(cancelled), concurrency=1)
         for _ in range(3):
             await nc.publish("hangs", reply="nobody")
         await until(lambda: endpoint.pending == 2)

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,17 +37,7 @@ from natsproto.errors import (
 )
 from natsproto.service import Request
 from natsproto.testing import Server, run_server
-
-
-def loops() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "natsproto sync"]
-
-
-@pytest.fixture
-def nc(nats_server: Server) -> Iterator[sync.Client]:
-    with sync.connect(nats_server.url) as client:
-        yield client
-    assert loops() == [], "a thread was left behind"
+from tests.server.helpers import loops
 
 
 @pytest.mark.parametrize("installed", [True, False])

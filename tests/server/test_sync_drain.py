@@ -12,8 +12,7 @@ import pytest
 from natsproto import sync
 from natsproto._core.engine import State
 from natsproto.testing import Server
-from tests.server.helpers import filled_stream
-from tests.server.test_sync import loops
+from tests.server.helpers import filled_stream, loops
 from tests.server.test_sync_hardship import Crew
 
 COUNT = 50

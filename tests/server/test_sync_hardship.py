@@ -18,7 +18,7 @@ from natsproto import sync
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.sync._portal import Portal
 from natsproto.testing import Server
-from tests.server.test_sync import loops
+from tests.server.helpers import loops
 
 
 @pytest.fixture

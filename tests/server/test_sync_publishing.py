@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -32,14 +31,7 @@ from natsproto.jetstream import advisories as advisory
 from natsproto.sync import _publish_queue as publish_queue
 from natsproto.sync._portal import Portal
 from natsproto.testing import Server
-from tests.server.test_sync import loops
-
-
-@pytest.fixture
-def nc(nats_server: Server) -> Iterator[sync.Client]:
-    with sync.connect(nats_server.url) as client:
-        yield client
-    assert loops() == [], "a thread was left behind"
+from tests.server.helpers import loops
 
 
 @pytest.fixture

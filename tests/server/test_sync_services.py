@@ -3,21 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 
 import pytest
 
 from natsproto import sync
 from natsproto.errors import ConfigError, InvalidSubject, NatsError, ServiceError
 from natsproto.testing import Server
-from tests.server.test_sync import loops
-
-
-@pytest.fixture
-def nc(nats_server: Server) -> Iterator[sync.Client]:
-    with sync.connect(nats_server.url) as client:
-        yield client
-    assert loops() == [], "a thread was left behind"
+from tests.server.helpers import loops
 
 
 def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:

@@ -27,7 +27,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream.kv._entry import Operation
 from natsproto.testing import Server
-from tests.server.test_sync import loops
+from tests.server.helpers import loops
 
 
 @pytest.fixture

@@ -230,16 +230,17 @@ def test_draining_blocking_client_waits_for_readers(nats_server: Server) -> None
 # ---------------------------------------------------------------- stops and drains
 
 
+async def slow(request: Request) -> AsyncIterator[bytes]:
+    for number in range(30):
+        await asyncio.sleep(0.01)
+        yield b"%d" % number
+
+
 async def test_stop_waits_for_running_responses(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         service = await nc.add_service("slow", "1.0.0")
 
-        @service.endpoint()
-        async def slow(request: Request) -> AsyncIterator[bytes]:
-            for number in range(30):
-                await asyncio.sleep(0.01)
-                yield b"%d" % number
-
+        service.add_endpoint("slow", slow)
         await nc.flush()
         async with other.stream("slow", window=200) as parts:
             async for _ in parts:
@@ -270,11 +271,7 @@ async def test_drained_client_finishes_its_responses(nats_server: Server) -> Non
         upstream = await source.add_service("source", "1.0.0")
         service = await nc.add_service("relay", "1.0.0")
 
-        @upstream.endpoint()
-        async def slow(request: Request) -> AsyncIterator[bytes]:
-            for number in range(30):
-                await asyncio.sleep(0.01)
-                yield b"%d" % number
+        upstream.add_endpoint("slow", slow)
 
         @service.endpoint()
         async def relay(request: Request) -> AsyncIterator[bytes]:
