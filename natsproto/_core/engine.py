@@ -160,7 +160,6 @@ class Engine:
             tls_required=tls_required,
             secured=secured,
             max_message=self.options.max_message_size,
-            inbox_prefix=f"{self.options.inbox_prefix}.".encode(),
         )
 
     async def on_connected(self, session: Session) -> bool:

@@ -138,8 +138,8 @@ class Link:
     """One connection to one server.
 
     ``tls_required``: the user requires TLS whatever INFO says. ``secured``: TLS, if any, is the transport's business
-    (TLS first, WebSocket), and the TLS fields of INFO are ignored. ``max_message`` and ``inbox_prefix`` go to the
-    Parser at once, ``routes`` when the server has accepted us: no message is routed before.
+    (TLS first, WebSocket), and the TLS fields of INFO are ignored. ``max_message`` goes to the Parser
+    at once, ``routes`` when the server has accepted us: no message is routed before.
     """
 
     def __init__(
@@ -149,9 +149,8 @@ class Link:
         tls_required: bool = False,
         secured: bool = False,
         max_message: int = MAX_MESSAGE,
-        inbox_prefix: bytes = b"_INBOX.",
     ) -> None:
-        self.parser: Parser = Parser({}, max_message=max_message, inbox_prefix=inbox_prefix)
+        self.parser: Parser = Parser({}, max_message=max_message)
         self.state: LinkState = LinkState.AWAIT_INFO
         self.info: ServerInfo = NO_INFO
         self.server_err: NatsError | None = None

@@ -75,25 +75,25 @@ def test_note_of_a_route_is_on_its_messages(large: bool) -> None:
     assert [message._note for message in taken] == ["note", "note"]
 
 
-def test_words_that_repeat_are_cached() -> None:
+def test_sizes_are_cached() -> None:
     parser = Parser({})
     parser.feed(msg(b"a", b"1", b"xx", b"r") + hmsg(b"b", b"1", b"hhh", b"x") + msg(b"_INBOX.a", b"1", b"x" * 7))
-    assert parser._subjects == {b"a": "a", b"b": "b"}
     assert parser._sizes == {b"2": 2, b"3": 3, b"4": 4, b"7": 7}
 
 
-@pytest.mark.parametrize(("length", "is_cached"), [(1024, True), (1025, False)])
-def test_long_subjects_are_not_cached(length: int, is_cached: bool) -> None:
-    parser = Parser({})
-    parser.feed(msg(b"s" * length, b"1", b"x"))
-    assert bool(parser._subjects) is is_cached
-
-
-def test_full_caches_begin_anew() -> None:
+def test_full_cache_begins_anew() -> None:
     parser, found = Parser({}), []
     for number in range(4097):
         parser.feed(msg(b"s%d" % number, b"1", b"x" * number))
         if number >= 4095:
-            found.append((len(parser._subjects), len(parser._sizes)))
-    assert found == [(4096, 4096), (1, 1)]
-    assert (parser._subjects, parser._sizes) == ({b"s4096": "s4096"}, {b"4096": 4096})
+            found.append(len(parser._sizes))
+    assert found == [4096, 1]
+    assert parser._sizes == {b"4096": 4096}
+
+
+def test_subjects_that_are_no_text() -> None:
+    taken: list[Message] = []
+    parser = Parser({b"1": Route(taken.append)})
+    parser.feed(msg(b"a", b"1", b"x") + msg(b"\xff", b"1", b"x") + msg("ä".encode(), b"1", b"x"))
+    assert [message.subject for message in taken] == ["a", "\udcff", "ä"]
+    assert [message.size for message in taken] == [2, 2, 3]
