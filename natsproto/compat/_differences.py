@@ -131,6 +131,7 @@ SAFER = {
         "its future waits for ever; what was buffered in an outage is sent after it",
         "`TimeoutError` after the timeout of the context; what was not sent until then is dropped",
     ),
+    "Replies to JetStream calls that are not JSON": ("`json.JSONDecodeError`", "`nats.errors.Error`"),
     "Calls that wait for a reply when the client is closed": ("`TimeoutError`", "`ConnectionClosedError` at once"),
     "A bucket that was deleted": (
         "`NotFoundError`, `KeyNotFoundError`, `ObjectNotFoundError` or others, depending on the call",

@@ -103,6 +103,17 @@ async def retries(package: Any, server: Server) -> int:
         return published(proxy, b"nothing")
 
 
+@shows("Replies to JetStream calls that are not JSON", theirs="JSONDecodeError", ours="Error")
+async def not_json(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+
+        async def reply(msg: Any) -> None:
+            await msg.respond(b"no JSON")
+
+        await nc.subscribe("s", cb=reply)
+        return await raised(nc.jetstream().publish("s"))
+
+
 @shows("`publish_async()` without an acknowledgement", theirs="waits", ours="TimeoutError")
 async def unacknowledged(package: Any, server: Server) -> str:
     async with await package.connect(server.url) as nc:

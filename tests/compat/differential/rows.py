@@ -134,6 +134,10 @@ def stored_ids(found: Difference) -> bool:
     return same_streams(found, lambda one: without_ordered(without_ids(one)))
 
 
+def not_json(found: Difference) -> bool:
+    return (raised(found.theirs), raised(found.ours)) == ("json.decoder.JSONDecodeError", "errors.Error")
+
+
 def late_refusal(found: Difference) -> bool:
     given = argument(found, "arguments") or {}
     return found.what.endswith(" took") and called(found, "update", "delete") and bool(given.get("last"))
@@ -279,6 +283,7 @@ CASES: dict[str, Case] = {
     "Inboxes of `request(old_style=True)` without a reply, and of `keys()` and `history()` without a value": (
         left_inboxes
     ),
+    "Replies to JetStream calls that are not JSON": not_json,
     "A bucket that was deleted": deleted_bucket,
     "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": invalid_key,
     "Texts of errors about arguments": texts,
