@@ -13,7 +13,7 @@ from tests.compat.differential.run import Called, Run, Step
 from tests.compat.differential.world import USERS, World, proxied
 
 THEIRS, OURS = "nats", "natsproto.compat.nats"
-SLOWER_S, FASTER_S = 1.0, 2.5
+SLOWER_S, FASTER_S = 1.5, 2.5
 """Seconds that a call may take longer than in nats-py, and less long: a wait that is missing."""
 
 LATER_STEPS = 1

@@ -223,7 +223,7 @@ class Draw:
 
     def _readers(self) -> list[Step]:
         client, sub = self.client, self._sub()
-        timeout = self.pick(0.1, 0.3)
+        timeout = self.pick(0.3, 0.6)
         heartbeat = self.pick(None, None, None, 0.04)
         settle = Step(
             "settle",
