@@ -13,12 +13,11 @@ from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import StoredMessages
 from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
 from natsproto.jetstream._codec import Unlisted
-from natsproto.jetstream._config import (
-    ConsumerConfig,
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import (
     ExternalStream,
     Placement,
     Republish,
-    StreamConfig,
     StreamConsumerLimits,
     StreamSource,
     StreamSourceConsumer,

@@ -13,7 +13,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._asset_names import check_consumer_name, check_stream_name
 from natsproto.jetstream._codec import Duration, decode, dumps, nanoseconds, parse
-from natsproto.jetstream._config import Placement
+from natsproto.jetstream._config_parts import Placement
 from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
 from natsproto.protocol.subject import publish_subject
 

@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import TypedDict
 
 from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import Placement, Republish, StreamConsumerLimits, StreamSource, SubjectTransform
+from natsproto.jetstream._config_parts import Placement, Republish, StreamConsumerLimits, StreamSource, SubjectTransform
 from natsproto.jetstream._policies import (
     AckPolicyLike,
     CompressionLike,

@@ -25,7 +25,8 @@ from natsproto.jetstream._codec import (
     seconds,
     text,
 )
-from natsproto.jetstream._config import Placement, Republish, StreamConfig, StreamSource, SubjectTransform
+from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._config_parts import Placement, Republish, StreamSource, SubjectTransform
 from natsproto.jetstream._policies import Compression, DiscardPolicy, StorageType, StorageTypeLike
 from natsproto.protocol.subject import matches
 

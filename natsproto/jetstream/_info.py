@@ -41,7 +41,8 @@ from natsproto.jetstream._codec import (
     strings,
     text,
 )
-from natsproto.jetstream._config import ConsumerConfig, ExternalStream, Placement, StreamConfig, SubjectTransform
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import ExternalStream, Placement, SubjectTransform
 from natsproto.jetstream._policies import RetentionPolicy, RetentionPolicyLike
 from natsproto.jetstream._record import restored
 from natsproto.jetstream._timestamp import Timestamp

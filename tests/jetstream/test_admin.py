@@ -14,7 +14,7 @@ from natsproto import Client, errors
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream import advisories as advisory
 from natsproto.jetstream._admin import Admin
-from natsproto.jetstream._config import Placement
+from natsproto.jetstream._config_parts import Placement
 from natsproto.jetstream._info import ClusterInfo, MetaRescue
 from natsproto.jetstream.advisories import Advisories, Advisory
 from natsproto.testing import run_cluster, run_server

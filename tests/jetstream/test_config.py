@@ -19,12 +19,11 @@ from natsproto.jetstream._asset_names import (
 )
 from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
 from natsproto.jetstream._codec import Record, decode, dumps, encode
-from natsproto.jetstream._config import (
-    ConsumerConfig,
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import (
     ExternalStream,
     Placement,
     Republish,
-    StreamConfig,
     StreamConsumerLimits,
     StreamSource,
     StreamSourceConsumer,

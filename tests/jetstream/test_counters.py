@@ -17,7 +17,7 @@ from natsproto.errors import (
     ScheduleRefused,
     WrongLastSequence,
 )
-from natsproto.jetstream._config import StreamSource, SubjectTransform
+from natsproto.jetstream._config_parts import StreamSource, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._stream import Stream

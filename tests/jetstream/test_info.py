@@ -16,7 +16,8 @@ from natsproto import errors
 from natsproto.errors import ApiError, InvalidReply, WrongLastSequence
 from natsproto.jetstream._api_errors import ERROR_CLASSES, ErrCode, api_error, name_of
 from natsproto.jetstream._codec import Record, decode, dumps
-from natsproto.jetstream._config import ConsumerConfig, ExternalStream, StreamConfig, StreamSource
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import ExternalStream, StreamSource
 from natsproto.jetstream._info import (
     AccountInfo,
     ClusterInfo,

@@ -18,14 +18,8 @@ from natsproto.errors import ConfigError, InvalidSubject, UnsupportedByServer
 from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
 from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
 from natsproto.jetstream._codec import Record, decode, encode
-from natsproto.jetstream._config import (
-    ConsumerConfig,
-    Republish,
-    StreamConfig,
-    StreamConsumerLimits,
-    StreamSource,
-    SubjectTransform,
-)
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import Republish, StreamConsumerLimits, StreamSource, SubjectTransform
 from natsproto.testing import run_server
 from tests.kit.servers import hub_and_leaf
 

@@ -11,13 +11,8 @@ import pytest
 
 from natsproto import Client, errors
 from natsproto.errors import UnsupportedByServer
-from natsproto.jetstream._config import (
-    ConsumerConfig,
-    Republish,
-    StreamConfig,
-    StreamConsumerLimits,
-    SubjectTransform,
-)
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._config_parts import Republish, StreamConsumerLimits, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import Schedule

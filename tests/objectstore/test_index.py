@@ -23,7 +23,7 @@ from natsproto.errors import (
     PublishUncertain,
 )
 from natsproto.jetstream._bucket_config import ObjectStoreConfig
-from natsproto.jetstream._config import Placement
+from natsproto.jetstream._config_parts import Placement
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._policies import StorageType
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore

@@ -30,7 +30,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream import JetStream
 from natsproto.jetstream import _range_reader as reader
-from natsproto.jetstream._config import StreamConsumerLimits
+from natsproto.jetstream._config_parts import StreamConsumerLimits
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._range_reader import Method
