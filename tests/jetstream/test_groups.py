@@ -328,7 +328,7 @@ async def test_static_group_ends_with_its_config(
     jetstream: JetStream,
 ) -> None:
     js, desk = jetstream, Desk()
-    transform = natsproto.jetstream._config_parts.SubjectTransform(src="o.*", dest="{{partition(4,1)}}.o.{{wildcard(1)}}")
+    transform = natsproto.jetstream.SubjectTransform(src="o.*", dest="{{partition(4,1)}}.o.{{wildcard(1)}}")
     await orders(js, subject_transform=transform)
     group = await StaticGroup.create(js, "O", "g", max_members=4, members=["a", "b"], filters=["o.*"])
     with pytest.raises(GroupChanged, match="configured otherwise"):
