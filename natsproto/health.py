@@ -11,13 +11,14 @@ from time import perf_counter
 from typing import TYPE_CHECKING
 
 from natsproto._core.connection import Connection
-from natsproto._core.consumer_stats import ConsumerStats
+from natsproto._core.consumer_stats import ConsumerStats, GroupStats
 from natsproto._core.engine import State
 from natsproto._value import Value
 from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
 
 __all__ = [
     "ConsumerStats",
+    "GroupStats",
     "Health",
 ]
 
@@ -31,7 +32,8 @@ class Health(Value):
     ``ok`` is for readiness probes: a round trip to the server succeeded, and the requested stream and consumer exist.
     ``alive`` is for liveness probes: it is also true while the client connects, because a restarted process would have
     to do the same. ``problem`` describes the failure. ``rtt`` is the time of the round trip in seconds, 0 without one.
-    ``consumers`` has the lag and other figures of the consumers that the client reads now, from their deliveries.
+    ``consumers`` has the lag and other figures of the consumers that the client reads now, from their deliveries;
+    ``groups`` the partitions of its members of groups that come and go by themselves.
     """
 
     ok: bool
@@ -43,6 +45,7 @@ class Health(Value):
     rtt: float
     problem: str
     consumers: tuple[ConsumerStats, ...] = ()
+    groups: tuple[GroupStats, ...] = ()
 
     def __bool__(self) -> bool:
         return self.ok
@@ -78,6 +81,7 @@ async def check(
         rtt=rtt,
         problem=problem,
         consumers=tuple(connection._consumers.stats()),
+        groups=tuple(connection._consumers.groups()),
     )
 
 

@@ -36,6 +36,26 @@ class ConsumerStats(Value):
     given_back: int
 
 
+class GroupStats(Value):
+    """A member of a group that comes and goes by itself: its ``partitions``, and the revision of the configuration that
+    gave it these (``generation``). Its lag is that of its consumer, which has the name of the member.
+    """
+
+    stream: str
+    group: str
+    member: str
+    partitions: tuple[int, ...]
+    generation: int
+
+
+class MeasuredMember(Protocol):
+    """A member of a group."""
+
+    def stats(self) -> GroupStats | None:
+        """Return its state; None when it has ended. May be called in any thread."""
+        ...
+
+
 class MeasuredReader(Protocol):
     """A reader of a consumer."""
 
@@ -49,6 +69,20 @@ class MeasuredReaders:
 
     def __init__(self) -> None:
         self._readers: WeakSet[MeasuredReader] = WeakSet()
+        self._members: WeakSet[MeasuredMember] = WeakSet()
+
+    def add_member(self, member: MeasuredMember) -> None:
+        """Include a member of a group until it ends."""
+        self._members.add(member)
+
+    def groups(self) -> list[GroupStats]:
+        """Return the state of each member, by their names. May be called in any thread."""
+        while True:
+            try:
+                found = [stats for member in list(self._members) if (stats := member.stats()) is not None]
+            except RuntimeError:  # a collection changed its size during iteration
+                continue
+            return sorted(found, key=lambda stats: (stats.stream, stats.group, stats.member))
 
     def add(self, reader: MeasuredReader) -> None:
         """Include a reader until it ends."""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from opentelemetry.metrics import CallbackOptions, Counter, Meter, Observation
 
 from natsproto._client import Client
-from natsproto._core.consumer_stats import ConsumerStats, add_up
+from natsproto._core.consumer_stats import ConsumerStats, GroupStats, add_up
 from natsproto._core.events import Closed, Event
 from natsproto._core.stats import Stats
 from natsproto.retry import MessageDeadLettered, MessageRetried
@@ -30,6 +30,8 @@ class ClientMetrics:
             meter.create_observable_counter(name, [self._observer(name, _counter_values)], unit, description)
         for name, unit, description in _CONSUMER_GAUGES:
             meter.create_observable_gauge(name, [self._consumer_observer(name)], unit, description)
+        for name, unit, description in _GROUP_GAUGES:
+            meter.create_observable_gauge(name, [self._group_observer(name)], unit, description)
         for name, unit, description in _UP_DOWN_COUNTERS:
             meter.create_observable_up_down_counter(name, [self._observer(name, _up_down_values)], unit, description)
         self._retry_counters: dict[type[Event], Counter] = {
@@ -76,6 +78,21 @@ class ClientMetrics:
 
         return observe
 
+    def _group_observer(self, name: str) -> Callable[[CallbackOptions], Iterable[Observation]]:
+        def observe(options: CallbackOptions) -> Iterable[Observation]:
+            with self._lock:
+                clients = list(self._clients)
+            for one in [part for client in clients for part in client._consumers.groups()]:
+                attributes = {
+                    "messaging.system": "nats",
+                    "messaging.destination.name": one.stream,
+                    "messaging.consumer.group.name": one.group,
+                    "natsproto.group.member": one.member,
+                }
+                yield Observation(_group_values(one)[name], attributes)
+
+        return observe
+
     def _observer(
         self, name: str, read: Callable[[Stats], dict[str, int]]
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
@@ -101,6 +118,10 @@ _CONSUMER_GAUGES = (
     ("natsproto.consumer.handle.time", "s", "Seconds that a handler takes"),
     ("natsproto.consumer.prefetch.messages", "{message}", "Most messages to be requested, waiting or handled"),
     ("natsproto.consumer.stale.messages", "{message}", "Messages not handled because the server delivers them again"),
+)
+_GROUP_GAUGES = (
+    ("natsproto.group.partitions", "{partition}", "Partitions of a member of a group"),
+    ("natsproto.group.generation", "{revision}", "Revision of the configuration that gave a member its partitions"),
 )
 _UP_DOWN_COUNTERS = (
     ("natsproto.client.buffered.messages", "{message}", "Messages waiting to be sent"),
@@ -136,6 +157,13 @@ def _consumer_values(stats: ConsumerStats) -> dict[str, float | None]:
         "natsproto.consumer.handle.time": stats.handle_time or None,
         "natsproto.consumer.prefetch.messages": stats.prefetch,
         "natsproto.consumer.stale.messages": stats.stale,
+    }
+
+
+def _group_values(stats: GroupStats) -> dict[str, int]:
+    return {
+        "natsproto.group.partitions": len(stats.partitions),
+        "natsproto.group.generation": stats.generation,
     }
 
 

@@ -16,8 +16,8 @@ from tests.kit.group_model import group_model, run
 async def test_partitions_move_when_members_die(nats_server: Server, tmp_path: Path, seed: int) -> None:
     """``kill -9`` and SIGSTOP of two of four: nothing is lost, and each key stays in order."""
     async with natsproto.connect(nats_server.url) as nc:
-        address = (nats_server.host, nats_server.port)
-        async with group_model(nc.jetstream(timeout=30), address, tmp_path, seed, 12, ttl=2, handler_s=0.05) as model:
+        js = nc.jetstream(timeout=30)
+        async with group_model(js, (nats_server,), tmp_path, seed, 12, ttl=2, handler_s=0.05) as model:
             dies, freezes, *_ = [await model.start() for _ in range(4)]
             await model.settle()
             await model.publish(100)
@@ -41,6 +41,12 @@ async def test_members_come_and_go_at_random(tmp_path: Path, seed: int) -> None:
 @pytest.mark.parametrize("members", [8, 20])
 async def test_many_members_come_and_go(tmp_path: Path, seed: int, members: int) -> None:
     assert await run(4.0, seed, most=members, partitions=64, ttl=2.0, folder=tmp_path) == []
+
+
+@pytest.mark.hunt
+@pytest.mark.timeout(900)
+async def test_members_survive_cut_links_of_servers(tmp_path: Path, seed: int) -> None:
+    assert await run(4.0, seed, most=5, partitions=24, ttl=3.0, folder=tmp_path, has_cluster=True) == []
 
 
 # ---------------------------------------------------------------- what the checker finds

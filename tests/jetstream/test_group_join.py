@@ -6,12 +6,14 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import natsproto
-from natsproto import sync
+from natsproto import otel, sync
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -160,6 +162,36 @@ async def test_deleted_group_ends_its_members(jetstream: JetStream) -> None:
         await within(member.wait_joined())
         await group.delete()
         await within(member.wait())
+
+
+async def test_shares_are_in_health_and_metrics(jetstream: JetStream) -> None:
+    reader = InMemoryMetricReader()
+    telemetry = otel.Telemetry(meter_provider=MeterProvider([reader]))
+    await orders(jetstream)
+    async with telemetry.connect(jetstream.connection.connected_url) as nc:
+        assert (await nc.health()).groups == ()
+        async with joined(nc.jetstream(), ignore) as member:
+            await within(member.wait_joined())
+            [stats] = (await nc.health()).groups
+            assert (stats.stream, stats.group, stats.member) == ("O", "g", member.name)
+            assert (stats.partitions, stats.generation) == (ALL, member.generation)
+            data: Any = reader.get_metrics_data()
+            points = {
+                metric.name: [(point.value, dict(point.attributes)) for point in metric.data.data_points]
+                for resource in data.resource_metrics
+                for scope in resource.scope_metrics
+                for metric in scope.metrics
+                if metric.name.startswith("natsproto.group.")
+            }
+            attributes = {
+                "messaging.system": "nats",
+                "messaging.destination.name": "O",
+                "messaging.consumer.group.name": "g",
+                "natsproto.group.member": member.name,
+            }
+            assert points["natsproto.group.partitions"] == [(12, attributes)]
+            assert points["natsproto.group.generation"] == [(member.generation, attributes)]
+        assert (await nc.health()).groups == ()
 
 
 # ---------------------------------------------------------------- order by key

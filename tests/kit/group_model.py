@@ -22,11 +22,13 @@ from pathlib import Path
 from time import monotonic
 
 import natsproto
+from natsproto.errors import NatsError
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.jetstream.groups._shares import is_balanced
-from natsproto.testing import FaultProxy, run_server
+from natsproto.testing import Cluster, FaultProxy, Server, run_cluster, run_server
 from tests.kit.group_history import GroupHistory
+from tests.kit.workloads import insist
 
 PATIENCE_S = 120.0
 KEYS = 40
@@ -52,7 +54,7 @@ class GroupModel:
 
     js: JetStream
     group: ElasticGroup
-    address: tuple[str, int]
+    servers: tuple[Server, ...]
     folder: Path
     rng: random.Random
     options: dict[str, object]
@@ -61,6 +63,8 @@ class GroupModel:
     count: int = 0
     numbers: dict[str, int] = field(default_factory=dict)
     proxies: AsyncExitStack = field(default_factory=AsyncExitStack)
+    cluster: Cluster | None = None
+    isolation: asyncio.Task[None] | None = None
 
     @property
     def log(self) -> Path:
@@ -78,7 +82,8 @@ class GroupModel:
         """Start a member. It joins by itself."""
         self.count += 1
         who = f"p{self.count}"
-        proxy = await self.proxies.enter_async_context(FaultProxy(*self.address))
+        server = self.servers[self.count % len(self.servers)]
+        proxy = await self.proxies.enter_async_context(FaultProxy(server.host, server.port))
         command = [sys.executable, "-m", "tests.kit.group_member", proxy.url, str(self.log), who]
         with (self.folder / f"{who}.err").open("w") as errors:
             process = await asyncio.create_subprocess_exec(
@@ -138,7 +143,7 @@ class GroupModel:
         for _ in range(count):
             key = str(min(int(self.rng.paretovariate(0.6)), KEYS) - 1)
             number = self.numbers[key] = self.numbers.get(key, 0) + 1
-            await self.js.publish(f"o.{key}", b"%d" % number, msg_id=f"{key}-{number}", timeout=60)
+            await self._publish(f"o.{key}", number)
             self.history.published[key, number] = monotonic()
 
     def check_processes(self) -> None:
@@ -146,6 +151,29 @@ class GroupModel:
         for one in self.members:
             if one.process.returncode not in (None, 0, -signal.SIGKILL):
                 raise AssertionError(f"{one.who} ended: {(self.folder / f'{one.who}.err').read_text()}")
+
+    def isolate(self, seconds: float, *, silently: bool) -> None:
+        """Cut one of the servers off from the others for some time."""
+        assert self.cluster is not None
+        cluster, server = self.cluster, self.rng.choice(self.servers)
+
+        async def isolated() -> None:
+            cluster.isolate(server, silently=silently)
+            try:
+                await asyncio.sleep(seconds)
+            finally:
+                await cluster.heal()
+            await cluster.ready()
+
+        self.isolation = asyncio.create_task(isolated())
+
+    async def _publish(self, subject: str, number: int) -> None:
+        while True:
+            try:
+                await self.js.publish(subject, b"%d" % number, msg_id=f"{subject}-{number}", timeout=10)
+                return
+            except NatsError:
+                await asyncio.sleep(0.2)
 
     async def settle(self) -> float:
         """Wait until the living members have equal shares; return the seconds that it took."""
@@ -158,7 +186,7 @@ class GroupModel:
                 left = {line["who"] for line in self.history.lines if line["kind"] == "left"}
                 living = [names.get(one.who) for one in self.members if one.is_living and one.who not in left]
                 if None not in living:
-                    config = await self.group.info()
+                    config = await insist(self.group.info)
                     wanted = {name for name in living if name is not None}
                     if is_balanced(config, wanted) and wanted >= {n for n in config.names if n.startswith("join-")}:
                         return monotonic() - began
@@ -166,6 +194,8 @@ class GroupModel:
 
     async def finish(self) -> None:
         """End all faults, and wait until everything is handled."""
+        if self.isolation is not None:
+            await self.isolation
         await asyncio.gather(*[member.fault for member in self.members if member.fault is not None])
         if not any(member.is_living for member in self.members):
             await self.start()
@@ -185,6 +215,8 @@ class GroupModel:
         rng, living = self.rng, [member for member in self.living if member.who in entered]
         count = sum(member.is_living for member in self.members)
         weights = {"start": 4 if count < most else 0, "stop": 1, "kill": 1, "freeze": 1, "cut": 1}
+        if self.cluster is not None and (self.isolation is None or self.isolation.done()):
+            weights["isolate"] = 1
         if len(living) < 2:  # one is always there
             weights = {"start": 1} if count < most else {"wait": 1}
         [what] = rng.choices(list(weights), list(weights.values()))
@@ -192,6 +224,10 @@ class GroupModel:
             return f"start {(await self.start()).who}"
         if what == "wait":
             return what
+        if what == "isolate":
+            seconds = rng.uniform(1.0, 15.0)
+            self.isolate(seconds, silently=rng.random() < 0.5)
+            return f"isolate {seconds:.1f}"
         member, seconds = rng.choice(living), rng.uniform(0.2, 3 * self.ttl)
         if what == "stop":
             await self.stop(member)
@@ -214,6 +250,9 @@ class GroupModel:
 
     async def close(self) -> None:
         """Kill what still lives."""
+        if self.isolation is not None:
+            self.isolation.cancel()
+            await asyncio.gather(self.isolation, return_exceptions=True)
         for member in self.members:
             if member.fault is not None:
                 member.fault.cancel()
@@ -226,24 +265,35 @@ class GroupModel:
 
 @asynccontextmanager
 async def group_model(
-    js: JetStream, address: tuple[str, int], folder: Path, seed: int, partitions: int, **options: object
+    js: JetStream, servers: tuple[Server, ...], folder: Path, seed: int, partitions: int, **options: object
 ) -> AsyncIterator[GroupModel]:
-    """A model on this server; ``options`` are those of ``join_group``."""
-    await js.create_stream("O", subjects=["o.*"], storage="memory")
+    """A model on these servers; ``options`` are those of ``join_group``."""
+    await js.create_stream("O", subjects=["o.*"], storage="memory", num_replicas=len(servers))
     group = await ElasticGroup.create(js, "O", "g", max_members=partitions, filters={"o.*": [1]})
     made = {"ttl": 1.0, "partitions": partitions, **options}
-    model = GroupModel(js, group, address, folder, random.Random(seed), made)
+    model = GroupModel(js, group, servers, folder, random.Random(seed), made)
     try:
         yield model
     finally:
         await model.close()
 
 
-async def run(minutes: float, seed: int, most: int, partitions: int, ttl: float, folder: Path) -> list[str]:
+async def run(
+    minutes: float, seed: int, most: int, partitions: int, ttl: float, folder: Path, *, has_cluster: bool = False
+) -> list[str]:
     """Run the model for so long, and print the figures; return what is wrong."""
-    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
-        address, js = (server.host, server.port), nc.jetstream(timeout=30)
-        async with group_model(js, address, folder, seed, partitions, ttl=ttl) as model:
+    async with AsyncExitStack() as stack:
+        cluster = (
+            await stack.enter_async_context(run_cluster(3, link_faults=True, start_timeout=PATIENCE_S))
+            if has_cluster
+            else None
+        )
+        server = await stack.enter_async_context(run_server(jetstream=True)) if cluster is None else None
+        servers = (server,) if server is not None else cluster.servers  # type: ignore[union-attr]  # it is one of both
+        nc = await stack.enter_async_context(natsproto.connect([one.url for one in servers]))
+        js = nc.jetstream(timeout=30)
+        async with group_model(js, servers, folder, seed, partitions, ttl=ttl) as model:
+            model.cluster = cluster
             ends_at = monotonic() + 60 * minutes
             for _ in range(most):
                 await model.start()
@@ -255,6 +305,8 @@ async def run(minutes: float, seed: int, most: int, partitions: int, ttl: float,
                     await asyncio.sleep(model.rng.uniform(0.1, 1.5))
                     await publishing
                 await asyncio.gather(*[one.fault for one in model.members if one.fault is not None])
+                if model.isolation is not None:
+                    await model.isolation
                 settled.append(await model.settle())
             await model.finish()
             print(*model.figures(), f"settled after {[round(seconds, 2) for seconds in settled]} s", sep="\n")
@@ -268,11 +320,15 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=8)
     parser.add_argument("--partitions", type=int, default=64)
     parser.add_argument("--ttl", type=float, default=1.0)
+    parser.add_argument("--cluster", action="store_true", help="three servers, which are cut off as well")
     args = parser.parse_args()
     print(f"--seed {args.seed}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        faults = asyncio.run(run(args.minutes, args.seed, args.members, args.partitions, args.ttl, folder))
+        running = run(
+            *(args.minutes, args.seed, args.members, args.partitions, args.ttl, folder), has_cluster=args.cluster
+        )
+        faults = asyncio.run(running)
         if faults:
             shutil.copy(folder / "members.log", "members.log")
     print("\n".join(faults[:20]), f"{len(faults)} faults", sep="\n")
