@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import threading
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -31,7 +32,7 @@ from natsproto.jetstream.groups import (
     JoinedMember,
 )
 from natsproto.jetstream.groups._presence import PRESENCE_BUCKET
-from natsproto.testing import FaultProxy, run_server
+from natsproto.testing import Direction, FaultProxy, run_server
 from tests.jetstream.reading import eventually
 from tests.jetstream.test_groups import Desk, orders, send, within
 from tests.kit.servers import client_of
@@ -117,6 +118,19 @@ async def test_member_beyond_the_partitions_stands_by(jetstream: JetStream) -> N
             assert second.partitions == (0,)
 
 
+@pytest.mark.slow
+async def test_twenty_members_settle_in_few_steps(jetstream: JetStream) -> None:
+    js = jetstream
+    await orders(js)
+    async with AsyncExitStack() as stack:
+        joining = [stack.enter_async_context(joined(js, ignore, partitions=64)) for _ in range(20)]
+        members = await asyncio.gather(*joining)
+        await eventually(lambda: sorted(len(one.partitions) for one in members) == [3] * 16 + [4] * 4, LONG)
+        await eventually(lambda: all(one.is_joined for one in members), LONG)
+        bucket = await js.key_value("elastic-consumer-groups")
+        assert (await bucket.get("O.g")).revision <= 10
+
+
 async def test_running_handler_ends_before_the_member_leaves(jetstream: JetStream) -> None:
     js, began, gate = jetstream, asyncio.Event(), asyncio.Event()
     await orders(js)
@@ -146,7 +160,7 @@ async def test_drain_of_the_client_leaves_the_group(jetstream: JetStream, nats_s
     js, desk = jetstream, Desk()
     await orders(js)
     async with natsproto.connect(nats_server.url) as other, joined(js, desk.handler("a")) as a:
-        member = (await other.jetstream().stream("O")).join_group("g", desk.handler("b"), filters={"o.*": [1]})
+        member = (await other.jetstream().stream("O")).join_group("g", desk.handler("b"), filters={"o.*": [1]}, ttl=60)
         running = asyncio.ensure_future(member.run())
         await eventually(lambda: has(a, 6) and has(member, 6), LONG)
         await other.drain()
@@ -207,6 +221,32 @@ async def test_concurrent_handlers_keep_the_order_of_a_key(jetstream: JetStream)
     desk.check(200)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("concurrency", [1, 8])
+async def test_messages_lost_on_the_way_come_first(jetstream: JetStream, nats_server: Server, concurrency: int) -> None:
+    """What was sent to a connection that broke is delivered again after ack_wait, and later messages before it."""
+    js, desk = jetstream, Desk()
+    await orders(js)
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+        joined(nc.jetstream(), desk.handler("a"), ttl=20, concurrency=concurrency) as a,
+    ):
+        await within(a.wait_joined())
+        await send(js, range(20))
+        await eventually(lambda: desk.count == 20, LONG)
+        queue = await js.stream("O-g")
+        proxy.stall(Direction.TO_CLIENT)
+        await send(js, range(20, 60))
+        while not (await queue.consumer_info(a.name)).num_ack_pending:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        proxy.cut()
+        proxy.heal()
+        await send(js, range(60, 100))
+        await eventually(lambda: desk.count == 100, LONG)
+    desk.check(100)
+
+
 async def test_key_function_sees_the_subject_of_the_user(jetstream: JetStream) -> None:
     js, subjects = jetstream, set[str]()
     await orders(js)
@@ -239,13 +279,13 @@ async def test_named_member_keeps_its_partitions(jetstream: JetStream, nats_serv
         async def hang(message: JsMessage) -> None:
             await asyncio.Event().wait()
 
-        old = stream.join_group("g", hang, filters={"o.*": [1]}, name="pod-0", ttl=20, ack_wait=60)
+        old = stream.join_group("g", hang, filters={"o.*": [1]}, name="pod-0", ttl=6, ack_wait=60)
         running = asyncio.ensure_future(old.run())
         await eventually(lambda: has(old, 6) and has(other, 6), LONG)
         await send(js, range(40))
         kept, generation = old.partitions, old.generation
         proxy.stall()
-        async with joined(js, desk.handler("new"), name="pod-0", ttl=20) as new:
+        async with joined(js, desk.handler("new"), name="pod-0", ttl=6) as new:
             await within(new.wait_joined())
             assert (new.name, new.partitions, new.generation) == (old.name, kept, generation)
             await eventually(lambda: desk.count == 40, LONG)
@@ -343,6 +383,59 @@ async def test_forgotten_consumer_is_deleted(jetstream: JetStream) -> None:
     async with group.join(ignore) as member:
         await within(member.wait_joined())
         assert [name async for name in queue.consumer_names()] == [member.name]
+
+
+async def test_key_that_vanished_without_a_marker(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The marker of an expired key is gone after ten seconds; a watch may be interrupted for longer."""
+    monkeypatch.setattr("natsproto.jetstream.groups._coordinator.AUDIT_INTERVAL_S", 0.2)
+    js = jetstream
+    await orders(js)
+    async with joined(js, ignore) as member:
+        await eventually(lambda: has(member, 12), LONG)
+        presence = await js.key_value(PRESENCE_BUCKET)
+        await presence.put("O.g.join-ghost", b"", ttl=300)
+        await eventually(lambda: has(member, 6), LONG)
+        await presence.stream.purge(subject="$KV.natsproto-group-presence.O.g.join-ghost")
+        await eventually(lambda: has(member, 12), LONG)
+
+
+async def test_closed_client_ends_its_member(jetstream: JetStream, nats_server: Server) -> None:
+    await orders(jetstream)
+    nc = await natsproto.connect(nats_server.url)
+    stream = await nc.jetstream().stream("O")
+    member = stream.join_group("g", ignore)
+    running = asyncio.ensure_future(member.run())
+    await eventually(lambda: has(member, 12), LONG)
+    await nc.close()
+    await within(running)
+
+
+@pytest.mark.slow
+async def test_members_at_random(jetstream: JetStream, nats_server: Server, seed: int) -> None:
+    """They join, leave, and lose their connections, while messages come: each key stays in order."""
+    js, desk, rng, sent = jetstream, Desk(), random.Random(seed), 0
+    await orders(js)
+    async with AsyncExitStack() as stack:
+        members: list[tuple[FaultProxy, JoinedMember]] = []
+        for step in range(12):
+            what = rng.choice(["join", "join", "leave", "cut"]) if members else "join"
+            if what == "join" and len(members) < 4:
+                proxy = await stack.enter_async_context(FaultProxy(nats_server.host, nats_server.port))
+                nc = await stack.enter_async_context(natsproto.connect(proxy.url, reconnect_wait=0.01))
+                stream = await nc.jetstream().stream("O")
+                options: Any = {"concurrency": rng.choice([1, 8]), "ttl": 2, "filters": {"o.*": [1]}}
+                member = stream.join_group("g", desk.handler(f"m{step}"), **options)
+                members.append((proxy, await stack.enter_async_context(member)))
+            elif what == "leave":
+                await members.pop(rng.randrange(len(members)))[1].stop()
+            elif what == "cut":
+                rng.choice(members)[0].cut()
+            await send(js, range(sent, sent := sent + rng.randrange(40)))
+            await asyncio.sleep(rng.uniform(0, 0.09))
+        if not members:
+            await stack.enter_async_context(joined(js, desk.handler("last")))
+        await eventually(lambda: desk.count == sent, LONG)
+        desk.check(sent)
 
 
 async def test_renewal_whose_reply_was_lost_is_known_again(jetstream: JetStream) -> None:

@@ -37,6 +37,10 @@ MAX_COLLECT_S: Final = 1.0
 """Seconds for which changes are collected at most."""
 RANK_S: Final = 0.25
 """Seconds that each further member waits longer, in the order of their names."""
+AUDIT_INTERVAL_S: Final = 30.0
+"""Seconds without a change after which the keys of the members are read: a marker of one that has expired may be gone
+before a watch that was interrupted sees it.
+"""
 RETRY_INTERVAL_S: Final = 0.5
 """Seconds after a failed attempt, and between two searches for forgotten consumers."""
 
@@ -65,15 +69,16 @@ class Coordinator:
             self._config, self._revision = config, revision
             self._changed.set()
 
-    async def watch(self) -> None:
-        """Follow the keys of the members until the client is closed."""
+    async def watch(self, member: asyncio.Task[None]) -> None:
+        """Follow the keys of the members until the client is closed. A client that drains waits for the ``member``."""
         self._living.clear()
         async with self._presence.bucket.watch(f"{self._key}.*", meta_only=True) as watcher:
+            watcher._track_task(member)
             await watcher.ready()
             async for entries in watcher.batches():
                 for entry in entries:
-                    member = entry.key.rpartition(".")[2]
-                    (self._living.discard if entry.is_deleted else self._living.add)(member)
+                    name = entry.key.rpartition(".")[2]
+                    (self._living.discard if entry.is_deleted else self._living.add)(name)
                 self._changed.set()
 
     async def act(self) -> None:
@@ -81,7 +86,11 @@ class Coordinator:
         would not mend.
         """
         while True:
-            await self._changed.wait()
+            try:
+                async with asyncio.timeout(AUDIT_INTERVAL_S):
+                    await self._changed.wait()
+            except TimeoutError:
+                await self._audit()
             first = self._clock()
             while self._config is not None and not is_balanced(self._config, self._living):
                 self._changed.clear()
@@ -115,6 +124,13 @@ class Coordinator:
                 return  # the next member that joins does it
 
     # ---------------------------------------------------------------- internals
+
+    async def _audit(self) -> None:
+        with suppress(NatsError):
+            found = await self._presence.bucket.get_many([f"{self._key}.*"])
+            for name in [name for name in self._living if f"{self._key}.{name}" not in found]:
+                if not await self._is_living(name):
+                    self._living.discard(name)
 
     async def _share_out(self) -> None:
         try:

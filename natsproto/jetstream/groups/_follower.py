@@ -192,6 +192,7 @@ class ConfigFollower:
         self._consumer: PullConsumer | None = None
         self._context: ConsumeContext | None = None
         self._ended: asyncio.Task[None] | None = None
+        self._interrupted = asyncio.Event()
         self._must_read = False  # the configuration, before it joins
 
     @property
@@ -204,12 +205,13 @@ class ConfigFollower:
         self._must_read = self.work.membership is not None
         async with self._bucket.watch(self.key) as changes:
             change = asyncio.ensure_future(changes.next())
+            interruption = asyncio.ensure_future(self._interrupted.wait())
             attempts = 0
             try:
                 while True:
                     if not self.joined.is_set() and not await self._try_join():
                         return
-                    waiting: set[asyncio.Future[object]] = {change}  # type: ignore[arg-type]
+                    waiting: set[asyncio.Future[object]] = {change, interruption}  # type: ignore[arg-type]
                     if self._ended is not None:
                         waiting.add(self._ended)  # type: ignore[arg-type]
                     retry_after = None
@@ -224,6 +226,11 @@ class ConfigFollower:
                         change = asyncio.ensure_future(changes.next())
                         if not await self._on_config_change(entry):
                             return
+                    elif interruption in done:
+                        await self._leave()
+                        self._interrupted.clear()
+                        interruption = asyncio.ensure_future(self._interrupted.wait())
+                        self._must_read = True
                     elif done:
                         await self._on_consume_end()
                         self._must_read = True  # the change that explains it
@@ -231,7 +238,15 @@ class ConfigFollower:
                 return  # the client is closed
             finally:
                 change.cancel()
+                interruption.cancel()
                 await self._leave()
+
+    def interrupt(self) -> None:
+        """The connection is lost, and perhaps messages on their way: later ones of their keys must not be handled
+        before them, so the consumer is made anew.
+        """
+        if self.joined.is_set():
+            self._interrupted.set()
 
     async def drop(self) -> None:
         """The lease is over: cancel running calls, and return what waits."""
@@ -253,6 +268,9 @@ class ConfigFollower:
         if self._must_read:
             try:
                 entry = await self._bucket.get(self.key, direct=False)
+                if self.work.membership is not None:  # what an earlier consumer has in hand is delivered first
+                    with suppress(ConsumerNotFound):
+                        await self._stream.delete_consumer(self.name)
             except (KeyNotFound, BucketNotFound):
                 return await self._on_group_deleted()
             except OUTAGE_ERRORS:

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import GroupStats
-from natsproto._core.events import Event
+from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
 from natsproto.errors import ConfigError, ConnectionClosed, NatsError
@@ -168,8 +168,7 @@ class JoinedMember(Member):
         self._coordinator = Coordinator(self._presence, group.configs, group.work_queue, group.key, self.name)
         self._work.membership = self._coordinator
         self._connection._consumers.add_member(self)
-        if await self._presence.enter(takes_over=self._is_named):
-            await self._follower.delete_consumer()  # of the process that had the name: what it has in hand is ours
+        await self._presence.enter(takes_over=self._is_named)
 
     async def _run(self) -> None:
         presence, coordinator = self._presence, self._coordinator
@@ -190,16 +189,20 @@ class JoinedMember(Member):
 
     async def _serve_term(self, presence: Presence, coordinator: Coordinator) -> bool:
         """Be a member until the lease is over: True. False when the group was deleted or the client closed."""
-        follower = self._opened
+        follower, me = self._opened, self._started()
         holding, following = asyncio.create_task(presence.hold()), asyncio.create_task(follower.run())
-        others = [asyncio.create_task(coordinator.watch()), asyncio.create_task(coordinator.act())]
+        others = [asyncio.create_task(coordinator.watch(me)), asyncio.create_task(coordinator.act())]
         tasks = {holding, following, *others}
         if (watching := self._watch_stalls()) is not None:
             others.append(watching)
+        remove_listener = self._connection.add_listener(
+            lambda event: follower.interrupt() if isinstance(event, Disconnected) else None
+        )
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             ended = {task for task in tasks if task.done()}
         finally:
+            remove_listener()
             for task in (*others, following):
                 task.cancel()
             await asyncio.wait({holding, following}, return_when=asyncio.FIRST_COMPLETED)

@@ -105,28 +105,28 @@ class Presence:
         """True until ``ttl`` seconds have passed since the last successful renewal was sent."""
         return monotonic() - self._renewed_at <= self._ttl
 
-    async def enter(self, *, takes_over: bool) -> bool:
-        """Write the key; return True if it was taken over from a process of the same name. Raises the errors of
-        ``KeyValue.create``, and GroupChanged when another process has the name, unless this one ``takes_over``.
+    async def enter(self, *, takes_over: bool) -> None:
+        """Write the key. Raises the errors of ``KeyValue.create``, and GroupChanged when another process has the name,
+        unless this one ``takes_over``.
         """
-        sent_at, found = monotonic(), True
-        ttl = ceil(self._ttl)
+        sent_at, ttl = monotonic(), ceil(self._ttl)
         try:
-            self._revision, found = await self.bucket.create(self._key, self._value, ttl=ttl), False
+            self._revision = await self.bucket.create(self._key, self._value, ttl=ttl)
         except KeyExists:
             try:
                 entry = await self.bucket.get(self._key, direct=False)
             except KeyNotFound:  # expired just now
-                return await self.enter(takes_over=takes_over)
+                await self.enter(takes_over=takes_over)
+                return
             if entry.data != self._value and not takes_over:
                 raise self._taken_by(entry.data) from None
             sent_at = monotonic()
             try:
                 self._revision = await self.bucket.update(self._key, self._value, entry.revision, ttl=ttl)
             except WrongRevision:
-                return await self.enter(takes_over=takes_over)
+                await self.enter(takes_over=takes_over)
+                return
         self._renewed_at, self._is_reported = sent_at, False
-        return found
 
     async def enter_again(self) -> None:
         """Write the key after the lease was lost, as soon as the servers take it. GroupChanged when another process has
