@@ -11,6 +11,7 @@ import random
 from contextlib import suppress
 from typing import Final, Protocol
 
+from natsproto._core.consumer_stats import GroupStats
 from natsproto._core.events import Event
 from natsproto.errors import (
     ApiError,
@@ -194,6 +195,7 @@ class ConfigFollower:
         self._ended: asyncio.Task[None] | None = None
         self._interrupted = asyncio.Event()
         self._must_read = False  # the configuration, before it joins
+        self._is_running = False
 
     @property
     def partitions(self) -> tuple[int, ...]:
@@ -202,7 +204,7 @@ class ConfigFollower:
 
     async def run(self) -> None:
         """Follow the configuration until the group is deleted or the client closed. Raises the errors of the group."""
-        self._must_read = self.work.membership is not None
+        self._must_read, self._is_running = self.work.membership is not None, True
         async with self._bucket.watch(self.key) as changes:
             change = asyncio.ensure_future(changes.next())
             interruption = asyncio.ensure_future(self._interrupted.wait())
@@ -239,7 +241,17 @@ class ConfigFollower:
             finally:
                 change.cancel()
                 interruption.cancel()
+                self._is_running = False
                 await self._leave()
+
+    def stats(self) -> GroupStats | None:
+        """Return the partitions and the generation; None unless it is running."""
+        if not self._is_running:
+            return None
+        stream, _, group = self.key.partition(".")
+        return GroupStats(
+            stream=stream, group=group, member=self.name, partitions=self.partitions, generation=self.revision
+        )
 
     def interrupt(self) -> None:
         """The connection is lost, and perhaps messages on their way: later ones of their keys must not be handled

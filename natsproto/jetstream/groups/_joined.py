@@ -13,7 +13,6 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
 from natsproto._core.connection import Connection
-from natsproto._core.consumer_stats import GroupStats
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
@@ -138,15 +137,6 @@ class JoinedMember(Member):
         """
         return 0 if self._follower is None else self._follower.revision
 
-    def stats(self) -> GroupStats | None:
-        """Return the partitions and the generation, as ``nc.health()`` has them; None unless it is running."""
-        if self._follower is None or self.closed:
-            return None
-        stream, _, group = self._follower.key.partition(".")
-        return GroupStats(
-            stream=stream, group=group, member=self.name, partitions=self.partitions, generation=self.generation
-        )
-
     async def __aenter__(self) -> Self:
         self._begun = True
         if self._task is None:
@@ -167,7 +157,7 @@ class JoinedMember(Member):
         self._presence = Presence(bucket, group.key, self.name, self._ttl)
         self._coordinator = Coordinator(self._presence, group.configs, group.work_queue, group.key, self.name)
         self._work.membership = self._coordinator
-        self._connection._consumers.add_member(self)
+        self._connection._consumers.add_member(self._follower)
         await self._presence.enter(takes_over=self._is_named)
 
     async def _run(self) -> None:
