@@ -24,8 +24,7 @@ from pyspark.sql.types import Row
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
-from natsproto.spark._arrow import batches_from_rows
-from natsproto.spark._client import run_on_loop, run_with_rows, worker_folder
+from natsproto.spark._client import is_retry, run_on_loop, run_with_rows, worker_folder
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
 from natsproto.spark._writer import check_target, write_messages
@@ -78,6 +77,21 @@ def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     warn_of_removed(what, "The option serverHeaders", removed)
 
 
+def _task(owner: str, epoch: int, run: str, *, may_be_stored: bool, after: int = 0) -> WriteTask:
+    """The work of this task of Spark."""
+    context, retry = _task_context(), is_retry()
+    return WriteTask(
+        owner=owner,
+        epoch=epoch,
+        partition=context.partitionId(),
+        run=run,
+        folder=worker_folder(),
+        may_be_stored=retry or may_be_stored,
+        retry=retry,
+        after=after,
+    )
+
+
 def _task_context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
@@ -97,18 +111,8 @@ class BatchWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        context = _task_context()
-        retry = context.attemptNumber() > 0
-        task = WriteTask(
-            owner=self._write_id,
-            epoch=0,
-            partition=context.partitionId(),
-            run=self._run,
-            folder=worker_folder(),
-            may_be_stored=retry or bool(self._settings.write_id),
-            retry=retry,
-            after=self._after,
-        )
+        may_be_stored = bool(self._settings.write_id)
+        task = _task(self._write_id, 0, self._run, may_be_stored=may_be_stored, after=self._after)
         return _write(self._settings, task, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -179,16 +183,7 @@ class _StreamingWriterBase:
         if not query or not epoch:
             raise LocalProtocolError("this version of Spark does not say which query and micro-batch a task belongs to")
         run = context.getLocalProperty("spark.jobGroup.id") or ""
-        retry = context.attemptNumber() > 0
-        return WriteTask(
-            owner=query,
-            epoch=int(epoch),
-            partition=context.partitionId(),
-            run=run,
-            folder=worker_folder(),
-            may_be_stored=retry or run not in self._committed,
-            retry=retry,
-        )
+        return _task(query, int(epoch), run, may_be_stored=run not in self._committed)
 
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1
@@ -207,4 +202,6 @@ else:
 
         def write(self, iterator: Iterator[Row]) -> WriterCommitMessage:
             """Runs in a task."""
+            from natsproto.spark._arrow import batches_from_rows
+
             return _write(self._settings, self._task(), batches_from_rows(iterator, self._columns, ROWS_PER_BATCH))

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from functools import partial
-
-import pyarrow as pa
+from typing import TYPE_CHECKING
 
 from natsproto import Client
 from natsproto.errors import ConfigError, PermissionDenied
@@ -16,9 +15,11 @@ from natsproto.jetstream._repeatable.marked_batches import MarkedBatchWriter, Ro
 from natsproto.jetstream._repeatable.stored_rows import StoredRows, check_window, look_up
 from natsproto.jetstream._repeatable.task import MessageColumns, WriteResult, WriteTask
 from natsproto.protocol.subject import matches
-from natsproto.spark._arrow import entry_columns, message_columns
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
@@ -113,6 +114,8 @@ async def _columns(
     config: StreamConfig, settings: SinkOptions, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
 ) -> AsyncIterator[MessageColumns]:
     """The batches as messages of the stream."""
+    from natsproto.spark._arrow import entry_columns, message_columns  # the processes of the driver do without Arrow
+
     known: set[str] = set()
     row = 0
     async for batch in batches:

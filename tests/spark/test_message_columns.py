@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
 from natsproto.spark._arrow import batches_from_rows, message_columns
@@ -45,6 +47,22 @@ def test_plain_maps_are_headers_too() -> None:
         names=["data", "headers"],
     )
     assert list(message_columns(batch, HeaderFilter(()), subject="a").headers) == [[("A", "1")]]
+
+
+@given(
+    st.lists(st.none() | st.lists(st.tuples(st.sampled_from("ABC"), st.none() | st.lists(st.none() | st.text())))),
+    st.integers(0, 3),
+)
+def test_headers_of_any_part_of_a_batch(
+    given_rows: list[list[tuple[str, list[str | None] | None]] | None], first: int
+) -> None:
+    column = pa.array(given_rows, LISTS)
+    batch = pa.RecordBatch.from_arrays([pa.nulls(len(column), pa.binary()), column], names=["data", "headers"])
+    found = message_columns(batch.slice(first), HeaderFilter(()), subject="a").headers
+    assert [pairs or None for pairs in found] == [
+        [(name, value) for name, held in row or () for value in held or () if value is not None] or None
+        for row in given_rows[first:]
+    ]
 
 
 def test_a_row_without_subject_is_named() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark import SparkFiles, TaskContext
+from pyspark.sql import Row, datasource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from natsproto import sync
@@ -52,13 +53,18 @@ def source(server: Server, **options: str) -> NatsDataSource:
     return NatsDataSource({**given, **options})
 
 
-def batches(first: int, last: int) -> Iterator[pa.RecordBatch]:
-    yield pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in range(first, last)])], names=["data"])
+def given_to(writer: Any, first: int, last: int) -> Iterator[object]:
+    """Rows as Spark gives them to this writer: before 4.1 a stream writer gets no Arrow batches."""
+    data = [b"%d" % number for number in range(first, last)]
+    is_by_row = isinstance(writer, StreamingWriter) and not hasattr(datasource, "DataSourceStreamArrowWriter")
+    yield from (
+        [Row(data=one) for one in data] if is_by_row else [pa.RecordBatch.from_arrays([pa.array(data)], names=["data"])]
+    )
 
 
 def write(writer: Any, first: int, last: int) -> WriteCommit:
     """One attempt, with the copy of the writer that its worker gets."""
-    commit = pickle.loads(pickle.dumps(writer)).write(batches(first, last))
+    commit = pickle.loads(pickle.dumps(writer)).write(given_to(writer, first, last))
     assert isinstance(commit, WriteCommit)
     return pickle.loads(pickle.dumps(commit))  # type: ignore[no-any-return]  # a WriteCommit
 
@@ -113,7 +119,7 @@ def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> Non
     with pytest.raises(StreamNotFound):
         batch_writer(server, stream="NONE")
     with pytest.raises(LocalProtocolError, match="inside a task"):
-        batch_writer(server).write(batches(0, 1))
+        batch_writer(server).write(given_to(None, 0, 1))
 
 
 @pytest.mark.parametrize("how", ["msgid", "atomic"])
@@ -179,8 +185,6 @@ def test_driver_that_cannot_note_a_run_warns(
 
 def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None:
     """Spark 4.0 hands rows to a streaming sink, not Arrow batches; every sink converts them alike."""
-    from pyspark.sql import Row
-
     from natsproto.spark._arrow import batches_from_rows
 
     rows = [Row(data=b"1"), Row(data=None), Row(data=b"3")]

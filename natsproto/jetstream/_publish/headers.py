@@ -133,9 +133,16 @@ def message_blocks(ids: Sequence[str], headers: Sequence[HeadersLike | None], co
     if not headers:
         return [_VERSION_LINE + tail for tail in tails]
     return [
-        encode_headers(own)[:-2] + tail if own else _VERSION_LINE + tail
+        encode_headers(_as_dict(own))[:-2] + tail if own else _VERSION_LINE + tail
         for own, tail in zip(headers, tails, strict=True)
     ]
+
+
+def _as_dict(headers: HeadersLike) -> HeadersLike:
+    """Return pairs as a dict if no name is there twice: encoding it takes a third of the time."""
+    if type(headers) is list and len(named := dict(headers)) == len(headers):
+        return named
+    return headers
 
 
 class AutoMsgIds:
