@@ -257,13 +257,8 @@ def stopped_after_close(found: Difference) -> bool:
 # ---------------------------------------------------------------- arguments
 
 
-def published_subject(found: Difference) -> bool:
-    refused = raised(found.ours) == "errors.BadSubjectError"
-    return called(found, "publish", "request") and refused and raised(found.theirs) in ("", "errors.NoRespondersError")
-
-
 def invalid_key(found: Difference) -> bool:
-    return called(found, "purge", "history", "watch", "keys") and raised(found.ours) == "js.errors.InvalidKeyError"
+    return called(found, "history", "watch", "keys") and raised(found.ours) == "js.errors.InvalidKeyError"
 
 
 def texts(found: Difference) -> bool:
@@ -297,7 +292,6 @@ CASES: dict[str, Case] = {
     "`create`, `update` and `delete(last=...)` of a bucket": stored_ids,
     "Metadata of objects": stored_ids,
     "`update` and `delete(last=...)` with a later revision than the bucket has": late_refusal,
-    "Subjects on publish": published_subject,
 }
 """The rows of natsproto.compat._differences.SAFER that the kit meets."""
 
