@@ -131,6 +131,10 @@ SAFER = {
         "its future waits for ever; what was buffered in an outage is sent after it",
         "`TimeoutError` after the timeout of the context; what was not sent until then is dropped",
     ),
+    "The configuration of ordered consumers": (
+        "a heartbeat every 5 s; gone 5 s after its client",
+        "a heartbeat every second; gone 5 min after its client, so that it outlasts an outage",
+    ),
     "Replies to JetStream calls that are not JSON": ("`json.JSONDecodeError`", "`nats.errors.Error`"),
     "Calls that wait for a reply when the client is closed": ("`TimeoutError`", "`ConnectionClosedError` at once"),
     "A bucket that was deleted": (

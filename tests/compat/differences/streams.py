@@ -103,6 +103,16 @@ async def retries(package: Any, server: Server) -> int:
         return published(proxy, b"nothing")
 
 
+@shows("The configuration of ordered consumers", theirs=(5, 5), ours=(1, 300))
+async def ordered_config(package: Any, server: Server) -> tuple[float, float]:
+    """Seconds between heartbeats, and until it is gone."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        sub = await js.subscribe("s", ordered_consumer=True)
+        config = (await sub.consumer_info()).config
+        return config.idle_heartbeat, config.inactive_threshold
+
+
 @shows("Replies to JetStream calls that are not JSON", theirs="JSONDecodeError", ours="Error")
 async def not_json(package: Any, server: Server) -> str:
     async with await package.connect(server.url) as nc:

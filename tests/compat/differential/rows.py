@@ -110,6 +110,21 @@ def left_consumers(found: Difference) -> bool:
     return same_streams(found, without_ordered)
 
 
+def ordered_config(found: Difference) -> bool:
+    """Heartbeats, name and threshold of an ordered consumer that is in use."""
+    return called(found, "sub_info", "consumers_info") and as_ordered(found.theirs) == as_ordered(found.ours)
+
+
+def as_ordered(value: Any) -> Any:
+    """Without what differs in the infos of ordered consumers."""
+    if isinstance(value, list):
+        return sorted(map(as_ordered, value), key=str)
+    if not isinstance(value, dict) or not is_ordered(value.get("config") or {}):
+        return value
+    differs = ("idle_heartbeat", "inactive_threshold", "name")
+    return {**value, "config": {name: one for name, one in value["config"].items() if name not in differs}}
+
+
 def left_inboxes(found: Difference) -> bool:
     return found.what == "inboxes without a subscription" and found.ours == 0
 
@@ -278,6 +293,7 @@ CASES: dict[str, Case] = {
     "Inboxes of `request(old_style=True)` without a reply, and of `keys()` and `history()` without a value": (
         left_inboxes
     ),
+    "The configuration of ordered consumers": ordered_config,
     "Replies to JetStream calls that are not JSON": not_json,
     "A bucket that was deleted": deleted_bucket,
     "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": invalid_key,
