@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 import pytest
 
 import natsproto
+from natsproto._core.events import Event
+from natsproto.jetstream.groups import GroupLeaseLost
+from natsproto.testing import run_cluster
 from natsproto.testing._server import Server
 from tests.kit.group_history import GroupHistory
 from tests.kit.group_model import group_model, run
@@ -47,6 +51,33 @@ async def test_many_members_come_and_go(tmp_path: Path, seed: int, members: int)
 @pytest.mark.timeout(900)
 async def test_members_survive_cut_links_of_servers(tmp_path: Path, seed: int) -> None:
     assert await run(4.0, seed, most=5, partitions=24, ttl=3.0, folder=tmp_path, has_cluster=True) == []
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(400)
+async def test_member_joins_again_after_loss_of_quorum() -> None:
+    """The buckets have no leader for longer than the lease: the member waits, and does not end by that."""
+    lost = asyncio.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, GroupLeaseLost):
+            lost.set()
+
+    async with (
+        run_cluster(3, start_timeout=120) as cluster,
+        natsproto.connect(cluster.servers[0].url, reconnect_wait=0.05) as nc,
+    ):
+        nc.add_listener(on_event)
+        stream = await nc.jetstream(timeout=30).create_stream("O", subjects=["o.*"], storage="memory", num_replicas=3)
+        async with stream.join_group("g", lambda message: None, ttl=1) as member, asyncio.timeout(300):
+            await member.wait_joined()
+            for server in cluster.servers[1:]:
+                server.kill()
+            await lost.wait()
+            await asyncio.gather(*[server.restart() for server in cluster.servers[1:]])
+            await cluster.ready()
+            await member.wait_joined()
+            assert len(member.partitions) == 12
 
 
 # ---------------------------------------------------------------- what the checker finds

@@ -19,7 +19,6 @@ from natsproto.errors import (
     InvalidReply,
     KeyNotFound,
     NatsError,
-    PublishUncertain,
     WrongRevision,
 )
 from natsproto.jetstream._codec import decode, dumps, encode, loads, parse
@@ -149,7 +148,7 @@ class Coordinator:
                 await self._write_shares(entry, self._living, gone)
         except (WrongRevision, KeyNotFound, BucketNotFound, ConfigError, InvalidReply):
             return  # another member was faster; or the group is gone or spoilt, which ends this member
-        except (PublishUncertain, *OUTAGE_ERRORS):
+        except OUTAGE_ERRORS:
             await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _write_shares(self, entry: KeyValueEntry, living: Collection[str], gone: Iterable[str]) -> None:

@@ -27,6 +27,8 @@ from natsproto.errors import (
     JetStreamUnavailable,
     KeyNotFound,
     NatsError,
+    NoStream,
+    PublishUncertain,
     RequestTimeout,
     SubscriptionClosed,
 )
@@ -49,8 +51,8 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.middleware import Call, with_middleware
 
-OUTAGE_ERRORS: Final = (RequestTimeout, ConnectionLost, JetStreamUnavailable)
-"""Errors after which a request is sent again."""
+OUTAGE_ERRORS: Final = (RequestTimeout, ConnectionLost, JetStreamUnavailable, NoStream, PublishUncertain)
+"""Errors after which a request is sent again. NoStream: the stream of a bucket has no leader."""
 JOIN_DELAYS_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Seconds between attempts to join, the last ones again and again: the previous members may not have left their
 partitions yet.

@@ -25,7 +25,6 @@ from natsproto.errors import (
     KeyNotFound,
     NatsError,
     PermissionDenied,
-    PublishUncertain,
     WrongRevision,
 )
 from natsproto.jetstream._context import JetStream
@@ -136,7 +135,7 @@ class Presence:
             try:
                 await self.enter(takes_over=False)
                 return
-            except (PublishUncertain, *OUTAGE_ERRORS):
+            except OUTAGE_ERRORS:
                 await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def hold(self) -> None:
