@@ -21,6 +21,7 @@ from natsproto._core.events import Event
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.groups import GroupLeaseLost, GroupSharesChanged
 from tests.kit.group_history import LATE_S
+from tests.kit.workloads import insist
 
 HANDLER_S = 0.02
 TICK_S = 0.05
@@ -67,10 +68,11 @@ async def main(url: str, path: str, who: str, options: dict[str, Any]) -> None:
     noticing = asyncio.create_task(notice_lateness())
     async with natsproto.connect(url, connect_timeout=30, retry_connect_for=60) as nc:
         nc.add_listener(on_event)
-        stream = await nc.jetstream(timeout=20).stream("O")
+        stream = await nc.jetstream(timeout=20).stream("O", bind=True)
         member = stream.join_group("g", handle, filters={"o.*": [1]}, **{"concurrency": 8, **options})
         stop = natsproto.stop_event()
         log.write("start")
+        await insist(member.__aenter__)  # it may be started in an outage
         async with member:
             log.write("entered", name=member.name)
             await member.wait(stop)
