@@ -21,10 +21,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from benchmarks import node, report
+from benchmarks import node, python313, report
 from benchmarks.drivers import Figures
 from benchmarks.report import Comparison
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.scenarios import FELT, SCENARIOS, Scenario
 from natsproto import __version__
 from natsproto.testing import ServerTls, run_server
 
@@ -106,14 +106,19 @@ def _worker(client: str, scenario: Scenario, loop: str, at: Servers, prefix: str
     url = at.client[scenario.transport]
     if client == "nats.js":
         return Process(client, *node.command(scenario, url, prefix, count))
-    command = [sys.executable, "-m", "benchmarks.worker", client, loop, scenario.name, url, prefix, str(count)]
+    python = python313.PYTHON if client in report.ON_PYTHON_313 else sys.executable
+    command = [python, "-m", "benchmarks.worker", client, loop, scenario.name, url, prefix, str(count)]
     return Process(client, command)
 
 
-def compare(scenario: Scenario, loop: str, at: Servers, pairs: int, divisor: int, *, with_node: bool) -> Comparison:
+def compare(
+    scenario: Scenario, loop: str, at: Servers, pairs: int, divisor: int, *, with_node: bool, with_natsio: bool = False
+) -> Comparison:
     """One row of the table. What fails is in it, not raised."""
     one = Comparison(scenario, loop)
     clients = ["natsproto", "nats-py"] + ["nats.js"] * (with_node and scenario.nats_js)
+    if with_natsio and scenario.name in FELT and scenario.does != "blocking":
+        clients += report.ON_PYTHON_313
     count = max(8 if scenario.fan_out or scenario.count < 100 else 64, scenario.count // divisor)
     feeder = [sys.executable, "-m", "benchmarks.feeder", at.feeder[scenario.transport], scenario.name]
     try:
@@ -149,13 +154,15 @@ def _fresh(one: Comparison, clients: list[str], at: Servers, pairs: int, count: 
                 one.figures.setdefault(client, []).append(worker.repeat(_SEED + pair))
 
 
-def _versions(with_node: bool) -> str:
+def _versions(with_node: bool, with_natsio: bool) -> str:
     named = [
         f"natsproto {__version__}",
         *(f"{name} {importlib.metadata.version(name)}" for name in ("nats-py", "uvloop")),
     ]
     named += [f"{platform.python_implementation()} {platform.python_version()}"]
-    return ", ".join([*named, *([node.versions()] if with_node else [])])
+    return ", ".join(
+        [*named, *([node.versions()] if with_node else []), *([python313.versions()] if with_natsio else [])]
+    )
 
 
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
@@ -167,6 +174,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
         "--quick", action="store_true", help=f"1 pair, {_QUICK_DIVISOR} times fewer messages: does it run?"
     )
     parser.add_argument("--no-node", action="store_true", help="without nats.js")
+    parser.add_argument("--no-natsio", action="store_true", help="without natsio, which needs python3.13")
     parser.add_argument("--check", action="store_true", help="exit with 1 if anything is slower than nats-py or short")
     parser.add_argument("--page", action="store_true", help="write table and plot into docs/")
     parser.add_argument("--list", action="store_true", help="print the scenarios and leave")
@@ -183,7 +191,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     pairs, divisor = (1, _QUICK_DIVISOR) if args.quick else (args.pairs, 1)
     with_node = not args.no_node and not args.quick and node.install()
-    versions, command = _versions(with_node), " ".join(["python -m benchmarks", *given])
+    with_natsio = not args.no_natsio and not args.quick and python313.install()
+    versions, command = _versions(with_node, with_natsio), " ".join(["python -m benchmarks", *given])
     print(
         f"{versions}\n{pairs} pairs, load average {os.getloadavg()[0]:.1f}\n\n{report.row(report.HEADINGS)}", flush=True
     )
@@ -191,11 +200,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with servers() as at:
         for loop, scenario in _rows(chosen, args.loop):
             times = pairs if loop == "uvloop" else max(1, pairs * 2 // 3)
-            one = compare(scenario, loop, at, times, divisor, with_node=with_node and loop == "uvloop")
+            node_too, natsio_too = (found and loop == "uvloop" for found in (with_node, with_natsio))
+            one = compare(scenario, loop, at, times, divisor, with_node=node_too, with_natsio=natsio_too)
             comparisons.append(one)
             print(report.line(one), *([f"  {one.failure}"] if one.failure else []), sep="\n", flush=True)
     if args.page:
         report.write_page(PAGE, report.page(comparisons, versions, command, PLOT.name))
+        report.write_page(PAGE, report.felt(comparisons, versions), report.FELT_MARKS)
         PLOT.write_text(report.plot(comparisons), encoding="utf-8")
     if not args.quick:
         folder = _ROOT / "benchmarks" / "results"

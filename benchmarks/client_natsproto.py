@@ -8,7 +8,7 @@ from typing import Any
 
 import natsproto
 from benchmarks.drivers import Client
-from natsproto import Message, Subscription
+from natsproto import Message, Subscription, sync
 from natsproto.jetstream import AckPolicy, JsMessage, PullConsumer
 from natsproto.jetstream.objectstore import ObjectStore
 
@@ -73,3 +73,36 @@ class Natsproto(Client):
 
     async def object_get(self, store: ObjectStore, name: str) -> bytes:
         return await store.get_bytes(name)
+
+    def blocking(self, url: str) -> Blocking:
+        return Blocking(url)
+
+
+class Blocking:
+    """natsproto.sync."""
+
+    def __init__(self, url: str) -> None:
+        self._client = sync.connect(url)
+        self._js = self._client.jetstream()
+
+    def request(self, subject: str, payload: bytes) -> bytes:
+        return self._client.request(subject, payload, timeout=30).data
+
+    def publish(self, subject: str, payload: bytes) -> object:
+        return self._js.publish(subject, payload)
+
+    def open(self, stream: str, bucket: str) -> None:
+        self._consumer = self._js.stream(stream).create_consumer("BENCH")
+        self._bucket = self._js.key_value(bucket)
+
+    def get(self, key: str) -> bytes:
+        return self._bucket.get(key).value
+
+    def fetch(self, count: int) -> list[sync.JsMessage]:
+        messages = self._consumer.fetch(count)
+        for message in messages:
+            message.ack()
+        return messages
+
+    def close(self) -> None:
+        self._client.close()

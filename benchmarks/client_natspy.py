@@ -8,6 +8,7 @@ from collections.abc import AsyncIterable, Callable
 from typing import Any
 
 import nats
+import uvloop
 from nats.aio.client import Client as NatsClient
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
@@ -88,3 +89,41 @@ class NatsPy(Client):
 
     async def object_get(self, store: ObjectStore, name: str) -> bytes:
         return (await store.get(name)).data or b""
+
+    def blocking(self, url: str) -> Blocking:
+        return Blocking(url)
+
+
+class Blocking:
+    """nats-py has no blocking client: its users run an event loop for each call."""
+
+    def __init__(self, url: str) -> None:
+        self._loop = uvloop.new_event_loop()
+        self._nc = self._loop.run_until_complete(nats.connect(url))
+        self._js = self._nc.jetstream()
+
+    def request(self, subject: str, payload: bytes) -> bytes:
+        return self._loop.run_until_complete(self._nc.request(subject, payload, timeout=30)).data
+
+    def publish(self, subject: str, payload: bytes) -> object:
+        return self._loop.run_until_complete(self._js.publish(subject, payload))
+
+    def open(self, stream: str, bucket: str) -> None:
+        self._sub = self._loop.run_until_complete(self._js.pull_subscribe("", durable="BENCH", stream=stream))
+        self._bucket = self._loop.run_until_complete(self._js.key_value(bucket))
+
+    def get(self, key: str) -> bytes:
+        return self._loop.run_until_complete(self._bucket.get(key)).value or b""
+
+    def fetch(self, count: int) -> list[Msg]:
+        return self._loop.run_until_complete(self._fetch(count))
+
+    async def _fetch(self, count: int) -> list[Msg]:
+        messages = await self._sub.fetch(count)
+        for message in messages:
+            await message.ack()
+        return messages
+
+    def close(self) -> None:
+        self._loop.run_until_complete(self._nc.close())
+        self._loop.close()

@@ -13,6 +13,7 @@ import gc
 import json
 import time
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -20,7 +21,7 @@ from benchmarks.feeder import STAMP
 from benchmarks.scenarios import Scenario
 from benchmarks.traffic import Message
 
-__all__ = ["DRIVERS", "Client", "Figures", "Run"]
+__all__ = ["DRIVERS", "Blocking", "Client", "Figures", "Run"]
 
 Figures = dict[str, float]
 Driver = AsyncGenerator[Figures, int]
@@ -56,6 +57,26 @@ class Client(Protocol):
 
     async def object_store(self, nc: Any, bucket: str) -> Any: ...
     async def object_get(self, store: Any, name: str) -> bytes: ...
+
+    def blocking(self, url: str) -> Blocking:
+        """A client for a thread without an event loop, called in that thread."""
+
+
+class Blocking(Protocol):
+    """The calls of a program without an event loop; each returns when it is done."""
+
+    def request(self, subject: str, payload: bytes) -> bytes: ...
+    def publish(self, subject: str, payload: bytes) -> object:
+        """To a stream; returns when it is acknowledged."""
+
+    def open(self, stream: str, bucket: str) -> None:
+        """Finds both, for the two calls below."""
+
+    def get(self, key: str) -> bytes: ...
+    def fetch(self, count: int) -> list[Any]:
+        """The messages, acknowledged."""
+
+    def close(self) -> None: ...
 
 
 class Run:
@@ -283,6 +304,52 @@ async def connect(run: Run) -> Driver:
         figures = run.stop(run.count) | latencies(taken)
 
 
+# ---------------------------------------------------------------- without an event loop
+
+
+async def blocking(run: Run) -> Driver:
+    """Calls of a thread without an event loop, one after another. The CPU time is that of all threads."""
+    nc, how, clock = await run.connect(), run.how, time.perf_counter_ns
+    stream, bucket = f"{run.prefix}-blocking", f"{run.prefix}-bucket"
+    threads = ThreadPoolExecutor(1)
+    loop = asyncio.get_running_loop()
+    await run.client.create_bucket(nc, bucket)
+    client = await loop.run_in_executor(threads, run.client.blocking, run.url)
+    figures: Figures = {}
+
+    def calls(payloads: list[bytes]) -> Figures:
+        one: dict[str, Callable[[bytes], object]] = {
+            "request": lambda payload: client.request(f"echo.{run.prefix}", payload) == payload,
+            "publish": lambda payload: client.publish(f"{run.prefix}.a", payload),
+            "get": lambda payload: len(client.get("key")),
+            "fetch": lambda payload: len(client.fetch(10)) == 10,
+        }
+        client.open(stream, bucket)
+        taken: list[int] = []
+        run.start()
+        for payload in payloads:
+            start = clock()
+            check(bool(one[how](payload)), "a wrong answer")
+            taken.append(clock() - start)
+        return run.stop(run.count) | latencies(taken)
+
+    try:
+        while True:
+            seed = yield figures
+            payloads = [message.payload for message in run.messages(seed)]
+            await _create_stream(nc, stream, f"{run.prefix}.>")
+            await nc.publish(f"$KV.{bucket}.key", payloads[0])
+            if how == "fetch":
+                for _ in range(10 * run.count):
+                    await nc.publish(f"{run.prefix}.a", payloads[0])
+            await run.client.confirm(nc)
+            figures = await loop.run_in_executor(threads, calls, payloads)
+            await _api(nc, f"STREAM.DELETE.{stream}")
+    finally:
+        await loop.run_in_executor(threads, client.close)
+        threads.shutdown()
+
+
 # ---------------------------------------------------------------- memory
 
 
@@ -456,6 +523,7 @@ DRIVERS: dict[str, Callable[[Run], Driver]] = {
     "publish": publish,
     "request": request,
     "connect": connect,
+    "blocking": blocking,
     "idle": idle,
     "waiting": waiting,
     "window": window,

@@ -14,11 +14,14 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.drivers import Figures
-from benchmarks.scenarios import KINDEST, Scenario
+from benchmarks.scenarios import FELT, KINDEST, Scenario
 
-__all__ = ["HEADINGS", "Comparison", "Ratio", "as_json", "page", "plot", "row", "write_page"]
+__all__ = ["HEADINGS", "Comparison", "Ratio", "as_json", "felt", "page", "plot", "row", "write_page"]
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
+FELT_MARKS = "<!-- felt: begin -->", "<!-- felt: end -->"
+ON_PYTHON_313 = ["natsproto on Python 3.13", "natsio"]
+"""Clients that are compared with each other on that Python."""
 _HIGHER_IS_BETTER = frozenset({"rate", "mib_per_s"})
 _RESAMPLES = 2000
 _UNITS = {"cpu_us": "CPU", "rate": "rate", "p50_us": "p50", "mib_per_s": "rate", "memory_mb": "memory"}
@@ -52,8 +55,9 @@ class Comparison:
     failure: str = ""
 
     def ratio(self, key: str, other: str = "nats-py") -> Ratio | None:
-        """natsproto to another client; None where one of them has no such figure."""
-        ours, theirs = self.figures.get("natsproto", []), self.figures.get(other, [])
+        """natsproto to another client, on its Python; None where one of them has no such figure."""
+        own = ON_PYTHON_313[0] if other == ON_PYTHON_313[1] else "natsproto"
+        ours, theirs = self.figures.get(own, []), self.figures.get(other, [])
         if not ours or not theirs or key not in ours[0] or key not in theirs[0]:
             return None
         quotients = [max(a[key], 0.004) / max(b[key], 0.004) for a, b in zip(ours, theirs, strict=False)]
@@ -117,9 +121,14 @@ def _bars(scenario: Scenario) -> str:
 def _cells(one: Comparison) -> list[str]:
     shown = [one.ratio("memory_mb") or one.ratio("rate"), one.ratio("cpu_us"), one.ratio("p50_us")]
     micros = [_number(one.value(client, "cpu_us")) for client in ("natsproto", "nats-py")]
-    js = one.ratio("rate", "nats.js") if not one.scenario.pace else one.ratio("cpu_us", "nats.js")
+    js = _to_nats_js(one)
     cells = ["" if ratio is None else str(ratio) for ratio in shown]
     return [*cells, " / ".join(micros), f"{js.middle:.2f}" if js else ""]
+
+
+def _to_nats_js(one: Comparison) -> Ratio | None:
+    """By rate; by CPU time where the pace gives the rate."""
+    return one.ratio("cpu_us" if one.scenario.pace else "rate", "nats.js")
 
 
 def row(cells: Sequence[str]) -> str:
@@ -149,6 +158,20 @@ def page(comparisons: Sequence[Comparison], versions: str, command: str, plot_na
                 lines.append("| " + " | ".join([*cells, bars, verdict]) + " |")
         lines.append("")
     return "\n".join(lines)
+
+
+def felt(comparisons: Sequence[Comparison], versions: str) -> str:
+    """The first table: how many times as much CPU time, or time, the others need for what users do."""
+    found = {one.scenario.name: one for one in comparisons if one.loop == "uvloop"}
+    lines = [f"{versions}.", "", "| you | nats-py | natsio | rate to nats.js |", "|---|---|---|---|"]
+    for name, words in FELT.items():
+        if name in found:
+            key = "p50_us" if words.endswith(": time") else "cpu_us"
+            one = found[name]
+            ratios = [one.ratio(key), one.ratio(key, ON_PYTHON_313[1]), _to_nats_js(one)]
+            cells = ["" if ratio is None else f"{ratio.middle:.2g} \N{MULTIPLICATION SIGN}" for ratio in ratios]
+            lines.append("| " + " | ".join([words, *cells]) + " |")
+    return "\n".join([*lines, ""])
 
 
 def plot(comparisons: Sequence[Comparison]) -> str:

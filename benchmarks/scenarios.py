@@ -8,11 +8,12 @@ The counts make a repetition of nats-py take a quarter of a second or so.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from benchmarks.traffic import Traffic
 
-__all__ = ["KINDEST", "SCENARIOS", "Scenario"]
+__all__ = ["FELT", "KINDEST", "SCENARIOS", "Scenario"]
 
 KINDEST = "kindest case: "
 """Begins what is said about a scenario whose messages are all alike."""
@@ -98,6 +99,11 @@ def _small_object(size: str, nbytes: int, how: str, reach: float) -> Scenario:
         reach=reach,
         nats_js=False,
     )
+
+
+def _blocking(how: str, about: str, count: int) -> Scenario:
+    fields = {"count": count, "judged": "p50_us", "reach": 1, "nats_js": False}
+    return Scenario(name=f"sync_{how}", about=f"without `async`: {about}", does="blocking", how=how, **fields)  # type: ignore[arg-type]
 
 
 SCENARIOS: tuple[Scenario, ...] = (
@@ -319,6 +325,10 @@ SCENARIOS: tuple[Scenario, ...] = (
         reach=1,
         nats_js=False,
     ),
+    _blocking("request", "requests one after another: median time", 400),
+    _blocking("publish", "JetStream publish, one after another: median time", 400),
+    _blocking("get", "get of a key, one after another: median time", 400),
+    _blocking("fetch", "fetch(10), each acknowledged: median time", 100),
     Scenario(
         name="idle_subscriptions",
         about="memory of 10,000 idle subscriptions",
@@ -341,3 +351,25 @@ SCENARIOS: tuple[Scenario, ...] = (
         fresh=True,
     ),
 )
+
+FELT: Mapping[str, str] = {
+    "pace_def": "get one message at a time, callback",
+    "pace_js_ack": "read a stream, one message at a time, acknowledged",
+    "requests": "request after request: time",
+    "js_publish": "publish to a stream, one after another: time",
+    "wildcard_async": "get 1,000 subjects as fast as they come, `async def` callback",
+    "wildcard_iter": "the same, `async for`",
+    "subs500_async": "the same, 500 subscriptions",
+    "pub": "publish as fast as it goes",
+    "requests64": "64 requests at a time",
+    "js_window": "publish to a stream with ids, 1,000 unacknowledged",
+    "fetch_ack": "`fetch(500)` from a stream, each acknowledged",
+    "kv_watch": "watch all keys of a bucket",
+    "big_64k": "get payloads of 64 KiB",
+    "pub_64k": "publish payloads of 64 KiB",
+    "sync_request": "without `async`: request after request: time",
+    "sync_publish": "without `async`: publish to a stream: time",
+    "sync_get": "without `async`: get a key: time",
+    "sync_fetch": "without `async`: `fetch(10)`, acknowledged: time",
+}
+"""What users feel, in their words: the rows of the first table. natsio is measured in those with ``async``."""

@@ -20,10 +20,14 @@ def load(name: str, *, compat: bool = False) -> Client:
         from natsproto.compat import install
 
         install()
-    elif name == "natsproto":
+    elif name.startswith("natsproto"):
         from benchmarks.client_natsproto import Natsproto
 
         return Natsproto()
+    elif name == "natsio":
+        from benchmarks.client_natsio import Natsio
+
+        return Natsio()
     from benchmarks.client_natspy import NatsPy
 
     return NatsPy()

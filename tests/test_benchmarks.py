@@ -14,8 +14,8 @@ from benchmarks import growth, worker_table
 from benchmarks.__main__ import Servers, main, servers
 from benchmarks.drivers import DRIVERS, Run
 from benchmarks.feeder import Feeder
-from benchmarks.report import BEGIN, END, Comparison, Ratio, page, plot, write_page
-from benchmarks.scenarios import SCENARIOS, Scenario
+from benchmarks.report import BEGIN, END, ON_PYTHON_313, Comparison, Ratio, felt, page, plot, write_page
+from benchmarks.scenarios import FELT, SCENARIOS, Scenario
 from benchmarks.traffic import Traffic
 from benchmarks.worker import load
 from natsproto.testing import run_server
@@ -84,6 +84,18 @@ def test_page_and_plot_name_every_scenario(tmp_path: Path) -> None:
     path.write_text("no marks")
     with pytest.raises(ValueError, match="no lines"):
         write_page(path, text)
+
+
+def test_first_table_is_what_users_feel() -> None:
+    assert FELT.keys() <= {one.name for one in SCENARIOS}
+    rows = [measured(name, 2.0, 5.0) for name in FELT]
+    judged = next(one for one in rows if one.scenario.name == "pub")
+    judged.figures |= dict(zip(ON_PYTHON_313, ([{"cpu_us": 2.0}], [{"cpu_us": 6.0}]), strict=True))
+    lines = felt(rows, "versions").splitlines()
+    assert len(lines) < 30  # one screen
+    assert "| publish as fast as it goes | 2.5 x | 3 x |  |" in [
+        line.replace("\N{MULTIPLICATION SIGN}", "x") for line in lines
+    ]
 
 
 @pytest.fixture(scope="module")
