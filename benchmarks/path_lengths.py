@@ -44,7 +44,7 @@ CEILING = {
     "key/value get": Length(31, 13, 19),
     "key/value update": Length(52, 20, 30),
     "object of 10 bytes: put": Length(220, 29, 126),
-    "object of 10 bytes: get": Length(120, 20, 60),
+    "object of 10 bytes: get": Length(119, 20, 62),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }
