@@ -24,7 +24,8 @@ def _fetch(heartbeat: float) -> Step:
 
 
 _PULL = Step("pull_subscribe", {"client": 0, "sub": "sub0", "arguments": {"subject": "a.>", "durable": "d"}})
-_STREAM = Step("manage", {"client": 0, "call": "add_stream", "arguments": {"name": "S", "subjects": ["a.>"]}})
+STREAM = Step("manage", {"client": 0, "call": "add_stream", "arguments": {"name": "S", "subjects": ["a.>"]}})
+PUSH = Step("js_subscribe", {"client": 0, "sub": "sub1", "kind": "none", "arguments": {"subject": "a.b"}})
 _BUCKET = Step("open_bucket", {"client": 0, "bucket": "bucket", "create": {}})
 _STORE = Step("open_store", {"client": 0, "store": "store", "create": {}})
 _SERVICE = Step("add_service", {"client": 0, "service": "service", "config": {"name": "svc", "version": "1.0.0"}})
@@ -39,7 +40,7 @@ KNOWN: dict[str, list[Step]] = {
         *(CONNECT, _STORE, DOWN, _store("get", name="o"), UP, _store("get", name="o")),
     ],
     "a fetch with heartbeats told of no messages without a connection": [
-        *(CONNECT, _STREAM, _PULL, _fetch(0.04), DOWN, _fetch(0.04), UP),
+        *(CONNECT, STREAM, _PULL, _fetch(0.04), DOWN, _fetch(0.04), UP),
     ],
     "an endpoint that was added after close raised an error of natsproto": [
         *(CONNECT, _SERVICE, Step("close", {"client": 0}), _ENDPOINT),

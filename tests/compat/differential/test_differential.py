@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -14,7 +15,7 @@ import pytest_asyncio
 from natsproto.compat._differences import SAFER
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.draw import Draw
-from tests.compat.differential.known import KNOWN
+from tests.compat.differential.known import CONNECT, KNOWN, PUSH, STREAM
 from tests.compat.differential.rows import CASES, unexplained
 from tests.compat.differential.run import Step
 from tests.compat.differential.world import World, running_world
@@ -92,3 +93,34 @@ async def test_kit_finds_a_difference(world: World, monkeypatch: pytest.MonkeyPa
     publish = {"client": 0, "subject": "a", "data": b"", "reply": "", "headers": {"k:": "v"}}
     found = await confirmed(world, [Step("connect", {"client": 0, "options": {}}), Step("publish", publish)])
     assert [one.what[:14] for one in found] == ["step 1 publish", "step 1 publish"]
+
+
+async def nothing(*_: Any, **__: Any) -> None:
+    """In place of something that compat does."""
+
+
+COMPAT = "natsproto.compat.nats"
+CLOSE = Step("close", {"client": 0})
+ADD = Step("add_consumer", {"client": 0, "stream": "S", "config": {"durable_name": "d"}})
+DELETE = Step("manage", {"client": 0, "call": "delete_consumer", "arguments": {"stream": "S", "consumer": "d"}})
+SUBSCRIBE = Step("subscribe", {"client": 0, "sub": "sub0", "subject": "a", "queue": "", "kind": "none", "limits": {}})
+OMITTED = {
+    "callbacks of client 0": ("natsproto.compat._callbacks.Callbacks._call", [CONNECT, CLOSE]),
+    "connz": (
+        f"{COMPAT}.aio.subscription.Subscription._end",
+        [CONNECT, SUBSCRIBE, Step("unsubscribe", {"sub": "sub0", "limit": 0})],
+    ),
+    "inboxes without a subscription": (f"{COMPAT}.js.subscriptions.PushSubscription._end", [CONNECT, STREAM, PUSH]),
+    "streams": (f"{COMPAT}.js.manager.JetStreamManager.delete_consumer", [CONNECT, STREAM, ADD, DELETE]),
+}
+"""What shows that something is left out, by what was compared."""
+
+
+@pytest.mark.slow
+@pytest.mark.asyncio(loop_scope="module")
+@pytest.mark.parametrize("what", OMITTED)
+async def test_kit_finds_what_is_left_out(world: World, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    method, steps = OMITTED[what]
+    assert not await confirmed(world, steps)
+    monkeypatch.setattr(method, nothing)
+    assert what in [one.what for one in unexplained(await differences(world, steps))]
