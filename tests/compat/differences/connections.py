@@ -156,7 +156,7 @@ async def handler_raises(package: Any, server: Server) -> int:
 async def last_error(package: Any, server: Server) -> str:
     async with FaultProxy(server.host, server.port) as proxy:
         log = CallbackLog()
-        nc = await package.connect(proxy.url, **FAST, **log.callbacks())
+        nc = await package.connect(proxy.url, max_reconnect_attempts=-1, **FAST, **log.callbacks())
         proxy.refuse()
         proxy.cut()
         await until(lambda: any(isinstance(error, ConnectionRefusedError) for error in log.errors))

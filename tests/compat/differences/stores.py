@@ -9,7 +9,7 @@ from tests.compat.differences import raised, shows
 from tests.compat.differences.streams import published
 from tests.compat.helpers import CallbackLog
 
-FAST = {"reconnect_time_wait": 0.01}
+FAST = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
 async def stored(nc: Any, stream: str) -> list[Any]:

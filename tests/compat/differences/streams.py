@@ -9,7 +9,7 @@ from natsproto.testing import Direction, End, FaultProxy, Server
 from tests.compat.differences import raised, shows
 from tests.compat.helpers import CallbackLog, until
 
-FAST = {"reconnect_time_wait": 0.01}
+FAST = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
 async def stream_of(package: Any, nc: Any, count: int = 0) -> Any:
