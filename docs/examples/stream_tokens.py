@@ -59,7 +59,8 @@ async def main() -> None:
                     pass
         except TimeoutError:
             print("that was enough")
-        await asyncio.sleep(0.05)
+        while service.endpoints[0].in_progress:  # noqa: ASYNC110  # the model hears of it a moment later
+            await asyncio.sleep(0.01)
         print(f"{service.endpoints[0].in_progress} models are running")
 
 
