@@ -159,13 +159,13 @@ async def left_consumers(package: Any, server: Server) -> int:
         return len(left)
 
 
-@shows("pending_bytes of a push subscription", theirs=1, ours="NotImplementedError")
+@shows("pending_bytes of a push subscription", theirs=True, ours="NotImplementedError")
 async def push_pending_bytes(package: Any, server: Server) -> Any:
     async with await package.connect(server.url) as nc:
         js = await stream_of(package, nc, 1)
         sub = await js.subscribe("s")
-        await until(lambda: sub.pending_msgs == 1)
+        await until(lambda: sub.pending_msgs > 0)
         try:
-            return sub.pending_bytes
+            return sub.pending_bytes > 0
         except NotImplementedError as exc:
             return type(exc).__name__
