@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import random
 from collections.abc import AsyncIterator
 from itertools import count
@@ -394,6 +395,20 @@ async def test_look_up_without_a_folder_warns(
     found = await look_up(jetstream, await out.info(), task, recovery_window=900, remedy="")
     assert found.known(["a", "b"]) == {"a"}
     assert "their folder cannot be written" in caplog.text
+
+
+async def test_look_up_does_without_locks(
+    jetstream: JetStream, out: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a file system that knows none."""
+
+    def unsupported(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("natsproto.jetstream._repeatable.file_lock.flock", unsupported)
+    await jetstream.publish("out.rows", msg_id="a")
+    task = again(folder=str(tmp_path))
+    assert (await look_up(jetstream, await out.info(), task, recovery_window=900, remedy="")).known(["a"]) == {"a"}
 
 
 async def test_task_header_of_another_sink_goes_no_further(nats_client: Client, out: Stream) -> None:
