@@ -11,6 +11,7 @@ from typing import ClassVar, Generic, TypeVar, Unpack
 
 from natsproto._async_hints import items
 from natsproto._handler_threads import Executor
+from natsproto._option_rules import whole
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -448,6 +449,7 @@ def join_group(
 ) -> JoinedMember:
     """Create the member for ``Stream.join_group``."""
     config_key(stream.name, group)
+    whole(1)("partitions", partitions)
     js = JetStream._of(stream._api)
 
     async def opening() -> OpenGroup:
