@@ -49,9 +49,9 @@ CEILING = {
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }
 """What a change must not exceed. Lower a figure when a change makes a path shorter. Opening a watch varies by two
-between processes, as the initial values and the end of the request may come in one read or in two, and a put of an object
-by six, as its two replies may. One call of a fetch is its `__del__`, which looks whether anybody awaited it, and one
-explains the names that other clients use."""
+between processes, as the initial values and the end of the request may come in one read or in two, and a put of an
+object by six, as its two replies may. One call of a fetch is its `__del__`, which looks whether anybody awaited it, and
+one explains the names that other clients use."""
 
 
 class Counter:
