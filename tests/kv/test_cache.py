@@ -112,7 +112,7 @@ async def test_readers_get_current_entries_and_changes(jetstream: JetStream) -> 
 async def test_slow_reader_ends_at_the_current_values(jetstream: JetStream, seed: int) -> None:
     """What it leaves out has been replaced by newer entries of the same keys, and the others are not slowed."""
     rng = random.Random(seed)
-    kv = await jetstream.create_key_value("b")
+    kv = await jetstream.create_key_value("b", history=64)  # of 1, the server leaves out what is replaced at once
     async with kv.cache() as cache:
         slow, fast = cache.updates(max_waiting=10), cache.updates()
         entries = aiter(slow)
@@ -138,7 +138,7 @@ async def test_slow_reader_ends_at_the_current_values(jetstream: JetStream, seed
 
 
 async def test_more_keys_than_may_wait_all_arrive(jetstream: JetStream) -> None:
-    kv = await jetstream.create_key_value("b")
+    kv = await jetstream.create_key_value("b", history=64)
     async with kv.cache() as cache:
         updates = cache.updates(max_waiting=1)
         entries = aiter(updates)

@@ -176,9 +176,10 @@ class CacheUpdates(AsyncForHint, Generic[V]):
         try:
             while True:
                 while reader.waiting:
-                    for entry in reader.take():
-                        yield entry
+                    entries = reader.take()
                     self._skipped, reader.skipped = self._skipped + reader.skipped, 0
+                    for entry in entries:
+                        yield entry
                 if reader.is_ended:
                     break
                 reader.waiter = loop.create_future()
