@@ -29,7 +29,7 @@ NEEDS_spark-zip := 'build>=1.2'
 NEEDS_check := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group dev
 NEEDS_bench := --editable '.[uvloop,server,ws]' --group bench
 # Its hook imports the modules whose records it shows.
-NEEDS_docs := --editable '.[nkeys]' --group docs
+NEEDS_docs := --editable '.[nkeys,otel]' --group docs
 NEEDS_soak := --editable '.[server]'
 NEEDS_hunt := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
 # One of FastStream's tests reads a private attribute of nats-py.
