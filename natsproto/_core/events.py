@@ -219,7 +219,7 @@ class LoopBlocked(Event):
 
     handler: str
     seconds: float
-    """How long nothing else ran; 1 or more, 2 or more without a ``handler``."""
+    """How long nothing else ran; more than 1, and 1.4 or more without a ``handler``."""
 
     level = logging.WARNING
     line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"

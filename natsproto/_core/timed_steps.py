@@ -16,8 +16,8 @@ LOOP_BLOCKED_S: Final = 1.0
 class TimedSteps(Coroutine[Any, Any, None]):
     """A coroutine that runs handlers in a task, and reports each step that held the event loop.
 
-    A step lasts from one suspension to the next. To time the steps finds a block behind an ``await`` of a handler, and
-    costs nothing for a message that is handled without a suspension.
+    A step lasts from one suspension to the next. To time the steps finds a block behind an ``await`` of a handler. It
+    costs about a microsecond a task and half of one a suspension, and nothing for the further messages of a step.
     """
 
     __slots__ = ("_coroutine", "_on_blocked", "_where")
