@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import re
 import zlib
 from collections.abc import Iterable, Sequence
@@ -79,7 +80,7 @@ class StoredRows:
         """Writes the result for other processes, in place of earlier ones of the same owner."""
         newest = [[*key, row] for key, row in self._newest.items()]
         head = json.dumps({"sizes": [*map(len, self._ids)], "newest": newest}).encode()
-        unfinished = path.with_suffix(".unfinished")
+        unfinished = path.with_suffix(f".unfinished-{os.getpid()}")  # there may be no locks
         try:
             for old in path.parent.glob(f"{path.stem}.*"):
                 old.unlink(missing_ok=True)
@@ -90,9 +91,10 @@ class StoredRows:
 
     def load(self, path: Path) -> bool:
         """Reads the result that another process has saved, if there is one."""
-        if not path.exists():
+        try:
+            head, _, ids = path.read_bytes().partition(b"\n")
+        except FileNotFoundError:
             return False
-        head, _, ids = path.read_bytes().partition(b"\n")
         saved = json.loads(head)
         self._newest = {(partition, subject): row for partition, subject, row in saved["newest"]}
         ends = accumulate(saved["sizes"])
