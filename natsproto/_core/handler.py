@@ -60,8 +60,8 @@ class HandlerRunner(Generic[M]):
         """True if every call must be awaited."""
         self.task: asyncio.Task[None] | None = None
         """Handles messages now; None while there are none."""
-        self._handler, self._inbox, self._subject, self._registry = handler, inbox, subject, registry
-        self._where = f"callback of {subject!r}"
+        self._handler, self._inbox, self._registry = handler, inbox, registry
+        self._where, self._task_name = f"callback of {subject!r}", f"natsproto handler of {subject}"
         self._loop = asyncio.get_running_loop()
         self._is_cancelled = False  # because the client closes
 
@@ -70,9 +70,8 @@ class HandlerRunner(Generic[M]):
 
         Only the task keeps ``on_idle``, so the subscription that it belongs to is not in a reference cycle.
         """
-        name = f"natsproto handler of {self._subject}"
         steps = TimedSteps(self._run(on_idle, begun), self._where, self._registry.on_loop_blocked)
-        task = self._loop.create_task(steps, name=name, context=self.context)
+        task = self._loop.create_task(steps, name=self._task_name, context=self.context)
         # With an eager task factory it may be done already.
         self.task = None if task.done() else task
 

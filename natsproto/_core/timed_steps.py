@@ -41,7 +41,8 @@ class TimedSteps(Coroutine[Any, Any, None]):
         try:
             return self._coroutine.send(value)
         finally:
-            self._end_step(began)
+            if monotonic() - began > LOOP_BLOCKED_S:
+                self._on_blocked(self._where, monotonic() - began)
 
     def throw(self, *error: Any) -> Any:
         """Run a step that begins with an exception."""
@@ -49,12 +50,9 @@ class TimedSteps(Coroutine[Any, Any, None]):
         try:
             return self._coroutine.throw(*error)
         finally:
-            self._end_step(began)
+            if monotonic() - began > LOOP_BLOCKED_S:
+                self._on_blocked(self._where, monotonic() - began)
 
     def close(self) -> None:
         """End the coroutine."""
         self._coroutine.close()
-
-    def _end_step(self, began: float) -> None:
-        if (held := monotonic() - began) > LOOP_BLOCKED_S:
-            self._on_blocked(self._where, held)
