@@ -3,6 +3,7 @@
 # Every target sets itself up in $(VENV) and does it again only when pyproject.toml has changed.
 #
 #   make test PYTHON=python3.13 VENV=.venv-313     another Python, in an environment of its own
+#   make test SPARK=4.0.5 VENV=.venv-spark4.0      another Spark, in an environment of its own (test-spark-full too)
 #   make test ARGS="-k headers -x"                 options for pytest; `make bench ARGS=--quick` likewise
 #   make test WORKERS=4                            processes that share the tests (default: one a core)
 
@@ -22,7 +23,7 @@ COVERED := $(BIN)/coverage run -m pytest --numprocesses $(WORKERS) --dist loadgr
 
 # What each target needs beyond the Python standard library.
 NEEDS_run := --editable '.[server]'
-NEEDS_test := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test
+NEEDS_test := --editable '.[nkeys,proxy,ws,uvloop,server,spark]' --group test $(if $(SPARK),'pyspark==$(SPARK)')
 NEEDS_pipeline := --editable '.[server,spark]'
 NEEDS_spark-zip := 'build>=1.2'
 # Spark too: without its types mypy would take everything that natsproto.spark hands to it and gets from it for Any.

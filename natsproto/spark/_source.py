@@ -72,10 +72,10 @@ class RangePartition(InputPartition):
 
 
 def read_partition(
-    settings: SourceOptions, partition: InputPartition, subjects: Sequence[str]
+    settings: SourceOptions, partition: InputPartition | None, subjects: Sequence[str]
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a partition; none for the empty one that Spark adds if there is nothing to read."""
-    if partition.value is None:
+    """The rows of a partition; none for the empty one that Spark adds if there is nothing to read (4.0: None)."""
+    if partition is None or partition.value is None:
         return iter(())
     return read_range(
         settings.nats,
@@ -238,7 +238,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
             if offset.get(name) is None or (known.initial and starts_at_first_message(self._settings.start)):
                 from_first.add(name)
             self._check(known, now, name in from_first)
-        reached = self._ends(starts, streams, from_first, limited=not isinstance(limit, ReadAllAvailable | None))
+        limited = _HAS_READ_LIMITS and not isinstance(limit, ReadAllAvailable | None)
+        reached = self._ends(starts, streams, from_first, limited=limited)
         end = offset.replace(
             streams=tuple(one for one in reached if offset.get(one.stream) is not None or not one.initial)
         )
@@ -273,8 +274,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         """
         streams = self._streams or self._look()
         ends = Offset(streams=tuple(StreamOffset.end(name, now) for name, now in streams.items()))
-        reached = self._latest or self._offset
-        lag = dict(self._lag)
+        reached, lag = self._latest or self._offset, dict(self._lag)
         for name, now in streams.items():
             offset = None if reached is None else reached.get(name)
             lag.setdefault(name, now.last_seq + 1 - max(now.first_seq, 0 if offset is None else offset.seq))

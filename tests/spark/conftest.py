@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,18 @@ from tests.spark.java import missing
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+
+SPARK = tuple(map(int, version("pyspark").split(".")[:2]))
+collect_ignore = ["test_source.py"] if SPARK < (4, 2) else []  # calls the source with limits
+if SPARK < (4, 1):
+    collect_ignore += ["test_batch_reader.py", "test_pushdown.py"]  # they import filters
+
+
+def need_spark(*least: int) -> None:
+    """Skips a test of what an older Spark does not have."""
+    if least > SPARK:
+        pytest.skip(f"needs Spark {'.'.join(map(str, least))}")
 
 
 def need_java() -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import suppress
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -24,6 +27,7 @@ from natsproto.sync._jetstream import JetStream
 from natsproto.testing._server import Server
 
 ALL = ReadAllAvailable()
+ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -67,6 +71,15 @@ def test_first_batch_is_repeated_from_latest_then(server: Server, js: JetStream)
     assert restarted != start
     assert planned(again, restarted, end) == [(11, 110)]
     assert planned(again, end, again.latestOffset(end, ALL)) == [(111, 150)]
+
+
+def test_spark_4_0_plans_and_reads(server: Server, js: JetStream) -> None:
+    """It gives neither a start nor a limit, and has no names for limits and filters."""
+    publish(js, 30)
+    command = [sys.executable, "-m", "tests.spark.older_spark", server.url]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == {"streaming": 30, "later": 0, "batch": 30, "empty": 0}
 
 
 def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
