@@ -8,6 +8,7 @@ is for layers on top.
 from __future__ import annotations
 
 import ast
+import builtins
 import functools
 import importlib
 import re
@@ -29,6 +30,7 @@ GALLERY = ROOT / "docs/examples/gallery"
 REPOSITORY = "https://github.com/natsproto/natsproto"
 CHANGELOG_HEAD = "---\ntags: [release notes, changelog, what is new, version]\n---\n\n"
 WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
+LONG_WORD = 15  # letters of code that do not fit in one of two columns of a narrow screen
 COLOURS = ("#10343c", "#1d4f5a")
 FRAGMENT = re.compile(r"^```python\n(?!--8<--)(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r'^```python\n--8<-- "gallery/(\S+)"\n```$', re.MULTILINE)
@@ -42,12 +44,18 @@ BOOSTS = {"reference/": 0.2, "examples/": 0.3, "compat.md": 0.5}
 """How much less than guides these pages count in the search."""
 
 
-NAME = re.compile(r"(?<![\w`.\[])([A-Z][a-z]+(?:[A-Z]\w*)+|NotFound|Unavailable)(?![\w`\](])")
-"""A name of several words, as most classes have: in a text it is never a word of the language."""
+NAME = re.compile(r"(?<![\w`.\[])(?!JetStream\b)([A-Z][a-z]+(?:[A-Z]\w*)+|NotFound|Unavailable)(?![\w`\](])")
+"""A name of several words, as most classes have: in a text it is never a word of the language, but for JetStream."""
 CODE = re.compile(r"(?<![`\[\w])`([A-Z]\w+|[a-z]\w*\.[a-z_]\w*)(?:\([^`]*\))?`(?![`\]])")
 """Inline code that is a class, or a verb of an object whose class is clear."""
 EXPANDED = {"connect", "create_stream", "create_consumer", "create_key_value", "create_object_store", "publish"}
 """Functions whose keyword arguments are all listed; others of the same arguments name their TypedDict."""
+ALIAS = re.compile(r"[A-Z][a-z]\w+")
+WRAPPED = re.compile(r"(\w+)\((?:\w+\.)?(\w+)(?:\[.*\])?\.(\w+)\b.*\)", re.DOTALL)
+"""A blocking method: the descriptor, and the class and the method of the asyncio client that it is around."""
+BASES = {"Enum", "Mapping", "NamedTuple", "Protocol", "StrEnum", "TypedDict", "datetime"}
+"""What a class says that it inherits from, beside Python's own classes and those that have a heading."""
+CONSTANT = re.compile(r"(?:\w+\.)?[A-Z][A-Z0-9_]+")
 OBJECTS = {
     "nc": "natsproto.Client",
     "js": "natsproto.jetstream.JetStream",
@@ -91,28 +99,33 @@ class Reference(griffe.Extension):
         copies = obj.name in ("replace", "extra") and obj.path.split(".")[-2] in ("Value", "BaseRecord", "Record")
         member = isinstance(obj.parent, griffe.Class) and any("Enum" in str(base) for base in obj.parent.bases)
         unexplained = isinstance(obj, griffe.Attribute) and not (obj.docstring or member or _is_field(obj))
-        if copies or unexplained or re.search(r"\blayers?\s+on\s+top\b", words):
+        private = obj.name.startswith("_") and not obj.name.startswith("__")
+        if copies or unexplained or private or re.search(r"\blayers?\s+on\s+top\b", words):
             obj.public = False
         if obj.docstring is not None:
             obj.docstring.value = linked(obj.docstring.value)
-        if isinstance(obj, griffe.Function) and obj.name not in EXPANDED:
+        if isinstance(obj, griffe.Function):
+            expanded = obj.name in EXPANDED and not obj.path.startswith("natsproto.otel")
             for parameter in obj.parameters:
-                if (
-                    isinstance(parameter.annotation, griffe.ExprSubscript)
-                    and str(parameter.annotation.left) == "Unpack"
-                ):
-                    parameter.annotation = parameter.annotation.slice
+                _simplify(parameter, obj.module.path, expanded=expanded)
         obj.labels -= {"class-attribute", "instance-attribute", "module-attribute"}
+        if isinstance(obj, griffe.Attribute):
+            obj.annotation = _type_of(obj)
         if isinstance(obj, griffe.Attribute) and str(obj.annotation) == "Final":
             obj.annotation = None
-            asyncio_method = re.search(r"\w\((?:\w+\.)?(\w+)\.(\w+)", str(obj.value))
-            if obj.module.path.startswith("natsproto.sync") and asyncio_method and obj.docstring is None:
-                owner, method = asyncio_method.groups()
-                owner = "PullConsumer" if owner == "Consumer" else owner  # its base, which no page describes by itself
-                text = f"`{owner}.{method}`"
-                if owner in targets():
-                    text = f"[{text}][{targets()[owner]}.{method}]"
-                obj.docstring = griffe.Docstring(f"Blocks; see {text} of the asyncio client.", parent=obj)
+
+    def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
+        """Give blocking methods, which are descriptors around those of the asyncio client, the same arguments."""
+        if pkg.name != "natsproto":
+            return
+        for module in pkg["sync"].modules.values():
+            for cls in module.classes.values():
+                if cls.is_alias:
+                    continue
+                for name, attribute in list(cls.members.items()):
+                    found = WRAPPED.fullmatch(str(attribute.value)) if isinstance(attribute, griffe.Attribute) else None
+                    if found is not None and attribute.docstring is None:
+                        cls.members[name] = _blocking_method(attribute, *found.groups())
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Hide special members, and the constructor of what only natsproto creates, as its class says, or has fields.
@@ -121,7 +134,9 @@ class Reference(griffe.Extension):
         """
         words = "" if cls.docstring is None else " ".join(cls.docstring.value.split())
         made_here = "reated by " in words or (".errors." in cls.path and cls.name != "ServiceError")
-        if (made_here or cls.name in ("Value", "BaseRecord")) and "__init__" in cls.members:
+        init = cls.members.get("__init__")
+        wrapper = isinstance(init, griffe.Function) and any(one.name == "portal" for one in init.parameters)
+        if (made_here or wrapper or cls.name in ("Value", "BaseRecord")) and init is not None:
             del cls.members["__init__"]
         for hidden in [name for name, member in cls.members.items() if member.public is False]:
             del cls.members[hidden]  # an alias of the class would show it
@@ -150,6 +165,53 @@ class Reference(griffe.Extension):
             cls.docstring = griffe.Docstring("\n".join([text, "", "Fields:", "", *map(_row, fields)]), parent=cls)
             for field in fields:
                 del cls.members[field.name]
+
+
+def _simplify(parameter: griffe.Parameter, module: str, *, expanded: bool) -> None:
+    """The TypedDict of keyword arguments that are not all listed, and the value of a default that has a name."""
+    annotation = parameter.annotation
+    if not expanded and isinstance(annotation, griffe.ExprSubscript) and str(annotation.left) == "Unpack":
+        parameter.annotation = annotation.slice
+    if parameter.default is not None and CONSTANT.fullmatch(str(parameter.default)):
+        value: object = importlib.import_module(module)
+        for name in str(parameter.default).split("."):
+            value = getattr(value, name, None)
+        if isinstance(value, (int, float, str)):
+            parameter.default = repr(str(value) if isinstance(value, str) else value)
+
+
+def _type_of(attribute: griffe.Attribute) -> griffe.Expr | str | None:
+    """The types that a reader knows: what an alias stands for, and the type of a field's plain values."""
+    annotation = attribute.annotation
+    if str(annotation).endswith("TypeAlias") or (
+        annotation is None
+        and attribute.value is not None
+        and ALIAS.fullmatch(attribute.name)
+        and attribute.parent.is_module
+    ):
+        return attribute.value
+    if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left).endswith("Choice"):
+        return annotation.slice.elements[0]  # type: ignore[union-attr]
+    return annotation if annotation is None or _short(annotation) == str(annotation) else _short(annotation)
+
+
+def _blocking_method(
+    attribute: griffe.Attribute, wrapper: str, owner: str, method: str
+) -> griffe.Attribute | griffe.Function:
+    """A method with the arguments of the one that it calls, and a reference to that."""
+    owner = "PullConsumer" if owner == "Consumer" else owner  # its base, which no page describes by itself
+    text = f"`{owner}.{method}`"
+    called = None
+    if owner in targets():
+        text = f"[{text}][{targets()[owner]}.{method}]"
+        called = attribute.package.modules_collection[targets()[owner]].all_members.get(method)
+    if not isinstance(called, (griffe.Function, griffe.Alias)) or not called.is_function:
+        made: griffe.Attribute | griffe.Function = attribute
+    else:
+        returns = called.returns if wrapper in ("blocking", "blocking_ack") else None
+        made = griffe.Function(attribute.name, parameters=called.parameters, returns=returns, parent=attribute.parent)
+    made.docstring = griffe.Docstring(f"Blocks; see {text} of the asyncio client.", parent=made)
+    return made
 
 
 def _row(field: griffe.Attribute) -> str:
@@ -188,8 +250,23 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
             parts[number] = "\n".join(_one_each(line) for line in part.split("\n"))
         else:
             part = re.sub(r",?\s*default:\s*<code>\.\.\.</code>", "", part)  # the server decides: the text says it
+            part = re.sub(r"(<b><code>\*.*?),\s*default:\s*<code>(?:\{\}|\(\))</code>", r"\1", part, flags=re.DOTALL)
+            part = re.sub(r"</code>\s*\n\s*\)", "</code>)", part)
+            part = re.sub(r"Bases: (<code>.*?</code>)</p>", _bases, part)
             parts[number] = re.sub(r"\s*\n\s*", "\n", part)
     return re.sub(r'(<a class="autorefs [^"]*") title="[^"]*"', r"\1", "".join(parts))
+
+
+def _bases(found: re.Match[str]) -> str:
+    """What a class inherits from, without what is no concern of a reader."""
+    codes = re.findall(r"<code>.*?</code>", found[1])
+    names = [re.sub(r"<[^>]*>", "", code).partition("[")[0] for code in codes]
+    kept = [
+        code
+        for code, name in zip(codes, names, strict=True)
+        if code.startswith("<code><a ") or name in BASES or hasattr(builtins, name)
+    ]
+    return f"Bases: {', '.join(kept)}</p>" if kept else "</p>"
 
 
 def _one_each(line: str) -> str:
@@ -302,14 +379,15 @@ def with_note(markdown: str) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Every cell of a table with three or more columns gets the name of its column, for narrow screens."""
+    """Every cell of a table that is too wide for a narrow screen gets the name of its column."""
     return re.sub(r"<table>.*?</table>", lambda found: with_labels(found[0]), html, flags=re.DOTALL)
 
 
 def with_labels(table: str) -> str:
     """A table whose cells say what column they are in."""
     titles = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.DOTALL)]
-    if len(titles) < 3:
+    words = re.findall(r"[^\s<>]+", " ".join(re.findall(r"<code>(.*?)</code>", table, re.DOTALL)))
+    if len(titles) < 3 and max(map(len, words), default=0) < LONG_WORD:
         return table
     places = iter(range(table.count("<td")))
 

@@ -22,6 +22,7 @@ T = TypeVar("T")
 H = TypeVar("H", bound=Callable[..., object])
 
 Executor: TypeAlias = ThreadPoolExecutor | bool | None
+"""Where a ``def`` handler runs: True for daemon threads of its own, a pool, or None for the event loop."""
 
 
 class StillRunning(asyncio.CancelledError):

@@ -46,7 +46,6 @@ Text = str | os.PathLike[str]
 Secret = Text | Callable[[], Text | Awaitable[Text]]
 """A secret, a path, or a callable (sync or async) that returns one; called and read at every attempt."""
 
-Seconds = float | timedelta
 """A duration; kept as float seconds."""
 
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
@@ -114,7 +113,7 @@ class OptionArgs(TypedDict, total=False):
     """Begin with the TLS handshake, before the server has said anything; the server must have ``handshake_first``."""
     tls_hostname: str | None
     """The name that the server's certificate must have, if it is not the host of the URL."""
-    connect_timeout: Seconds
+    connect_timeout: float | timedelta
     """Seconds for one attempt to connect, from TCP to the server's first PONG."""
     dialer: Dialer | None
     """A callable (``def`` or ``async def``) that gets the ServerAddress and returns a connected socket: a Unix socket,
@@ -128,7 +127,7 @@ class OptionArgs(TypedDict, total=False):
     """Connect again after the connection broke; False closes the client instead."""
     retry_on_failed_connect: bool
     """If the first connection fails, return from ``connect`` and go on in the background; False (default) raises."""
-    retry_connect_for: Seconds
+    retry_connect_for: float | timedelta
     """Seconds for which ``connect`` repeats its attempts before it raises ConnectFailed; 0 (default): one attempt at
     each server. An attempt in progress is completed.
     """
@@ -136,15 +135,15 @@ class OptionArgs(TypedDict, total=False):
     """Attempts at each server in one outage before it is given up; -1 (default): no limit. The client closes when no
     server is left.
     """
-    reconnect_wait: Seconds
+    reconnect_wait: float | timedelta
     """Seconds to wait after every server was tried once; doubled with each round, up to ``reconnect_wait_max``."""
-    reconnect_wait_max: Seconds
+    reconnect_wait_max: float | timedelta
     """The longest wait between two rounds of attempts, in seconds."""
-    jitter: Seconds
+    jitter: float | timedelta
     """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
-    jitter_tls: Seconds
+    jitter_tls: float | timedelta
     """The same for servers with TLS, whose handshakes cost them more."""
-    reconnect_delay: Callable[[int], Seconds] | None
+    reconnect_delay: Callable[[int], float | timedelta] | None
     """A function of the number of rounds so far that returns the seconds to wait, instead of the four options above."""
     reconnect_to_server: Chooser | None
     """A function ``(servers, info)`` that returns the next server and the seconds to wait for it, or None for the
@@ -156,17 +155,17 @@ class OptionArgs(TypedDict, total=False):
     """Use the given servers only, not those that the cluster announces."""
     leave_cut_off_server: bool
     """Move to another server when JetStream works there and not here, because this one has lost its cluster."""
-    ping_interval: Seconds
+    ping_interval: float | timedelta
     """Seconds between two PINGs to the server: 120. 20 suits most cloud load balancers, which drop idle connections
     sooner.
     """
     max_outstanding_pings: int
     """Unanswered PINGs after which the connection counts as broken."""
-    drain_timeout: Seconds
+    drain_timeout: float | timedelta
     """Seconds that ``nc.drain()`` and leaving ``async with`` give handlers and buffered messages before the connection
     is closed. At most 10 of them wait for a connection.
     """
-    request_timeout: Seconds
+    request_timeout: float | timedelta
     """Seconds that ``nc.request``, ``nc.flush`` and ``nc.rtt`` wait for a reply unless they get a ``timeout`` of their
     own.
     """
@@ -316,7 +315,7 @@ class Options(Value):
     """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
     jitter_tls: float = _option(1.0, seconds)
     """The same for servers with TLS, whose handshakes cost them more."""
-    reconnect_delay: Callable[[int], Seconds] | None = _option(None, rules.function)
+    reconnect_delay: Callable[[int], float | timedelta] | None = _option(None, rules.function)
     """A function of the number of rounds so far that returns the seconds to wait, instead of the four options above."""
     reconnect_to_server: Chooser | None = _option(None, rules.function)
     """A function ``(servers, info)`` that returns the next server and the seconds to wait for it, or None for the

@@ -140,7 +140,7 @@ class Typed(Generic[T, R]):
         Args:
             subject: The subject to publish to, without wildcards.
             value: The value to send; the codec converts it.
-            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            timeout: Seconds to wait for the reply; None: the option ``request_timeout``.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         reply = await self._connection.request(subject, self.codec.encode(value), timeout=timeout, headers=headers)
@@ -245,12 +245,11 @@ class Typed(Generic[T, R]):
         """Send a value and read the parts of the response, each with a value; see ``Client.stream``.
 
         Args:
-            subject: The subject to publish to, without wildcards.
+            subject: Where the endpoint listens, such as its name after the prefix of its group.
             value: The value to send; the codec converts it.
             window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
                 when the reading ends.
-            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
-                again. None: 2 at most.
+            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         convert = partial(TypedMessage[R]._of, kind=self._reply, codec=self.codec)

@@ -162,6 +162,10 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     assert {name for name in names if not name.endswith("__")} - headings == set()
 
 
+def text_of(html: str) -> str:
+    return re.sub(r"<[^>]*>", "", html)
+
+
 def test_pages_of_the_reference_can_be_read(site: Path) -> None:
     pages = {path.parent.name: path.read_text() for path in (site / "reference").rglob("index.html")}
     assert [name for name, html in pages.items() if len(html.encode()) > 300_000] == []
@@ -175,6 +179,12 @@ def test_pages_of_the_reference_can_be_read(site: Path) -> None:
     assert len(lines) > 1500
     assert [line for line in lines if re.search(r"\w: [^,]+, (?:\*|\w+:)", line)] == []
     assert pages["client"].count('href="../errors/#natsproto.errors.') > 30
+    assert re.findall(r"<b><code>([^<]+)</code></b>(?:(?!<p>|<li).)*</li>", whole, re.DOTALL) == [], "without a text"
+    internal = ("_start_hint", "portal: ", "<p>::", ">Choice<", ">Generic[", ": TypeAlias", "DEFAULT_EXPIRES_S")
+    text = text_of(whole)
+    assert [word for word in internal if word in whole or word in text] == []
+    assert "Blocks; see KeyValue.put" in text
+    assert "value: V,\n    *,\n    ttl: Ttl" in text_of(pages["sync-stores"])
     for field in ("max_msgs_per_subject", "allow_batched", "subject_delete_marker_ttl"):
         assert f"<b><code>{field}</code></b>" in pages["jetstream"], "create_stream lists the fields of StreamConfig"
 

@@ -76,7 +76,7 @@ def docstring(nodes: list[ast.stmt]) -> str:
 def accepted(annotation: str, dictionary: str) -> str:
     """The type of a keyword argument for a field of this type."""
     if dictionary == "OptionArgs":  # durations are float seconds in Options
-        return "Seconds" if annotation == "float" else annotation
+        return "float | timedelta" if annotation == "float" else annotation
     if found := re.fullmatch(r"Choice\[\w+, (\w+)\]", annotation):
         return found[1]
     if found := re.fullmatch(r"Many\[(\w+)\]", annotation):

@@ -60,9 +60,9 @@ class Group:
     """A subject prefix, and optionally a queue group, for endpoints. Created by ``group`` of a service or group."""
 
     def __init__(self, service: Service | None, prefix: str, queue_group: str | None) -> None:
-        self.prefix = prefix
+        self.prefix: str = prefix
         """The subject prefix of the endpoints, without the last dot; empty for the service itself."""
-        self.queue_group = queue_group
+        self.queue_group: str | None = queue_group
         self._service = service
 
     def group(self, name: str, *, queue_group: QueueGroup = INHERITED) -> Group:

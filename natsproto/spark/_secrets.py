@@ -105,7 +105,7 @@ class SecretRef(Value):
     def source(self) -> Text | Awaitable[Text]:
         """The secret, the path of its file, or an awaitable of either. InvalidCredentials if there is none.
 
-        The options of a client call it: see ``natsproto._options.Secret``.
+        The options of a client call it at every attempt to connect.
         """
         if self.is_file:
             return self.path()

@@ -71,7 +71,7 @@ class Consumer:
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
         self._api = api
         self._info = info
-        self.stream_name = stream
+        self.stream_name: str = stream
         """The stream it belongs to."""
         self.name: str = check_consumer_name(name)
         """The name, which is the durable name if it has one."""

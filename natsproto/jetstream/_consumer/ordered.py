@@ -54,7 +54,7 @@ class OrderedConsumer:
         name_prefix: str = "",
     ) -> None:
         config.check()
-        self.stream_name = stream
+        self.stream_name: str = stream
         """The stream that it reads."""
         self._state = OrderedState(
             api, stream, config, push=push, stream_created=stream_created, name_prefix=name_prefix

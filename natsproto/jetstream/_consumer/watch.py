@@ -42,8 +42,7 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     def __init__(self, ordered: OrderedConsumer, bucket: str, what: str, *, updates_only: bool) -> None:
         self._bucket = bucket
-        self.what = what
-        """Its description in errors."""
+        self.what = what  # in errors
         self._ordered, self._updates_only = ordered, updates_only
         self._messages: Messages | None = None
         self._poll: asyncio.Task[None] | None = None

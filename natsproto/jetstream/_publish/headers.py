@@ -28,31 +28,35 @@ _VERSION_LINE = b"NATS/1.0\r\n"
 class ExpectationArgs(TypedDict, total=False):
     """Named arguments of every method that publishes to a stream. None is the same as not given.
 
-    The message is not stored and WrongExpectation is raised, unless: ``expected_stream`` is the stream that would store
-    it; ``expected_last_seq`` is the last sequence of the stream; ``expected_last_msg_id`` is the id of its last
-    message; ``expected_last_subject_seq`` is the last sequence of the message's subject (0: there is none), or of
-    ``expected_last_subject_seq_subject``, in which wildcards are allowed.
-
-    ``ttl``: seconds (at least 1) after which the message expires, or "never" (the stream needs ``allow_msg_ttl``).
-    ``rollup``: the server removes all earlier messages, of its subject ("sub") or of the stream ("all"). ``schedule``:
-    when the stream publishes it to ``schedule_target`` (or the target of the Schedule).
+    When an expectation does not hold, the message is not stored and WrongExpectation is raised.
     """
 
     expected_stream: str | None
+    """The name of the stream that must store the message."""
     expected_last_seq: int | None
+    """The sequence that must be the last of the stream; 0: the stream has had no message."""
     expected_last_msg_id: str | None
+    """The ``msg_id`` that the last message of the stream must have."""
     expected_last_subject_seq: int | None
+    """The sequence that must be the last of the message's subject; 0: the subject has no message."""
     expected_last_subject_seq_subject: str | None
+    """The subject, wildcards allowed, of ``expected_last_subject_seq``, if not the message's own. Server 2.11."""
     ttl: Duration | Literal["never"] | None
+    """Seconds (at least 1) after which the message expires, or "never"; the stream needs ``allow_msg_ttl``."""
     rollup: Literal["sub", "all"] | None
+    """Remove all earlier messages, of its subject ("sub") or of the stream ("all"); needs ``allow_rollup_hdrs``."""
     schedule: Schedule | str | None
+    """When the stream publishes the message, later or repeatedly; the stream needs ``allow_msg_schedules``."""
     schedule_target: str | None
+    """The subject it is published to then; None: the target of the Schedule."""
 
 
 class MessageArgs(ExpectationArgs, total=False):
     """The same with ``msg_id``: the stream stores an id once within its ``duplicate_window``."""
 
     msg_id: str | None
+    """An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged and not
+    stored. None: no id."""
 
 
 _REQUIRED_FEATURES = {

@@ -59,9 +59,9 @@ class Group(Generic[C]):
     _bucket_name: ClassVar[str]
 
     def __init__(self, js: JetStream, stream: str, name: str, config: C, bucket: KeyValue, members_on: Stream) -> None:
-        self.stream_name = stream
+        self.stream_name: str = stream
         """The stream that is shared."""
-        self.name = name
+        self.name: str = name
         """The group's name."""
         self.config: C = config
         """The last configuration."""
