@@ -84,6 +84,10 @@ SAFER = {
     "`pending_bytes_limit`": ("counts payloads", "counts subjects, headers and payloads"),
     "`pending_msgs_limit` of JetStream subscriptions": ("drops messages", "nothing is dropped: flow control, or pulls"),
     "A heartbeat missed by a push consumer": ("nothing", "the consumer is looked up; reading ends if it is gone"),
+    "`fetch()` from a consumer that is deleted meanwhile, or that is a push consumer": (
+        "`TimeoutError` when the time is over; `[]` then for a batch of several",
+        "`ServiceUnavailableError` at once, as for a consumer that was deleted before",
+    ),
     "Retries": ("none", "`js.publish` when no stream answers (0.5 s), and while a cluster elects"),
     "`ObjectStore.update_meta` with another name": ("always `ObjectAlreadyExists`", "renames"),
     "`drain()` of a subscription with unread messages": (

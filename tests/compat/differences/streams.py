@@ -93,6 +93,26 @@ async def missed_heartbeat(package: Any, server: Server) -> str:
         return await raised(sub.next_msg(timeout=4))
 
 
+@shows(
+    "`fetch()` from a consumer that is deleted meanwhile, or that is a push consumer",
+    theirs=["", "TimeoutError", ""],
+    ours=["ServiceUnavailableError"] * 3,
+)
+async def fetched_in_vain(package: Any, server: Server) -> list[str]:
+    """What fetching raises: several messages, one of a push consumer, and several of one that was deleted."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        await js.add_consumer("S", durable_name="push", deliver_subject="x")
+        sub = await js.pull_subscribe("s", "push")
+        found = [await raised(sub.fetch(2, timeout=0.3)), await raised(sub.fetch(1, timeout=0.3))]
+        sub = await js.pull_subscribe("s", "d")
+        fetching = asyncio.create_task(raised(sub.fetch(2, timeout=3)))
+        while not (await sub.consumer_info()).num_waiting:  # the pull is there
+            pass
+        await js.delete_consumer("S", "d")
+        return [*found, await fetching]
+
+
 @shows("Retries", theirs=1, ours=3)
 async def retries(package: Any, server: Server) -> int:
     """How often a message without a stream is sent."""

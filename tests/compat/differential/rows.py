@@ -158,6 +158,26 @@ def late_refusal(found: Difference) -> bool:
     return found.what.endswith(" took") and called(found, "update", "delete") and bool(given.get("last"))
 
 
+def fetched_from_push(found: Difference) -> bool:
+    """A fetch by the name of a consumer that pushes."""
+    pulls = [step for step in found.earlier if step.name in ("pull_subscribe", "pull_bind")]
+    named = [step.arguments["arguments"] for step in pulls if step.arguments["sub"] == argument(found, "sub")]
+    pulled = {given.get("durable") or given.get("consumer") for given in named} - {None}
+    nothing = found.theirs == [] or raised(found.theirs) == "errors.TimeoutError"
+    refused = raised(found.ours) == "js.errors.ServiceUnavailableError"
+    return called(found, "fetch") and nothing and refused and bool(pulled & pushing(found))
+
+
+def pushing(found: Difference) -> set[str]:
+    """The names of the push consumers that there may have been."""
+    names = set()
+    for step in found.earlier:
+        given = step.arguments.get("config" if step.name == "add_consumer" else "arguments") or {}
+        if step.name == "js_subscribe" or "deliver_subject" in given:
+            names |= {given.get(one) for one in ("durable_name", "name", "durable", "queue")}
+    return names - {None}
+
+
 def same_streams(found: Difference, normal: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
     """True if the streams differ only in what ``normal`` leaves out."""
     return found.what.startswith("streams") and list(map(normal, found.theirs)) == list(map(normal, found.ours))
@@ -294,6 +314,7 @@ CASES: dict[str, Case] = {
         left_inboxes
     ),
     "The configuration of ordered consumers": ordered_config,
+    "`fetch()` from a consumer that is deleted meanwhile, or that is a push consumer": fetched_from_push,
     "Replies to JetStream calls that are not JSON": not_json,
     "A bucket that was deleted": deleted_bucket,
     "Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`": invalid_key,
