@@ -170,12 +170,12 @@ def fetched_from_push(found: Difference) -> bool:
 
 def pushing(found: Difference) -> set[str]:
     """The names of the push consumers that there may have been."""
-    names = set()
+    names: set[str] = set()
     for step in found.earlier:
         given = step.arguments.get("config" if step.name == "add_consumer" else "arguments") or {}
         if step.name == "js_subscribe" or "deliver_subject" in given:
-            names |= {given.get(one) for one in ("durable_name", "name", "durable", "queue")}
-    return names - {None}
+            names |= {given[one] for one in ("durable_name", "name", "durable", "queue") if one in given}
+    return names
 
 
 def same_streams(found: Difference, normal: Callable[[dict[str, Any]], dict[str, Any]]) -> bool:
