@@ -1,7 +1,7 @@
 """Handlers: the callables that programs register for messages, requests and the entries of a watch.
 
 Owns what may be a handler, and what its result may be. One that does nothing when it is called, such as a generator
-function, must not pass for one that has handled its message.
+function, must not pass for one that has handled its message. Also what the log shows of its errors.
 """
 
 from __future__ import annotations
@@ -9,11 +9,33 @@ from __future__ import annotations
 import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from functools import partial
-from types import CodeType, FunctionType
+from types import CodeType, FunctionType, TracebackType
 from typing import TypeAlias
 
 HandlerResult: TypeAlias = Awaitable[object] | None
 """The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
+
+ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType]
+
+_BELOW_HANDLERS = frozenset({"natsproto", "asyncio", "concurrent"})
+"""The packages whose frames lie between a task and a handler."""
+
+
+def handler_trace(error: BaseException) -> ExcInfo | None:
+    """Return the ``exc_info`` of a handler's error, from the first frame of the application on.
+
+    None without such a frame, for an error of this library: its text says it all.
+    """
+    trace = error.__traceback__
+    while trace is not None and _package(trace.tb_frame.f_globals.get("__name__")) in _BELOW_HANDLERS:
+        trace = trace.tb_next
+    if trace is None and _package(type(error).__module__) != "natsproto":
+        trace = error.__traceback__
+    return None if trace is None else (type(error), error, trace)
+
+
+def _package(module: object) -> str:
+    return str(module).partition(".")[0]
 
 
 def check_handler(name: str, handler: object, argument: str, count: int = 1, *, may_yield: bool = False) -> None:

@@ -14,17 +14,17 @@ import random
 import re
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
-from natsproto._handlers import HandlerResult, finish
+from natsproto._handlers import HandlerResult, finish, handler_trace
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
 from natsproto.jetstream._codec import accept_delays, accept_seconds
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage, Metadata, is_retried, mark_retried
+from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_reported
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
@@ -39,8 +39,6 @@ __all__ = [
     "replay",
 ]
 
-log: Final = logging.getLogger("natsproto")
-
 Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 """An exception class or several, as ``except`` takes them."""
@@ -52,27 +50,34 @@ ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
-_NOT_ACKNOWLEDGED = "not acknowledged: the worker ended or took longer than ack_wait"
+_NOT_ACKNOWLEDGED = "never acknowledged: each time the worker ended or took longer than ack_wait"
 _rng = random.SystemRandom()
 
 
 class MessageRetried(Event):
-    """A handler raised in ``attempt`` (from 1); the message is redelivered in ``delay`` seconds."""
+    """A handler raised in ``attempt`` (from 1) of ``max_attempts``; the message is redelivered in ``delay`` seconds."""
 
     stream: str
     consumer: str
     seq: int
     """The sequence of the message in ``stream``."""
     attempt: int
+    max_attempts: int
     delay: float
     error: BaseException
     """The exception of the handler."""
+
+    level = logging.WARNING
+    line = (
+        "handler of consumer %(consumer)r of stream %(stream)r failed for message %(seq)d, "
+        "attempt %(attempt)d of %(max_attempts)d, again in %(delay).3g s: %(error)r"
+    )
 
 
 class MessageDeadLettered(Event):
     """A message became a dead letter after ``attempts`` attempts. It is stored on ``dead_letter_subject``.
 
-    ``error`` is None when the last attempt was never acknowledged.
+    ``error`` is None when no attempt was acknowledged: each one's worker ended, or took longer than ``ack_wait``.
     """
 
     stream: str
@@ -83,8 +88,16 @@ class MessageDeadLettered(Event):
     dead_letter_subject: str
     error: BaseException | None
 
-    level = logging.WARNING
-    line = "message %(seq)d of stream %(stream)r is a dead letter after %(attempts)d attempts of %(consumer)r"
+    level = logging.ERROR
+    line = (
+        "message %(seq)d of stream %(stream)r is a dead letter after %(attempts)d attempts "
+        "of consumer %(consumer)r: %(error)r"
+    )
+    trace_level = logging.ERROR
+
+    def log_line(self) -> tuple[int, str]:
+        """See Event."""
+        return self.level, self.line if self.error is not None else self.line.replace("%(error)r", _NOT_ACKNOWLEDGED)
 
 
 class RetryPolicy(Value):
@@ -146,9 +159,10 @@ class Retry:
     """Middleware that applies a RetryPolicy to handlers of consumers with acknowledgement.
 
     ``js`` publishes the dead letters; its timeout limits how long an outage of their stream may last. The handler's
-    error is raised again: ``consume`` counts it as ``failed`` and logs it, as one WARNING if the message is retried.
-    A message that the handler has acknowledged itself is left alone. A message delivered more often than
-    ``max_attempts`` has killed its workers; it becomes a dead letter without another call.
+    error is raised again, and ``consume`` counts it as ``failed``. The log has one line for it: a WARNING if the
+    message is retried, an ERROR with the handler's frames if it becomes a dead letter. A message that the handler has
+    acknowledged itself is left alone. A message delivered more often than ``max_attempts`` has killed its workers, or
+    was beside one that has; it becomes a dead letter without another call.
     Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
 
     Args:
@@ -194,14 +208,14 @@ class Retry:
             await self(message, call)
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
-            if is_retried(message):
-                trace = exc if log.isEnabledFor(logging.DEBUG) else None
-                self._js.connection._log.warning(
-                    "%s failed for a message of %r, retried: %r", where, message.subject, exc, exc_info=trace
-                )
-            else:
+            if not is_reported(message):
                 self._js.connection._log.error(
-                    "%s failed for a message of %r: %r", where, message.subject, exc, exc_info=exc
+                    "%s failed for message %d (%r): %r",
+                    where,
+                    message.seq,
+                    message.subject,
+                    exc,
+                    exc_info=handler_trace(exc),
                 )
             self._js.connection._emit(HandlerFailed(handler=where, error=exc))
             return False
@@ -227,13 +241,14 @@ class Retry:
         delay = self.policy.delay_of(metadata.num_delivered)
         delay += delay * self.policy.jitter * _rng.random()
         if await self._nak(message, delay):
-            mark_retried(message)
+            mark_reported(message)
             self._js.connection._emit(
                 MessageRetried(
                     stream=metadata.stream,
                     consumer=metadata.consumer,
                     seq=metadata.stream_seq,
                     attempt=metadata.num_delivered,
+                    max_attempts=self.policy.max_attempts,
                     delay=delay,
                     error=error,
                 )
@@ -241,11 +256,12 @@ class Retry:
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
         metadata, subject = message.metadata, self.policy.dead_letter_subject
+        attempts = min(metadata.num_delivered, self.policy.max_attempts)  # beyond them the handler was not called
         try:
             await self._js.publish(
                 subject,
                 message.data,
-                headers=_dead_letter_headers(message, metadata, error),
+                headers=_dead_letter_headers(message, metadata, attempts, error),
                 msg_id=_dead_letter_id(metadata),
             )
             await message.term(f"dead letter on {subject}")
@@ -254,12 +270,13 @@ class Retry:
             if not message.is_acked:
                 await self._nak(message, seconds("max_delay", self.policy.max_delay))
             return
+        mark_reported(message)
         self._js.connection._emit(
             MessageDeadLettered(
                 stream=metadata.stream,
                 consumer=metadata.consumer,
                 seq=metadata.stream_seq,
-                attempts=metadata.num_delivered,
+                attempts=attempts,
                 dead_letter_subject=subject,
                 error=error,
             )
@@ -376,7 +393,7 @@ async def replay(
     return number
 
 
-def _dead_letter_headers(message: JsMessage, metadata: Metadata, error: BaseException | None) -> Headers:
+def _dead_letter_headers(message: JsMessage, metadata: Metadata, attempts: int, error: BaseException | None) -> Headers:
     kind, text = "", _NOT_ACKNOWLEDGED
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
@@ -385,7 +402,7 @@ def _dead_letter_headers(message: JsMessage, metadata: Metadata, error: BaseExce
         STREAM_HEADER: metadata.stream,
         SEQUENCE_HEADER: str(metadata.stream_seq),
         CONSUMER_HEADER: metadata.consumer,
-        ATTEMPTS_HEADER: str(metadata.num_delivered),
+        ATTEMPTS_HEADER: str(attempts),
         ERROR_TYPE_HEADER: kind,
         ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode().strip(),
     }

@@ -2,7 +2,7 @@
 
 Owns these consumers and the task that runs asynchronous callbacks, one event after the other. Errors of callbacks end
 here, in the log. Each event is one log record: its ``args`` are the fields of the event, ``nats_event`` is the event
-itself. The traceback of the cause is added only where DEBUG is on.
+itself. The traceback of the cause is added where the event's ``trace_level`` is enabled.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from typing import Any
 
 from natsproto._core import events
 from natsproto._core.notifier import running_loop
+from natsproto._handlers import handler_trace
 
 log = logging.getLogger("natsproto")
 
@@ -85,7 +86,7 @@ class EventBus:
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """Report an error of an application callback."""
-        self.log.error("%s failed: %r", where, error, exc_info=error)
+        self.log.error("%s failed: %r", where, error, exc_info=handler_trace(error))
         self.emit(events.HandlerFailed(handler=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:
@@ -165,7 +166,8 @@ class EventBus:
 
 def _write(level: int, line: str, event: events.Event) -> None:
     fields = event.fields()
-    trace = None
-    if log.isEnabledFor(logging.DEBUG):
-        trace = next((value for value in fields.values() if isinstance(value, BaseException)), None)
+    cause = None
+    if log.isEnabledFor(event.trace_level):
+        cause = next((value for value in fields.values() if isinstance(value, BaseException)), None)
+    trace = handler_trace(cause) if cause is not None and event.trace_level > logging.DEBUG else cause
     log.log(level, line, fields, exc_info=trace, extra={"nats_event": event})

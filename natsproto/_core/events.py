@@ -33,6 +33,8 @@ class Event(Value):
     level: ClassVar[int] = logging.INFO
     line: ClassVar[str] = ""
     pause: ClassVar[float] = 0.0
+    trace_level: ClassVar[int] = logging.DEBUG
+    """The traceback of an error is logged where this level is enabled."""
 
     def log_line(self) -> tuple[int, str]:
         """Return the log level and the message; an empty message is not logged."""

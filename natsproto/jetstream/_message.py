@@ -616,14 +616,14 @@ def extend_all(messages: list[JsMessage]) -> None:
             return  # nothing can be sent now: the server redelivers them all after ack_wait
 
 
-_RETRIED = b"-NAK of a retry policy"
+_REPORTED = {b"-NAK": b"-NAK of a retry policy", b"+TER": b"+TERM of a retry policy"}
 
 
-def mark_retried(message: JsMessage) -> None:
-    """Note that a retry policy has nakked the message, so that the error of its handler is expected."""
-    message._note = _RETRIED
+def mark_reported(message: JsMessage) -> None:
+    """Note that a retry policy has nakked or terminated the message, and has logged the error of its handler."""
+    message._note = _REPORTED[cast("bytes", message._note)[:4]]
 
 
-def is_retried(message: JsMessage) -> bool:
-    """True if a retry policy has nakked the message."""
-    return message._note == _RETRIED
+def is_reported(message: JsMessage) -> bool:
+    """True if a retry policy has settled the message and logged the error."""
+    return message._note in _REPORTED.values()

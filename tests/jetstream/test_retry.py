@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import operator
 import subprocess
 import sys
+import traceback
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -68,10 +71,63 @@ async def test_retries_are_one_warning_each(
 
     await jetstream.publish("s.1", b"payload")
     await consumer.consume(with_middleware(fail, Retry(jetstream, quick(max_attempts=3))), stop_after=3).run()
-    reported = [
-        (record.levelname, bool(record.exc_info)) for record in caplog.records if "no way" in record.getMessage()
+    records = [record for record in caplog.records if "no way" in record.getMessage()]
+    reported = [(record.levelname, bool(record.exc_info)) for record in records]
+    assert reported == [("WARNING", level == logging.DEBUG)] * 2 + [("ERROR", True)], "one line each"
+    assert [record.getMessage() for record in records] == [
+        "handler of consumer 'worker' of stream 'S' failed for message 1, attempt 1 of 3, again in 0 s: "
+        "ValueError('no way')",
+        "handler of consumer 'worker' of stream 'S' failed for message 1, attempt 2 of 3, again in 0 s: "
+        "ValueError('no way')",
+        "message 1 of stream 'S' is a dead letter after 3 attempts of consumer 'worker': ValueError('no way')",
     ]
-    assert reported == [("WARNING", level == logging.DEBUG)] * 2 + [("ERROR", True)], "DEBUG is the switch for all"
+    assert frames(records[-1]) == ["fail"], "the handler's frames only"
+
+
+def frames(record: logging.LogRecord) -> list[str]:
+    assert record.exc_info
+    return [frame.name for frame in traceback.extract_tb(record.exc_info[2])]
+
+
+@pytest.mark.parametrize("on_error", ["nak", "term", "nothing"])
+@pytest.mark.parametrize("executor", ["none", "threads", "pool"])
+async def test_log_has_the_failed_message_and_what_follows(
+    jetstream: JetStream, caplog: pytest.LogCaptureFixture, on_error: Any, executor: str
+) -> None:
+    """Without a retry policy too."""
+
+    def cause(message: JsMessage) -> None:
+        raise ValueError("no way")
+
+    def fail(message: JsMessage) -> None:
+        cause(message)
+
+    stream = await jetstream.create_stream("S", subjects=["s.>"])
+    worker = await stream.create_consumer("worker")
+    await jetstream.publish("s.1")
+    with ThreadPoolExecutor(1) as pool:
+        where: Any = {"none": None, "threads": True, "pool": pool}[executor]
+        await worker.consume(fail, stop_after=1, on_error=on_error, nak_delay=1.5, executor=where).run()
+    then = {"nak": "again in 1.5 s", "term": "never again", "nothing": "again after ack_wait"}[on_error]
+    [record] = [record for record in caplog.records if "no way" in record.getMessage()]
+    assert record.getMessage() == (
+        f"handler of consumer 'worker' of stream 'S' failed for message 1 ('s.1'), delivery 1, {then}: "
+        "ValueError('no way')"
+    )
+    assert frames(record) == ["fail", "cause"]
+
+
+async def test_own_errors_need_no_traceback(
+    jetstream: JetStream, consumer: PullConsumer, caplog: pytest.LogCaptureFixture
+) -> None:
+    await jetstream.publish("s.1")
+    broken = operator.methodcaller("ack", 1)  # a handler in C, so that no frame is the application's
+    await consumer.consume(operator.methodcaller("json"), stop_after=1).run()
+    await jetstream.publish("s.1")
+    await consumer.consume(broken, stop_after=1).run()
+    ours, bug = [record for record in caplog.records if "failed for message" in record.getMessage()]
+    assert not ours.exc_info, "its text says it all"
+    assert bug.exc_info, "it may be ours"
 
 
 async def test_nak_of_a_failing_handler_is_an_error(
@@ -163,8 +219,8 @@ async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, c
     consumption = consumer.consume(with_middleware(handle, Retry(jetstream, quick(max_attempts=2))), stop_after=1)
     await consumption.run()
     [letter] = await dead(jetstream)
-    assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 3, "", 0)
-    assert "not acknowledged" in letter.error
+    assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 2, "", 0)
+    assert "never acknowledged" in letter.error
 
 
 WORKER = """

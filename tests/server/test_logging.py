@@ -165,7 +165,7 @@ async def test_lines_of_handlers_have_the_name_too(nats_server: Server, caplog: 
         await until(lambda: sum("50% first: endpoint" in line for _, line in lines(caplog)) == 2)
     failed = [line for _, line in lines(caplog) if "no way" in line]
     assert {line.partition(": ")[0] for line in failed} == {"50% first", "second"}
-    for what in ("callback of 'callback'", "endpoint 'e'", "batch of 1", "retried", "watch of bucket"):
+    for what in ("callback of 'callback'", "endpoint 'e'", "batch of 1", "attempt ", "watch of bucket"):
         assert len({line.partition(": ")[0] for line in failed if what in line}) == 2, what
     failures = [event for event in seen if isinstance(event, HandlerFailed)]
     assert {event.client for event in failures} == {"50% first", "second"}

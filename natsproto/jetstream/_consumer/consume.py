@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import logging
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from time import monotonic
@@ -21,7 +20,7 @@ from natsproto._core.events import HandlerFailed
 from natsproto._core.timed_steps import TimedSteps
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
-from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
+from natsproto._handlers import HandlerResult, check_result, finish, handler_trace, is_async_callable
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
@@ -30,10 +29,8 @@ from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MAS
 from natsproto.jetstream._consumer.key_lanes import KeyLanes
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._end_waiters import EndWaiters
-from natsproto.jetstream._message import ACKED, JsMessage, is_retried, nak_all
+from natsproto.jetstream._message import ACKED, JsMessage, is_reported, nak_all
 from natsproto.middleware import middleware_of
-
-log = logging.getLogger("natsproto")
 
 FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
 """Seconds until a message whose handler failed is redelivered: the first delay, which doubles with every delivery, and
@@ -295,22 +292,15 @@ class HandlerTasks:
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
-        where = self._handler_name
-        if is_retried(message):  # expected, so one line
-            trace = error if log.isEnabledFor(logging.DEBUG) else None
-            self.connection._log.warning(
-                "%s failed for a message of %r, retried: %r", where, message.subject, error, exc_info=trace
-            )
-        else:
-            self.connection._log.error(
-                "%s failed for a message of %r: %r", where, message.subject, error, exc_info=error
-            )
-        self.connection._emit(HandlerFailed(handler=where, error=error))
         how = self._options.on_error
+        self.connection._emit(HandlerFailed(handler=self._handler_name, error=error))
+        delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0
+        if not is_reported(message):
+            self._log_failure(message, error, delay)
         if how != "nothing" and not message.is_acked:
             try:
                 if how == "nak":
-                    await message.nak(self._nak_delay_for(message))
+                    await message.nak(delay)
                 else:
                     await message.term()
             except NatsError as exc:
@@ -322,6 +312,20 @@ class HandlerTasks:
                     await result
             except Exception as exc:
                 self.connection._log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
+
+    def _log_failure(self, message: JsMessage, error: BaseException, delay: float) -> None:
+        """Log which message failed, how often it was delivered, and when it comes again."""
+        next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": "again after ack_wait"}
+        self.connection._log.error(
+            "%s failed for message %d (%r), delivery %d%s: %r",
+            self._handler_name,
+            message.seq,
+            message.subject,
+            message.metadata.num_delivered,
+            "" if message.is_acked else ", " + next_step[self._options.on_error],
+            error,
+            exc_info=handler_trace(error),
+        )
 
     def _nak_delay_for(self, message: JsMessage) -> float:
         try:
