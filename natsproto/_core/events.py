@@ -213,6 +213,7 @@ class HandlerFailed(Event):
 
 class LoopBlocked(Event):
     """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
+    Or several calls held it for more than 5 of 10 seconds, each for a tenth of a second or longer.
 
     Reported for callbacks of ``subscribe`` and ``watch``, handlers of ``consume`` and ``consume_batches``, and
     endpoints, whether ``def`` or ``async def``; the time that they await is not counted. With an empty ``handler``, the
@@ -222,6 +223,8 @@ class LoopBlocked(Event):
     handler: str
     seconds: float
     """How long nothing else ran; more than 1, and 1.4 or more without a ``handler``."""
+    window: float = 0.0
+    """Of how many seconds, for several calls; 0: in one piece."""
 
     level = logging.WARNING
     line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"
@@ -229,6 +232,8 @@ class LoopBlocked(Event):
 
     def log_line(self) -> tuple[int, str]:
         """See Event."""
+        if self.window:
+            return self.level, self.line.replace("s:", "of %(window).1f s:")
         if self.handler:
             return self.level, self.line
         return self.level, "the event loop stood still for %(seconds).1f s or longer: is there a call that blocks?"

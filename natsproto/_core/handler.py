@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from time import monotonic
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from natsproto._core.timed_steps import LOOP_BLOCKED_S, TimedSteps
+from natsproto._core.timed_steps import SLOW_STEP_S, TimedSteps
 from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
 from natsproto.protocol.frames import Message
 
@@ -108,7 +108,7 @@ class HandlerRunner(Generic[M]):
                 self._registry.on_handler_error(self._where, exc)
             if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
                 log.warning("%s kept the event loop for %.3f seconds", self._where, took)
-            if (late := monotonic() - deadline) > LOOP_BLOCKED_S and not in_task:
+            if (late := monotonic() - deadline) > SLOW_STEP_S and not in_task:
                 self._registry.on_loop_blocked(self._where, late)
             if result is not None:
                 return result

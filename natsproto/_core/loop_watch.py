@@ -13,6 +13,13 @@ from typing import Final
 from natsproto._core.event_bus import EventBus
 from natsproto._core.events import LoopBlocked
 
+LOOP_BLOCKED_S: Final = 1.0
+"""Seconds in one piece after which a handler that holds the event loop is reported."""
+
+WINDOW_S: Final = 10.0
+MAX_HELD_S: Final = 5.0
+"""Seconds of a window in which a handler may hold the event loop, in pieces, before it is reported."""
+
 CHECK_INTERVAL_S: Final = 0.5
 """Seconds between two looks at the clock."""
 
@@ -29,6 +36,8 @@ class LoopWatch:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._reported_s = 0.0  # of handlers, since the timer last fired
+        self._held: dict[str, float] = {}  # by handlers since the window began
+        self._window_began = 0.0
 
     def start(self) -> None:
         """Watch from now on, if it does not already."""
@@ -42,9 +51,19 @@ class LoopWatch:
             self._timer = None
 
     def on_blocked(self, where: str, seconds: float) -> None:
-        """A call of a handler held the event loop."""
+        """A step of a handler was slow."""
         self._reported_s += seconds
-        self._event_bus.emit(LoopBlocked(handler=where, seconds=seconds))
+        if seconds > LOOP_BLOCKED_S:
+            self._event_bus.emit(LoopBlocked(handler=where, seconds=seconds))
+            return
+        now = self._loop.time()
+        if now - self._window_began > WINDOW_S:
+            self._held.clear()
+            self._window_began = now - seconds
+        self._held[where] = held = self._held.get(where, 0.0) + seconds
+        if held > MAX_HELD_S:
+            self._event_bus.emit(LoopBlocked(handler=where, seconds=held, window=now - self._window_began))
+            self._held[where] = 0.0
 
     def _check(self) -> None:
         assert self._timer is not None

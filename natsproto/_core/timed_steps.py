@@ -1,6 +1,7 @@
 """Finds the handler that holds the event loop.
 
-Owns the limit, and the time of each step of a task that runs handlers. ``LoopWatch`` finds what blocks elsewhere.
+Owns the time of each step of a task that runs handlers. ``LoopWatch`` judges the slow ones, and finds what blocks
+elsewhere.
 """
 
 from __future__ import annotations
@@ -9,12 +10,12 @@ from collections.abc import Callable, Coroutine
 from time import monotonic
 from typing import Any, Final
 
-LOOP_BLOCKED_S: Final = 1.0
-"""Seconds after which a handler that holds the event loop is reported."""
+SLOW_STEP_S: Final = 0.1
+"""Seconds after which a handler that holds the event loop is told to ``LoopWatch``."""
 
 
 class TimedSteps(Coroutine[Any, Any, None]):
-    """A coroutine that runs handlers in a task, and reports each step that held the event loop.
+    """A coroutine that runs handlers in a task, and reports each slow step.
 
     A step lasts from one suspension to the next. To time the steps finds a block behind an ``await`` of a handler. It
     costs about a microsecond a task and half of one a suspension, and nothing for the further messages of a step.
@@ -41,7 +42,7 @@ class TimedSteps(Coroutine[Any, Any, None]):
         try:
             return self._coroutine.send(value)
         finally:
-            if monotonic() - began > LOOP_BLOCKED_S:
+            if monotonic() - began > SLOW_STEP_S:
                 self._on_blocked(self._where, monotonic() - began)
 
     def throw(self, *error: Any) -> Any:
@@ -50,7 +51,7 @@ class TimedSteps(Coroutine[Any, Any, None]):
         try:
             return self._coroutine.throw(*error)
         finally:
-            if monotonic() - began > LOOP_BLOCKED_S:
+            if monotonic() - began > SLOW_STEP_S:
                 self._on_blocked(self._where, monotonic() - began)
 
     def close(self) -> None:

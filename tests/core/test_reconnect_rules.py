@@ -77,6 +77,26 @@ async def test_program_that_holds_the_loop_is_reported(seed: int) -> None:
         assert [event.handler for event in recorder.of(LoopBlocked)][20:] == ["callback of 'a'"], "a block is told once"
 
 
+@virtual_clock
+async def test_handler_that_holds_the_loop_in_pieces() -> None:
+    """For 6 of 10 seconds it is reported, for 3 it is not; and what several handlers hold is not added up."""
+    recorder = EventRecorder(LoopBlocked)
+    async with scripted_network() as net:
+        nc = await net.connect(on_event=recorder)
+        for _ in range(100):
+            await advance(1)
+            nc._on_loop_blocked("callback of 'a'", 0.3)
+            nc._on_loop_blocked("callback of 'b'", 0.3)
+        assert recorder.events == []
+        for _ in range(20):
+            await advance(0.5)
+            nc._on_loop_blocked("callback of 'a'", 0.3)
+        [event] = recorder.of(LoopBlocked)
+        assert event.handler == "callback of 'a'"
+        assert 5 < event.seconds < event.window <= 10
+        assert "held the event loop for %(seconds).1f of %(window).1f s: " in event.log_line()[1]
+
+
 def _payloads(rng: random.Random, limit: int) -> list[bytes]:
     sizes = [rng.choice([0, 1, limit - 1, limit, limit + 1, rng.randrange(4 * limit)]) for _ in range(40)]
     return [bytes(rng.choices(b"abc", k=size)) for size in sizes]

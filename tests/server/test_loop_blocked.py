@@ -55,6 +55,52 @@ async def test_handlers_that_hold_nothing(
     assert blocked(events) == []
 
 
+async def brief(message: JsMessage) -> None:
+    await asyncio.sleep(0.06)  # the handler's own
+
+
+def later(message: JsMessage) -> Awaitable[None]:
+    time.sleep(0.06)  # the handler's own
+    return brief(message)
+
+
+def brief_block(message: object) -> None:
+    time.sleep(0.06)  # the handler's own
+
+
+@pytest.mark.parametrize(
+    ("handler", "options", "warnings"),
+    [
+        (brief_block, {"concurrency": 8}, 1),
+        (brief_block, {"concurrency": 8, "keep_alive": True}, 1),
+        (brief_block, {}, 0),
+        (brief_block, {"concurrency": 8, "executor": True}, 0),
+        (later, {"concurrency": 8}, 0),
+        (brief, {"concurrency": 8}, 0),
+    ],
+)
+async def test_concurrency_without_effect_is_told_once(
+    jetstream: JetStream, caplog: pytest.LogCaptureFixture, handler: Handler, options: dict[str, Any], warnings: int
+) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    for _ in range(4):
+        await jetstream.publish("s")
+    consumer = await stream.create_consumer("c")
+    await consumer.consume(handler, stop_after=4, **options).run()
+    assert (
+        sum("so that concurrency=8 has no effect: pass executor=True" in line for line in caplog.messages) == warnings
+    )
+
+
+async def test_concurrency_of_batches_without_effect(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    for _ in range(4):
+        await jetstream.publish("s")
+    consumer = await stream.create_consumer("c")
+    await consumer.consume_batches(brief_block, max_messages=2, concurrency=2, stop_when_empty=True).run()
+    assert sum("so that concurrency=2 has no effect" in line for line in caplog.messages) == 1
+
+
 @asynccontextmanager
 async def subscription(nc: Client, handler: Handler) -> AsyncGenerator[str]:
     async with nc.subscribe("s", cb=handler):

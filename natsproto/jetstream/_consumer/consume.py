@@ -32,6 +32,9 @@ from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream._message import ACKED, JsMessage, is_reported, nak_all
 from natsproto.middleware import middleware_of
 
+BLOCKED_CALL_S = 0.05
+"""Seconds of a call after which a ``def`` handler in the event loop blocks: its ``concurrency`` is of no use."""
+
 FIRST_NAK_DELAY_S, MAX_NAK_DELAY_S = 0.25, 30.0
 """Seconds until a message whose handler failed is redelivered: the first delay, which doubles with every delivery, and
 the longest.
@@ -127,6 +130,8 @@ class HandlerTasks:
         self._handler_name = f"handler of {what}"
         self._messages, self._handler, self._options = messages, handler, options
         self._is_async = is_async_callable(handler)
+        self._in_turn = not self._is_async and options.concurrency > 1
+        """True while no call could be beside another one, although the options ask for it, and that is not logged."""
         self._is_plain = options.keep_alive is False and options.on_success == "ack"
         self._lanes = KeyLanes(messages.buffer, options.key, options.concurrency) if options.key else None
         if (deliveries := messages.buffer.deliveries) is not None:
@@ -204,6 +209,7 @@ class HandlerTasks:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
+                        self._check_turns(now - began)
         except Exception as exc:
             self._on_key_error(exc)
 
@@ -285,10 +291,23 @@ class HandlerTasks:
 
     async def _finish(self, result: object) -> None:
         """Await the result of the handler if it has to be awaited. After an awaitable, others run at the same time."""
-        deliveries = self._messages.buffer.deliveries
-        if deliveries is not None and not self._is_async and inspect.isawaitable(result):
-            deliveries.on_workers(self._options.concurrency)
+        if not self._is_async and inspect.isawaitable(result):
+            self._in_turn = False
+            if (deliveries := self._messages.buffer.deliveries) is not None:
+                deliveries.on_workers(self._options.concurrency)
         await finish(result)
+
+    def _check_turns(self, seconds: float) -> None:
+        """Log once that a handler that blocks cannot run beside itself."""
+        if self._in_turn and seconds > BLOCKED_CALL_S:
+            self._in_turn = False
+            self.connection._log.warning(
+                "%s held the event loop for %.2f s, so that concurrency=%d has no effect: pass executor=True, "
+                "which calls it in threads, or make it an async def that awaits",
+                self._handler_name,
+                seconds,
+                self._options.concurrency,
+            )
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1

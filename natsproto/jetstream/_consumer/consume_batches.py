@@ -6,6 +6,7 @@ Owns how a batch is handled and settled. The rest is that of ``consume``.
 from __future__ import annotations
 
 import asyncio
+import inspect
 from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TypeAlias, cast
@@ -80,12 +81,16 @@ class BatchTasks(HandlerTasks):
                 self.handled += len(batch)
                 took = monotonic() - began
                 buffer.on_batch_handled(batch, took, self._max_messages)
+                self._check_turns(took)
                 for message in batch:
                     self._messages._release(message)
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:
-            await finish(self._call_batch(batch))
+            result = self._call_batch(batch)
+            if inspect.isawaitable(result):
+                self._in_turn = False
+            await finish(result)
         except BatchFailed as exc:
             await self._settle(batch, exc, exc.indexes)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
