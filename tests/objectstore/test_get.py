@@ -6,6 +6,7 @@ import asyncio
 import os
 import pathlib
 import re
+from typing import Any
 
 import pytest
 
@@ -19,11 +20,14 @@ from natsproto.errors import (
     ObjectNotFound,
     ObjectStoreError,
 )
+from natsproto.jetstream import _direct
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import NEVER, dumps
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.objectstore import ObjectReader, ObjectStore
+from natsproto.jetstream.objectstore import _index as store_index
 from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._meta import meta_subject
 from tests.jetstream.reading import subscriptions
@@ -226,6 +230,7 @@ async def test_digest_mismatch_of_a_missing_chunk(
     jetstream: JetStream, gone: list[int], offset: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 20.0)  # it must not come to that
+    monkeypatch.setattr(readers, "LOOK_AGAIN_S", (0.01, 0.01))
     store = await made(jetstream)
     found = await sequences(store)
     for index in gone:
@@ -235,6 +240,25 @@ async def test_digest_mismatch_of_a_missing_chunk(
             await read(store.get("o", offset=offset))
     assert damage.value.name == "o"
     assert re.search(f"{6 - len(gone)} of 6 chunks are there", str(damage.value))
+
+
+@pytest.mark.parametrize("stale", [2, 3])
+async def test_object_whose_info_a_deposed_leader_returns(
+    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    monkeypatch.setattr(readers, "LOOK_AGAIN_S", (0.01, 0.01))
+    store = await made(jetstream, b"before" * CHUNK)
+    get, replies = _direct.leader_get, list[RawMessage]()
+
+    async def get_stale(*args: Any, **options: Any) -> RawMessage:
+        return replies.pop() if replies else await get(*args, **options)
+
+    before = await store._index.stream.get_last_message(meta_subject("files", "o"))
+    await store.put("o", b"after" * CHUNK)
+    monkeypatch.setattr(store_index, "leader_get", get_stale)
+    replies += [before] * stale
+    assert await store.get_bytes("o") == b"after" * CHUNK
+    assert not replies
 
 
 async def test_digest_mismatch_of_a_chunk_deleted_meanwhile(

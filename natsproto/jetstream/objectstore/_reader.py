@@ -59,6 +59,9 @@ STALL_TIMEOUT_S = 1.0
 """Seconds without a chunk after which the leader is asked for it."""
 MAX_RESTARTS = 5
 """Restarts of a read whose object was replaced before its first chunk was returned, or of reading a whole object."""
+LOOK_AGAIN_S = (0.25, 1.0)
+"""Pauses in seconds between looks for missing chunks. A deposed leader, heard for moments after its network came back,
+knows an object by the version before, whose chunks the stream has purged."""
 WRITE_BYTES = 2**20
 """Bytes written to a file in one go."""
 
@@ -332,19 +335,22 @@ class ObjectReader(AsyncForHint):
     async def _check_missing(self) -> None:
         """Raise the reason why the next chunk is missing; return if it will arrive, or if that is unknown now."""
         info, index = self.info, self._index
-        try:
-            with bucket_errors(index.bucket):
-                held = await index.stream.info(subjects_filter=self._subject, timeout=self._timeout)
-            there = held.state.subjects.get(self._subject, 0)
-            if there >= info.chunks:
-                self._is_exhausted = False
+        for pause in (*LOOK_AGAIN_S, None):
+            try:
+                with bucket_errors(index.bucket):
+                    held = await index.stream.info(subjects_filter=self._subject, timeout=self._timeout)
+                there = held.state.subjects.get(self._subject, 0)
+                if there >= info.chunks:
+                    self._is_exhausted = False
+                    return
+                now = await index.find(info.name, timeout=self._timeout)
+            except TRANSIENT_ERRORS:
                 return
-            now = await index.find(info.name, timeout=self._timeout)
-        except TRANSIENT_ERRORS:
-            return
-        if now is None or now.info.deleted or now.info.nuid != info.nuid:
-            raise ObjectChanged(info.bucket, info.name)
-        raise self._mismatch(f"{there} of {info.chunks} chunks are there")
+            if now is None or now.info.deleted or now.info.nuid != info.nuid:
+                raise ObjectChanged(info.bucket, info.name)
+            if pause is None:
+                raise self._mismatch(f"{there} of {info.chunks} chunks are there")
+            await asyncio.sleep(pause)
 
     async def _end(self) -> None:
         messages, self._messages = self._messages, None
