@@ -96,7 +96,7 @@ LAYER_INTERFACE = {
             "_cut_off_watch",
             "_yield_if_needed",
         ],
-        *["_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],
+        *["_outages", "_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
         "_subscribe",
     },

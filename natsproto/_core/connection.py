@@ -54,6 +54,7 @@ class Connection:
         self._registry, self._control_lines = engine.registry, engine.control_lines
         self._on_loop_blocked = engine.registry.on_loop_blocked
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
+        self._outages = engine.outages
         self._start_cleanup = engine.cleanups.start
         self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
         self._consumers, self._log = MeasuredReaders(), engine.event_bus.log
@@ -288,8 +289,9 @@ class Connection:
         ``timeout`` in seconds (default: the option ``request_timeout``, 5 s). NoResponders at once when the subject has
         no subscribers; RequestTimeout; PermissionDenied when the server rejects the subject; ConnectionLost when the
         connection breaks meanwhile (unless ``fail_requests_on_disconnect`` is off); ConnectionClosed; and the errors of
-        ``publish``. After a timeout or a lost connection the request may have been handled. Cancelling drops a late
-        reply.
+        ``publish``. After a timeout or a lost connection the request may have been handled, unless there was no
+        connection all the time: then RequestTimeout has ``sent=False``, and the request is not sent later. Cancelling
+        drops a late reply, and a request that was not sent.
 
         Args:
             subject: The subject to publish to, without wildcards.
@@ -338,16 +340,20 @@ class Connection:
         *,
         timeout: float,
         headers: HeadersLike | None = None,
+        again: float = 0.0,
     ) -> Awaitable[Message]:
         """``request`` to a checked subject, in which ``*`` and a final ``>`` are literal: subjects of the JetStream API
-        have filters. ``timeout`` in checked seconds.
+        have filters. ``timeout`` in checked seconds. With AFTER_LOSS_S for ``again``, it waits for the next connection
+        when one is lost, instead of ConnectionLost.
 
         Await the result at once: the request was sent unless the connection is congested. Other bad arguments raise at
         the call.
         """
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, encoded_subject, payload, timeout, headers))
-        return self._send_request(subject, encoded_subject, payload, timeout, headers)
+            return self._in_turn(
+                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, again)
+            )
+        return self._send_request(subject, encoded_subject, payload, timeout, headers, again)
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()

@@ -21,6 +21,7 @@ from natsproto._core.cleanups import Cleanups
 from natsproto._core.drain import Drain
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
+from natsproto._core.outages import Outages
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
 from natsproto._core.ping_tokens import FlushToken, OldConnectionDrained, RoundTrips
@@ -40,7 +41,6 @@ from natsproto.errors import (
     NatsError,
     NotAuthorized,
     PayloadTooLarge,
-    RequestTimeout,
     TooManySubscriptions,
 )
 from natsproto.protocol.commands import ControlLines, subjects_of
@@ -99,6 +99,7 @@ class Engine:
         self.readers, self.cleanups = ActiveReaders(), Cleanups()
         self.round_trips = RoundTrips(lambda: self.session)
         self.time_slice = TimeSlice(loop)
+        self.outages = Outages(loop.time)
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None  # while its subscriptions are sent
@@ -186,6 +187,9 @@ class Engine:
         self.session = session
         self._on_info(session, session.link.info)
         self._cancel_confirm_ping()  # a pending answer would come from another server
+        self.outages.end()
+        if self.registry.mux is not None:
+            self.registry.mux.on_connect()
         self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
         self.registry.on_connected(session)
         if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
@@ -237,11 +241,13 @@ class Engine:
         self.outbox.detach()
         self.supervisor.on_session_lost(session)
         self._fail_flush_tokens(session, _lost_error(session))
-        if self.options.fail_requests_on_disconnect:
-            reason = cause.reason if isinstance(cause, ConnectionLost) else cause
-            self.registry.fail_requests(
-                lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server)
-            )
+        self.outages.begin()
+        reason = cause.reason if isinstance(cause, ConnectionLost) else cause
+        self.registry.on_disconnect(
+            (lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
+            if self.options.fail_requests_on_disconnect
+            else None
+        )
         for handler in list(self.registry.reply_handlers):
             handler.on_disconnect(_lost_error(session))
         if self.state is State.OPEN:
@@ -388,7 +394,10 @@ class Engine:
             raise self.outbox.closed_error("request")
         self.check_loop()
         prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
-        return RequestMux(prefix, self._loop, self.control_lines, self.outbox.put, random_bits(self._runtime.rng))
+        return RequestMux(
+            *(prefix, self._loop, self.control_lines, self.outbox, random_bits(self._runtime.rng), self.outages),
+            connected=self.session is not None,
+        )
 
     def send_control_line(self, line: bytes) -> None:
         """Send a control line after the waiting messages. Without a connection nothing is sent: a new one gets the
@@ -434,7 +443,7 @@ class Engine:
         except TimeoutError as exc:
             if isinstance(exc, NatsError):
                 raise
-            raise RequestTimeout("flush", timeout) from None
+            raise self.outages.timeout_error("flush", timeout) from None
 
     async def flush_connection(self, timeout: float) -> None:
         """flush(), but return when the connection ends, as no more messages come from it then.

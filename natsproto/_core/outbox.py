@@ -231,14 +231,20 @@ class Outbox:
         if not self.confirm_scheduled:
             self._on_write()
 
-    def take_back(self, mark: bytes) -> list[bytes]:
-        """Remove the waiting messages that have ``mark`` in their control line or headers; return those in order."""
+    def waiting(self, mark: bytes) -> list[bytes]:
+        """Return the control lines and headers of the waiting messages that have ``mark`` in them, in order."""
+        return [control for control in self._parts[::3] if mark in control]
+
+    def take_back(self, mark: bytes, is_wanted: Callable[[bytes], bool] = bool) -> list[bytes]:
+        """Remove the waiting messages that have ``mark`` in their control line or headers, and for which ``is_wanted``
+        returns True; return those in order.
+        """
         parts = self._parts
         kept: list[bytes] = []
         taken: list[bytes] = []
         for index in range(0, len(parts), 3):
             control = parts[index]
-            if mark in control:
+            if mark in control and is_wanted(control):
                 taken.append(control)
             else:
                 kept += parts[index : index + 3]

@@ -13,15 +13,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
+from natsproto._core.held_requests import HeldRequests, MessageQueue
+from natsproto._core.outages import Outages
 from natsproto._core.wire import RANDOM_BITS
-from natsproto.errors import ConnectionClosed, NatsError, NoResponders, OutboxFull, RequestTimeout
+from natsproto.errors import ConnectionClosed, NatsError, NoResponders, OutboxFull
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 
@@ -135,6 +137,9 @@ _Resend = tuple[bytes, bytes, float, float, Context]
 may be a cleanup.
 """
 
+AFTER_LOSS_S = inf
+"""An interval of requests that are sent again only after the loss of a connection: reads are safe to repeat."""
+
 _Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
 """Future, subject, timeout in seconds, first deadline, and the message to send again then."""
 
@@ -142,9 +147,9 @@ _Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
 class RequestMux:
     """The requests of a client.
 
-    ``put`` takes the control line and the payload of a message to send. ``on_message`` receives the messages of the
-    subscription on ``subject``. Late replies are dropped, except that ``further_reply`` waits for one or finds one that
-    has just come.
+    ``on_message`` receives the messages of the subscription on ``subject``. Late replies are dropped, except that
+    ``further_reply`` waits for one or finds one that has just come. Without a connection, which is what ``connected``
+    says of the beginning, requests wait in the ``outbox``; one that is given up there is not sent.
     """
 
     def __init__(
@@ -152,8 +157,11 @@ class RequestMux:
         prefix: str,
         loop: asyncio.AbstractEventLoop,
         control_lines: ControlLines,
-        put: Callable[[bytes, bytes], None],
+        outbox: MessageQueue,
         random_bits: Callable[[], int],
+        outages: Outages,
+        *,
+        connected: bool,
     ) -> None:
         self._replies: PendingReplies[_Request] = PendingReplies(prefix, itemgetter(3), self._on_due, random_bits)
         self.subject = self._replies.subject
@@ -161,7 +169,9 @@ class RequestMux:
         self._prefix = prefix
         self._skip = len(prefix)
         self._loop = loop
-        self._control_lines, self._put = control_lines, put
+        self._control_lines, self._put = control_lines, outbox.put
+        self._outages = outages
+        self._held = HeldRequests(prefix, outbox, self._is_pending, active=not connected)
         self._cleanup_at = _CLEANUP_THRESHOLD
         self._further: deque[Message] = deque(maxlen=MAX_FURTHER_REPLIES)
         self._awaiting_further: dict[str, asyncio.Future[Message]] = {}  # by the reply subject
@@ -184,7 +194,7 @@ class RequestMux:
         ``block`` is the encoded headers; they, the subject and the size have been checked. The future ends with the
         reply, NoResponders, RequestTimeout after ``timeout`` seconds, or the error of ``fail``; cancel it to give up.
         Errors of ``put`` are raised, and no request is pending then. The request is sent again every ``resend_after``
-        seconds (0: never) until a reply to any of the copies comes.
+        seconds (0: never; AFTER_LOSS_S) until a reply to any of the copies comes.
         """
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
@@ -196,9 +206,11 @@ class RequestMux:
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
         resend = None
-        if 0 < resend_after < timeout:
-            resend = control, payload, resend_after, due, copy_context()
-            due += resend_after - timeout
+        if resend_after:
+            if resend_after < timeout or resend_after == AFTER_LOSS_S:
+                resend = control, payload, resend_after, due, copy_context()
+            if resend_after < timeout:
+                due += resend_after - timeout
         pending[token] = future, subject, timeout, due, resend
         if due < replies.next_deadline:
             replies.set_next_deadline(due)
@@ -212,6 +224,8 @@ class RequestMux:
         except BaseException:
             pending.pop(token, None)
             raise
+        if self._held.active:
+            self._held.add(token, future)
         return future
 
     def on_message(self, message: Message) -> None:
@@ -258,14 +272,54 @@ class RequestMux:
         """Fail all pending requests, or those to (or with a reply on) one subject; return their number."""
         pending = self._pending
         asked = subject[self._skip :] if subject is not None and subject.startswith(self._prefix) else ""
-        chosen = [token for token, (_, to, *_) in pending.items() if subject is None or to == subject or token == asked]
+        return self._fail(
+            [token for token, (_, to, *_) in pending.items() if subject is None or to == subject or token == asked],
+            make_error,
+        )
+
+    def _fail(self, tokens: Iterable[str], make_error: Callable[[str], NatsError]) -> int:
         failed = 0
-        for token in chosen:
-            future, to, *_ = pending.pop(token)
+        for token in tokens:
+            future, to, *_ = self._pending.pop(token)
             if not future.done():
                 future.set_exception(make_error(to))
                 failed += 1
         return failed
+
+    def on_disconnect(self, make_error: Callable[[str], NatsError] | None) -> None:
+        """The connection was lost: fail the requests that were sent, unless ``make_error`` is None. The others wait,
+        and those that may be repeated.
+        """
+        now = self._loop.time()
+        for token in self._held.on_disconnect():
+            request = self._pending.get(token)
+            if request is not None and (request[4] is None or now < request[3]):  # else it may be a further copy
+                self._held.add(token, request[0])
+        failed: list[str] = []
+        for token, (future, *_, resend) in self._pending.items():
+            if token in self._held or future.done():
+                continue
+            if resend is None or resend[2] != AFTER_LOSS_S or not self._put_again(resend):
+                failed.append(token)
+        if make_error is not None:
+            self._fail(failed, make_error)
+
+    def _put_again(self, resend: _Resend) -> bool:
+        """Send a request again; False if there is no room, or the client closes."""
+        control, payload, _, _, context = resend
+        try:
+            context.run(self._put, control, payload)
+        except (OutboxFull, ConnectionClosed):
+            return False
+        return True
+
+    def on_connect(self) -> None:
+        """There is a connection, which is about to get the waiting messages."""
+        self._held.on_connect()
+
+    def _is_pending(self, token: str) -> bool:
+        request = self._pending.get(token)
+        return request is not None and not request[0].done()
 
     def close(self) -> None:
         """Stop the timer."""
@@ -285,13 +339,16 @@ class RequestMux:
                 del self._pending[token]
             elif resend is None or resend[3] <= now:
                 del self._pending[token]
-                advice = "look at its responder, or raise timeout="
-                future.set_exception(RequestTimeout(f"request to {subject!r}", timeout, advice=advice))
+                error = self._outages.timeout_error(
+                    f"request to {subject!r}",
+                    timeout,
+                    sent=token not in self._held,
+                    advice="look at its responder, or raise timeout=",
+                )
+                future.set_exception(error)
+            elif token in self._held:
+                self._replies.postpone(token, min(now + resend[2], resend[3]))  # its message still waits
             else:
-                control, payload, interval, deadline, context = resend
-                self._replies.postpone(token, min(now + interval, deadline))
-                try:
-                    context.run(self._put, control, payload)
-                except (OutboxFull, ConnectionClosed):
-                    pass  # sent again when there is room; the closing client fails it
+                self._replies.postpone(token, min(now + resend[2], resend[3]))
+                self._put_again(resend)  # if it fails: later, when there is room; the closing client fails it
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

@@ -255,6 +255,11 @@ class SubscriptionRegistry:
         """
         return self.mux is not None and self.mux.fail(error, subject) > 0
 
+    def on_disconnect(self, make_error: Callable[[str], NatsError] | None) -> None:
+        """The connection was lost: fail the requests that were sent, unless ``make_error`` is None."""
+        if self.mux is not None:
+            self.mux.on_disconnect(make_error)
+
     def add_reply_handler(self, handler: ReplyHandler) -> None:
         """Subscribe a handler; it gets its replies and events of the connection from now on."""
         self._engine.check_open("publish", may_drain=True)

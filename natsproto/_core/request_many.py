@@ -61,7 +61,7 @@ class RequestMany:
         # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
         timer = None if self._timeout is None else asyncio.get_running_loop().call_later(self._timeout, self._end)
         unlisten = engine.event_bus.listen(self._on_event)
-        count = 0
+        count, unsent = 0, False
         try:
             ask(inbox.subject)
             while True:
@@ -88,10 +88,13 @@ class RequestMany:
                 timer.cancel()
             unlisten()
             engine.registry.unsubscribe(inbox, None)
+            if engine.session is None:  # it may wait in the outbox, and nobody waits for its replies any more
+                unsent = bool(engine.outbox.take_back(inbox.subject.encode()))
         if not self._is_over:
             raise engine.outbox.closed_error(f"request to {self._subject!r}")
-        if not count and engine.session is None:
-            raise RequestTimeout(f"request to {self._subject!r}", self._timeout or self._stall or 0.0)  # never sent
+        if unsent:
+            timeout = self._timeout or self._stall or 0.0
+            raise engine.outages.timeout_error(f"request to {self._subject!r}", timeout, sent=False)
 
     def _end(self, error: NatsError | None = None) -> None:
         self._is_over = True

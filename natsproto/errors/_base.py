@@ -75,15 +75,29 @@ class AlreadyExists(NatsError):
 
 
 class RequestTimeout(NatsError, TimeoutError):
-    """No response came within ``timeout`` seconds; the request may or may not have been handled."""
+    """No response came within ``timeout`` seconds; the request may or may not have been handled, unless ``sent`` is
+    false.
+    """
 
     operation: str
     """The call that waited, in words, with its subject or names."""
     timeout: float
+    sent: bool
+    """False: the request never left the client, and never will. True: it was sent, or that is unknown."""
+    disconnected: float
+    """For how many of the seconds the client had no connection."""
 
-    def __init__(self, operation: str, timeout: float, *, advice: str = "") -> None:
+    def __init__(
+        self, operation: str, timeout: float, *, advice: str = "", sent: bool = True, disconnected: float = 0.0
+    ) -> None:
         self.operation, self.timeout = operation, timeout
-        super().__init__(f"{operation}: no answer within {timeout:g} s{': ' if advice else ''}{advice}")
+        self.sent, self.disconnected = sent, disconnected
+        what = f"{'no answer' if sent else 'not sent'} within {timeout:g} s"
+        if outage := round(disconnected, 2):
+            share = f"for {outage:g} s of which" if outage < 0.99 * timeout else "as"
+            what += f", {share} the client was not connected to a server"
+            advice = "check the server and the network, or raise timeout= to wait out an outage"
+        super().__init__(f"{operation}: {what}{': ' if advice else ''}{advice}")
 
 
 def _unpickle(kind: type[NatsError], args: tuple[object, ...], fields: dict[str, object]) -> NatsError:

@@ -434,12 +434,14 @@ class PublishTimeout(PublishUncertain, RequestTimeout):
     """The seconds waited, and what is known of the silence."""
     in_a_row: int
 
-    def __init__(self, subject: str, timeout: float, in_a_row: int = 0) -> None:
-        RequestTimeout.__init__(self, f"publish to {subject!r}", timeout)
+    def __init__(self, subject: str, timeout: float, in_a_row: int = 0, *, disconnected: float = 0.0) -> None:
+        RequestTimeout.__init__(self, f"publish to {subject!r}", timeout, disconnected=disconnected)
         self.subject, self.in_a_row = subject, in_a_row
         why = "streams with no_ack never send one: use nc.publish"
         if in_a_row >= _MANY_TIMEOUTS:
             why = f"number {in_a_row} in a row, while the server answers pings: its disk may be full, see its log"
+        elif outage := round(disconnected, 2):
+            why = f"the client was not connected to a server for {outage:g} s of them"
         self.reason = f"no acknowledgement within {timeout:g} s ({why})"
         self.args: tuple[str, ...] = (_uncertain(subject, self.reason),)
 

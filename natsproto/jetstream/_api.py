@@ -16,6 +16,7 @@ from typing import NoReturn, TypeVar
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._core.pending_replies import AFTER_LOSS_S
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
@@ -149,8 +150,8 @@ class Api:
 
         Raises ApiError (or the subclass for its code) when the server rejects it; JetStreamNotEnabled at once when no
         server answers on the prefix: JetStream is off, the account may not use it, or the domain does not exist;
-        RequestTimeout, ConnectionLost and PermissionDenied of the request itself; InvalidReply. Cancelling drops the
-        reply; the request may have taken effect.
+        RequestTimeout, PermissionDenied and, unless it is idempotent, ConnectionLost of the request; InvalidReply.
+        Cancelling drops the reply; the request may have taken effect.
         """
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
@@ -184,14 +185,18 @@ class Api:
         """Return the reply to a request; an idempotent request is repeated while there is no reply."""
 
         def ask(patience: float) -> Awaitable[Message]:
-            return self.request(endpoint, data, patience, headers)
+            return self.request(endpoint, data, patience, headers, is_read=is_idempotent)
 
         try:
             if not is_idempotent or wait <= RETRY_AFTER_S[0]:
                 return await ask(wait)
-            pauses = chain(RETRY_AFTER_S, repeat(RETRY_AFTER_S[-1]))
             return await retry_request(
-                ask, pauses, wait, f"request to {f'{self.prefix}.{endpoint}'!r}", on_silence=self.on_silence
+                ask,
+                chain(RETRY_AFTER_S, repeat(RETRY_AFTER_S[-1])),
+                wait,
+                f"request to {f'{self.prefix}.{endpoint}'!r}",
+                self.connection._outages,
+                on_silence=self.on_silence,
             )
         except RequestTimeout:
             self.on_silence()
@@ -211,13 +216,21 @@ class Api:
         return self.timeout if timeout is None else positive_seconds("timeout", timeout)
 
     def request(
-        self, endpoint: str, payload: bytes, timeout: float, headers: Mapping[str, str] | None = None
+        self,
+        endpoint: str,
+        payload: bytes,
+        timeout: float,
+        headers: Mapping[str, str] | None = None,
+        *,
+        is_read: bool = False,
     ) -> Awaitable[Message]:
         """Send one request to ``<prefix>.<endpoint>``, in which wildcards are literal; await it for the reply.
-        ``timeout`` in checked seconds. Raises the errors of ``Connection.request``.
+        ``timeout`` in checked seconds. Raises the errors of ``Connection.request``, but no ConnectionLost if
+        ``is_read``: then it is sent again after the reconnect.
         """
         subject = f"{self.prefix}.{endpoint}"
-        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers)
+        again = AFTER_LOSS_S if is_read else 0.0
+        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers, again)
 
     def request_encoded(
         self,
@@ -226,12 +239,15 @@ class Api:
         payload: bytes,
         timeout: float,
         headers: Mapping[str, str] | None = None,
+        again: float = 0.0,
     ) -> Awaitable[Message]:
-        """``request`` to an encoded subject, which includes the prefix."""
+        """``request`` to an encoded subject, which includes the prefix; ``again`` is AFTER_LOSS_S for a read."""
         connection = self.connection
         if self._trace is None:
-            return connection._request_encoded(subject, encoded_subject, payload, timeout=timeout, headers=headers)
-        return self._traced_request(self._trace, subject, encoded_subject, payload, timeout, headers)
+            return connection._request_encoded(
+                subject, encoded_subject, payload, timeout=timeout, headers=headers, again=again
+            )
+        return self._traced_request(self._trace, subject, encoded_subject, payload, timeout, headers, again)
 
     async def _traced_request(
         self,
@@ -241,13 +257,14 @@ class Api:
         payload: bytes,
         timeout: float,
         headers: Mapping[str, str] | None,
+        again: float,
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
         error: BaseException | None = None
         try:
             reply = await self.connection._request_encoded(
-                subject, encoded_subject, payload, timeout=timeout, headers=headers
+                subject, encoded_subject, payload, timeout=timeout, headers=headers, again=again
             )
             response, status = redacted(subject, reply.data), reply.headers._status
             return reply

@@ -102,7 +102,8 @@ class JetStream(BucketManager):
         server is busy (429, err_code 10167, and 10163), it is retried until the timeout. With a ``msg_id`` the message
         is also sent again after a reconnect and after every second without a reply, since a stream stores an id only
         once. Without an id, a lost connection raises PublishUncertain, and no reply raises PublishTimeout (a
-        PublishUncertain): the stream may have the message. PublishUncertain also when a server refuses it that may not
+        PublishUncertain): the stream may have the message; but RequestTimeout when there was no connection to send it
+        over, and it is never sent. PublishUncertain also when a server refuses it that may not
         lead the stream any more, and neither a second reply nor a search decides. A stream with ``no_ack`` never
         replies: use ``nc.publish``.
 

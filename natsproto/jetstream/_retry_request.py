@@ -9,6 +9,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Iterator
 from typing import TypeVar
 
+from natsproto._core.outages import Outages
 from natsproto.errors import RequestTimeout
 
 T = TypeVar("T")
@@ -30,13 +31,15 @@ async def retry_request(
     pauses: Iterable[float],
     patience: float,
     operation: str,
+    outages: Outages,
     *,
     on_silence: Callable[[], None] | None = None,
 ) -> T:
     """Return the first reply to a repeated request, or raise its error.
 
-    ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply. RequestTimeout,
-    which names ``operation``, after ``patience`` seconds. ``on_silence`` is called before a repetition. Cancelling
+    ``ask(timeout)`` sends a request; it is called again after each of the ``pauses`` without a reply, except during one
+    of the ``outages``, which the first request outlasts. RequestTimeout, which names ``operation``, after ``patience``
+    seconds. ``on_silence`` is called before a repetition. Cancelling
     cancels all requests.
     """
     loop = asyncio.get_running_loop()
@@ -44,7 +47,8 @@ async def retry_request(
     begun, left = loop.time(), patience
     try:
         for pause in pauses:
-            questions.append(asyncio.ensure_future(ask(left)))
+            if not questions or not outages.lasts:
+                questions.append(asyncio.ensure_future(ask(left)))
             done, _ = await asyncio.wait(questions, timeout=min(pause, left), return_when=asyncio.FIRST_COMPLETED)
             for question in [question for question in questions if question in done]:  # the first reply counts
                 if not isinstance(question.exception(), RequestTimeout):
@@ -55,7 +59,7 @@ async def retry_request(
                 break
             if on_silence is not None:
                 on_silence()
-        raise RequestTimeout(operation, patience)
+        raise outages.timeout_error(operation, patience)
     finally:
         for question in questions:
             if not question.cancel() and not question.cancelled():

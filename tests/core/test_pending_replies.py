@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto._core.cleanups import IN_CLEANUP
+from natsproto._core.outages import Outages
 from natsproto._core.pending_replies import RequestMux
 from natsproto._core.wire import RANDOM_BITS, random_bits
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
@@ -34,6 +35,21 @@ class Asked:
         self.reply = head.split(b" ")[2].decode()
 
 
+class Queue:
+    """An outbox that hands on everything at once."""
+
+    frames = 0
+
+    def __init__(self, put: Callable[[bytes, bytes], None]) -> None:
+        self.put = put
+
+    def waiting(self, mark: bytes) -> list[bytes]:
+        return []
+
+    def take_back(self, mark: bytes, is_wanted: Callable[[bytes], bool]) -> list[bytes]:
+        return []
+
+
 class Requests(RequestMux):
     """A mux that keeps what it sends."""
 
@@ -43,8 +59,10 @@ class Requests(RequestMux):
             prefix,
             asyncio.get_running_loop(),
             ControlLines(),
-            lambda *frame: self.sent.append(frame),
+            Queue(lambda *frame: self.sent.append(frame)),
             random_bits(Random(7)),
+            Outages(asyncio.get_running_loop().time),
+            connected=True,
         )
 
     def open(self, subject: str, timeout: float, payload: bytes = b"", block: bytes | None = None) -> Asked:
@@ -313,7 +331,9 @@ async def test_unsent_request_is_not_pending() -> None:
     def refuse(head: bytes, payload: bytes) -> None:
         raise OutboxFull(0, len(payload), 0)
 
-    requests = RequestMux(PREFIX, loop, ControlLines(), refuse, random_bits(Random(7)))
+    requests = RequestMux(
+        *(PREFIX, loop, ControlLines(), Queue(refuse), random_bits(Random(7)), Outages(loop.time)), connected=True
+    )
     with pytest.raises(OutboxFull):
         requests.send_request("a", b"a", b"x", None, 5)
     assert len(requests._pending) == 0
@@ -376,12 +396,10 @@ async def test_too_long_subject_is_rejected_every_time() -> None:
 async def test_resends_in_the_context_of_the_request(order: tuple[bool, bool]) -> None:
     """Whichever request started the timer: only cleanups may send while the client closes."""
     sent: list[tuple[bytes, bool]] = []
+    loop = asyncio.get_running_loop()
+    queue = Queue(lambda control, payload: sent.append((payload, IN_CLEANUP.get())))
     requests = RequestMux(
-        PREFIX,
-        asyncio.get_running_loop(),
-        ControlLines(),
-        lambda control, payload: sent.append((payload, IN_CLEANUP.get())),
-        random_bits(Random(7)),
+        *(PREFIX, loop, ControlLines(), queue, random_bits(Random(7)), Outages(loop.time)), connected=True
     )
     for in_cleanup in order:
         context = copy_context()

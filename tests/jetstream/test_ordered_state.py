@@ -13,6 +13,7 @@ import pytest
 
 from natsproto import errors
 from natsproto._core.engine import State
+from natsproto._core.outages import Outages
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consumer_deletion import READER_ID_METADATA
@@ -27,6 +28,9 @@ from natsproto.jetstream._timestamp import Timestamp
 from tests.kit.clock import advance, virtual_clock
 
 THEN = Timestamp.parse("2026-01-01T00:00:00Z")
+
+NO_OUTAGES = Outages(lambda: 0.0)
+NO_OUTAGES.end()
 
 
 @dataclass
@@ -54,6 +58,7 @@ class FakeApi:
             _start_cleanup=asyncio.ensure_future,
             is_connected=self.is_connected,
             state=State.OPEN,
+            _outages=NO_OUTAGES,
         )
 
     async def call(self, endpoint: str, **_: Any) -> None:

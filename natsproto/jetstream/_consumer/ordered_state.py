@@ -157,7 +157,9 @@ class OrderedState:
             self.create_timeout = max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * (loop.time() - started_at))
             return info
 
-        info = await retry_request(ask, growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH), timeout, operation)
+        info = await retry_request(
+            ask, growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH), timeout, operation, self.connection._outages
+        )
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)

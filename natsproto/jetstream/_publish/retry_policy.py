@@ -60,7 +60,7 @@ def uncertain_error(
     that of the message. ``in_a_row`` counts timeouts, see PublishTimeout.
     """
     if isinstance(error, RequestTimeout):
-        return PublishTimeout(subject, timeout, in_a_row)
+        return PublishTimeout(subject, timeout, in_a_row, disconnected=error.disconnected)
     uncertain = PublishUncertain(subject, reason or str(error))
     uncertain.__cause__ = error
     return uncertain
@@ -175,6 +175,10 @@ class PublishState:
         when it is not sent again. ``in_a_row`` counts timeouts, see PublishTimeout.
         """
         failure = error
+        if isinstance(error, RequestTimeout) and not error.sent and self._maybe_stored is None:
+            raise RequestTimeout(
+                f"publish to {self.subject!r}", self._timeout, sent=False, disconnected=error.disconnected
+            )
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
             self._maybe_stored = uncertain_error(self.subject, error, self._timeout, in_a_row=in_a_row)
             if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
