@@ -31,7 +31,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(arguments)
     command: Command = args.run
     try:
-        return asyncio.run(command(args))
+        code = asyncio.run(command(args))
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # nobody reads the output any more, as after "| head"
+        sys.stdout = sys.stderr  # for the flush at the end of the interpreter
+        return 141  # as after SIGPIPE
     except (NatsError, OSError) as exc:
         print(f"natsproto {args.command}: {_printable(str(exc))}", file=sys.stderr)
         return 2 if isinstance(exc, ConfigError) else 1
@@ -108,8 +113,7 @@ def _options(args: argparse.Namespace) -> Options:
     """Return the options of the context; or of the URL and the environment, which may hold the credentials."""
     if args.context is not None:
         return Options.from_context(args.context)
-    options = Options.from_env()
-    return options if args.server is None else options.replace(servers=args.server)
+    return Options.from_env() if args.server is None else Options.from_env().replace(servers=args.server)
 
 
 # ---------------------------------------------------------------- commands
@@ -148,9 +152,8 @@ async def _doctor(args: argparse.Namespace) -> int:
 
 
 async def _list_dead_letters(args: argparse.Namespace) -> int:
-    number = 0
     async with natsproto.connect(_options(args)) as nc:
-        stream = await nc.jetstream().stream(args.stream)
+        number, stream = 0, await nc.jetstream().stream(args.stream)
         async for message in stream.get_batch(subject=args.subject):
             try:
                 letter = DeadLetter.of(message)
@@ -166,8 +169,7 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
                 fields |= {"data": letter.data.decode(errors="backslashreplace"), "seq": message.seq}
                 print(json.dumps(fields))
             else:
-                what = f"{letter.subject} after {letter.attempts} attempts: {error}"
-                print(f"{message.seq:6} {_printable(what)}")
+                print(_printable(f"{message.seq:6} {letter.subject} after {letter.attempts} attempts: {error}"))
     if not args.json:
         print(f"{number} dead letters")
     return 0
@@ -182,21 +184,17 @@ async def _replay_dead_letters(args: argparse.Namespace) -> int:
 
 async def _pub(args: argparse.Namespace) -> int:
     payload = (sys.stdin.buffer.read() if args.payload == "-" else args.payload.encode()) or b""
-    refusals = list[PermissionViolation]()
-
-    def hear(event: Event) -> None:
-        if isinstance(event, PermissionViolation):
-            refusals.append(event)
-
-    async with natsproto.connect(_options(args), on_event=hear) as nc:
+    events = list[Event]()
+    async with natsproto.connect(_options(args), on_event=events.append) as nc:
         if args.stream:
             ack = await nc.jetstream().publish(args.subject, payload, headers=args.header)
             print(f"stream {ack.stream} has stored {len(payload)} bytes as message {ack.seq}")
             return 0
         await nc.publish(args.subject, payload, headers=args.header)
         await nc.flush()
-    if refusals:
-        raise refusals[0].error
+    for event in events:
+        if isinstance(event, PermissionViolation):
+            raise event.error
     print(f"published {len(payload)} bytes on {args.subject}")
     return 0
 

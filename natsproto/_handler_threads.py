@@ -47,7 +47,8 @@ class DaemonThreads:
         self._calls.put(lambda: _call(function, future))
         if not self._idle.acquire(blocking=False) and self._started < self._count:
             self._started += 1
-            Thread(target=_serve, args=(self._calls, self._idle), name=self._name, daemon=True).start()
+            name = f"{self._name} {self._started}"
+            Thread(target=_serve, args=(self._calls, self._idle), name=name, daemon=True).start()
         return future
 
     def __del__(self) -> None:
@@ -72,7 +73,7 @@ def _call(function: Callable[[], T], future: Future[T]) -> None:
 
 def with_executor(
     name: str, handler: H | None, executor: Executor, threads: int = 1
-) -> H | Callable[[Any], Awaitable[None]]:
+) -> H | Callable[[Any], Awaitable[object]]:
     """Return the checked handler, which runs in threads if there is an executor. TypeError, ConfigError."""
     check_handler(name, handler, "message")
     assert handler is not None
@@ -83,7 +84,7 @@ def with_executor(
 
 def in_threads(
     handler: Callable[[T], object], executor: Executor = True, *, threads: int = 1
-) -> Callable[[T], Awaitable[None]]:
+) -> Callable[[T], Awaitable[object]]:
     """Return an ``async def`` handler that calls the ``def`` handler in a thread.
 
     ``executor`` is True for ``threads`` daemon threads, which keep what the handler stores by thread, such as database
@@ -110,7 +111,7 @@ def in_threads(
     pool: Any = DaemonThreads(threads, name) if executor is True else executor
 
     @wraps(handler)
-    async def call(message: T) -> None:
+    async def call(message: T) -> object:
         context = copy_context()
 
         def work() -> object:
@@ -127,6 +128,6 @@ def in_threads(
             if future.cancel() or future.cancelled():
                 raise  # it had not begun
             raise StillRunning from None
-        await finish(result)
+        return await finish(result)
 
     return call

@@ -99,10 +99,12 @@ def check_result(result: object) -> None:
     raise TypeError(f"the handler returned an unused {kind}: await it, iterate it or call it in the handler")
 
 
-async def finish(result: object) -> None:
-    """Await the result of a handler if it has to be awaited. TypeError as in ``check_result``."""
+async def finish(result: object) -> object:
+    """Await the result of a handler if it has to be awaited, and return its value. TypeError as in ``check_result``."""
     if (awaitable := awaitable_of(result)) is not None:
-        check_result(await awaitable)
+        result = await awaitable
+        check_result(result)
+    return result
 
 
 def _is_generator_function(function: object) -> bool:

@@ -26,6 +26,9 @@ from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._responses import EndpointInfo, EndpointStats, with_error
 
+DATA = (bytes, bytearray, memoryview, str, dict, list)
+"""The types of results of which a handler is told that they are not sent."""
+
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
 
@@ -98,6 +101,7 @@ class Endpoint:
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
         self._cancelled = False
+        self._is_told = False  # that the handler returns data
         self.reset()
         self._subscription = connection._subscribe(subject, queue=queue_group, message_type=Request)
         self._subscription._on_change = self._dispatch
@@ -204,7 +208,8 @@ class Endpoint:
         self._requests += 1
         began = perf_counter_ns()  # not the loop's clock, whose steps are a millisecond on uvloop
         try:
-            await finish(self._handler(request))
+            if isinstance(result := await finish(self._handler(request)), DATA) and not self._is_told:
+                self._tell_of(result)
         except ServiceError as exc:
             await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
@@ -224,6 +229,15 @@ class Endpoint:
             if error is not None:
                 self._errors += 1
                 self._last_error = f"{error.code}:{error.description}"
+
+    def _tell_of(self, result: object) -> None:
+        """The handler returned data, which nobody gets. Once, as it may have responded too."""
+        self._is_told = True
+        what = (
+            f"returned {type(result).__name__}, which is not sent: await request.respond(data), or return it in a def"
+        )
+        self._connection._log.warning("%s %s", self._where, what)
+        self._connection._emit(HandlerFailed(handler=self._where, error=TypeError(f"the handler {what}")))
 
     async def _respond_error(self, request: Request, error: ServiceError) -> None:
         request._note = error  # counted even if there is no reply subject

@@ -387,6 +387,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             with noted(running):
                 check_result(handler(JsMessage(portal, item)))
 
+        call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
         return _start(
             portal,
             running,
@@ -440,6 +441,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             with noted(running):
                 check_result(handler([JsMessage(portal, item) for item in batch]))
 
+        call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
         return _start(
             portal,
             running,

@@ -271,6 +271,18 @@ async def dead_letter(url: str) -> None:
         await orders.delete_consumer("worker")
 
 
+def test_output_that_nobody_reads_ends_silently(server: Server) -> None:
+    """``python -m natsproto dead-letters ls DEAD | head``."""
+    asyncio.run(dead_letter(server.url))
+    reading, writing = os.pipe()
+    os.close(reading)
+    for more in ((), ("--json",)):
+        command = [sys.executable, "-m", "natsproto", "dead-letters", "ls", "DEAD", "--server", server.url, *more]
+        done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True, timeout=60)
+        assert (done.stderr, done.returncode) == ("", 141)
+    os.close(writing)
+
+
 def test_dead_letters(server: Server) -> None:
     asyncio.run(dead_letter(server.url))
     [line] = Done("dead-letters", "ls", "DEAD", "--json", NATS_URL=server.url).out.splitlines()

@@ -12,14 +12,16 @@ from unittest.mock import AsyncMock, MagicMock, Mock
 import pytest
 
 import natsproto
-from natsproto import Client, Message, otel, sync
+from natsproto import Client, Event, Message, otel, sync
 from natsproto._core.events import HandlerFailed
 from natsproto.jetstream import JetStream
 from natsproto.middleware import Call, with_middleware
 from natsproto.retry import Retry, RetryPolicy
+from natsproto.service import Request
 from natsproto.testing import Server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import make
+from tests.server.helpers import until
 
 Bad = Callable[..., Any]
 
@@ -235,3 +237,42 @@ def test_blocking_endpoint_has_the_same_rules(nats_server: Server) -> None:
         service.add_endpoint("f", lambda request: generator(request))
         reply = client.request("f")
         assert "the handler returned an unused generator" in reply.headers["Nats-Service-Error"]
+
+
+async def responds(request: Request) -> None:
+    await request.respond(b"42")
+
+
+def returns_bytes(request: Request) -> Any:
+    return b"42"
+
+
+async def returns_later(request: Request) -> Any:
+    return {"answer": 42}
+
+
+@pytest.mark.parametrize(
+    ("handler", "executor", "kind"),
+    [
+        (returns_bytes, None, "bytes"),
+        (returns_bytes, True, "bytes"),
+        (returns_later, None, "dict"),
+        (responds, None, ""),
+    ],
+)
+async def test_returned_data_is_told_once(
+    nats_client: Client, caplog: pytest.LogCaptureFixture, handler: Any, executor: Any, kind: str
+) -> None:
+    """The caller waits for a response, and the service must say why it gets none."""
+    events: list[Event] = []
+    nats_client.add_listener(events.append)
+    async with nats_client.add_service("calc", "1.0.0") as service:
+        endpoint = service.add_endpoint("add", handler, executor=executor)
+        for _ in range(3):
+            await nats_client.publish("add", b"40 2", reply="nobody")
+        await until(lambda: endpoint.stats().num_requests == 3 and not endpoint.in_progress)
+    told = [line for line in caplog.messages if "await request.respond(data)" in line]
+    assert [line.partition(",")[0] for line in told] == [f"endpoint 'add' returned {kind}"] * bool(kind)
+    assert [str(event.error).partition(",")[0] for event in events if isinstance(event, HandlerFailed)] == [
+        f"the handler returned {kind}"
+    ] * bool(kind)

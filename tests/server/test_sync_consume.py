@@ -46,6 +46,7 @@ def test_handlers_run_in_threads(client: sync.Client) -> None:
     client.flush()
     wait_all_acknowledged(consumer)
     assert js.stream("S").info().state.messages == 80
+    assert names == {f"natsproto handle {number}" for number in range(1, 9)}
 
 
 @pytest.mark.parametrize("ends", ["thread", "loop"])
