@@ -446,11 +446,17 @@ class PublishTimeout(PublishUncertain, RequestTimeout):
         self.args: tuple[str, ...] = (_uncertain(subject, self.reason),)
 
 
-def _uncertain(subject: str, reason: str) -> str:
-    return (
-        f"message to {subject!r} may or may not be stored: {reason}: publish it again with the same msg_id, "
-        "which stores it once, or check the stream"
-    )
+def with_advice(error: PublishUncertain, advice: str) -> PublishUncertain:
+    """Return the error with another advice, for a message that its caller cannot publish again."""
+    error.args = (_uncertain(error.subject, error.reason, advice),)
+    return error
+
+
+_PUBLISH_AGAIN = "publish it again with the same msg_id, which stores it once, or check the stream"
+
+
+def _uncertain(subject: str, reason: str, advice: str = _PUBLISH_AGAIN) -> str:
+    return f"message to {subject!r} may or may not be stored: {reason}: {advice}"
 
 
 class FailedMessage(NamedTuple):

@@ -11,10 +11,10 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import BucketNotFound, LockLost, NatsError, WrongRevision
+from natsproto.errors import BucketNotFound, LockLost, NatsError, PublishUncertain, WrongRevision
 from natsproto.jetstream.kv import KeyValue, KeyValueCache, KeyValueEntry
 from natsproto.jetstream.kv._watch import KeyWatcher
-from natsproto.testing import FaultProxy, Server, run_cluster, run_server
+from natsproto.testing import Direction, FaultProxy, Server, run_cluster, run_server
 from tests.kit.elections import another_leader
 
 LONG = 40.0
@@ -49,6 +49,54 @@ async def until(watcher: KeyWatcher, revision: int) -> list[int]:
             if entry.revision >= revision:
                 return seen
     raise AssertionError("the watch has ended")
+
+
+@pytest.mark.parametrize("stored", [True, False])
+@pytest.mark.parametrize("operation", ["update", "create", "modify"])
+async def test_guarded_write_survives_a_lost_connection(operation: str, stored: bool) -> None:
+    """Whether the server has the write or not, it is made once, and its caller gets its revision."""
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+        natsproto.connect(server.url) as witness,
+    ):
+        kv = await nc.jetstream(timeout=LONG).create_key_value("b", history=5)
+        seen = await witness.jetstream().key_value("b")
+        revision = 0 if operation == "create" else await kv.put("k", b"1")
+
+        async def write() -> int:
+            if operation == "update":
+                return await kv.update("k", b"2", revision)
+            if operation == "create":
+                return await kv.create("k", b"2")
+            return (await kv.modify("k", lambda value: b"%d" % (int(value or b"") + 1))).revision
+
+        proxy.stall(Direction.TO_CLIENT if stored else Direction.TO_SERVER)
+        writing = asyncio.create_task(write())
+        if stored and operation != "modify":  # of which the read is lost, too
+            async with asyncio.timeout(LONG), seen.watch("k") as watcher:
+                while (await watcher.next()).value != b"2":
+                    pass
+        await asyncio.sleep(0)
+        proxy.cut()
+        proxy.heal()
+        assert await writing == revision + 1
+        assert [(entry.value, entry.revision) for entry in await kv.history("k")][-1] == (b"2", revision + 1)
+
+
+async def test_uncertain_write_says_what_to_do(outage: tuple[Server, Client]) -> None:
+    server, nc = outage
+    kv = await nc.jetstream(timeout=LONG).create_key_value("b")
+    server.freeze()
+    try:
+        writing = asyncio.create_task(kv.put("k", b"1"))
+        await asyncio.sleep(0)
+    finally:
+        server.kill()
+    with pytest.raises(PublishUncertain, match="read the key, and write again if it does not have this value") as info:
+        await writing
+    assert "msg_id" not in str(info.value)
 
 
 async def test_a_watch_misses_nothing_over_a_killed_server(outage: tuple[Server, Client]) -> None:

@@ -80,7 +80,8 @@ async def publish(
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
     UnsupportedByServer for a server that must not get the message, now and again for every new server.
-    ``search`` looks for a message that has an expectation, ``extra_header`` is for it.
+    ``search`` looks for a message that has an expectation, ``extra_header`` is for it: with it, a message that expects
+    the last sequence of its own subject is sent again after a lost connection.
     """
     if check_server is not None:
         await check_server()
@@ -114,10 +115,10 @@ async def publish(
         if isinstance(error, (RequestTimeout, NoResponders)):
             api.on_silence()
         if state is None:  # nearly every message is acknowledged at once
-            state = PublishState(
-                subject, has_id=has_id, timeout=timeout, attempts=retry_attempts, retry_wait=retry_wait, now=sent_at
-            )
-        if has_id and isinstance(error, ConnectionLost):
+            is_guarded = extra_header is not None and expectation_of(subject, pairs or ()).subject == subject
+            options = (timeout, retry_attempts, retry_wait)
+            state = PublishState(subject, *options, has_id=has_id, is_guarded=is_guarded, now=sent_at)
+        if state.is_resendable and isinstance(error, ConnectionLost):
             await connection._wait_connected(state.deadline)
             try:
                 if check_server is not None:

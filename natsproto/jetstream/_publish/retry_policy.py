@@ -112,7 +112,9 @@ class RetryCounter:
 class PublishState:
     """The state of one message during publishing, and the decision whether it is sent again.
 
-    ``attempts`` None is the default. ``now`` and ``deadline`` are seconds of the same clock.
+    ``attempts`` None is the default. ``is_guarded``: the message expects the last sequence of its own subject, and can
+    be found in the stream: a copy that is sent after a lost connection is not stored twice. ``now`` and ``deadline``
+    are seconds of the same clock.
     """
 
     __slots__ = (
@@ -123,18 +125,32 @@ class PublishState:
         "_timeout",
         "deadline",
         "has_id",
+        "is_guarded",
         "subject",
     )
 
     def __init__(
-        self, subject: str, *, has_id: bool, timeout: float, attempts: int | None, retry_wait: float, now: float
+        self,
+        subject: str,
+        timeout: float,
+        attempts: int | None,
+        retry_wait: float,
+        *,
+        has_id: bool,
+        now: float,
+        is_guarded: bool = False,
     ) -> None:
-        self.subject, self.has_id = subject, has_id
+        self.subject, self.has_id, self.is_guarded = subject, has_id, is_guarded
         self.deadline = now + timeout
         self._timeout, self._retry_wait = timeout, retry_wait
         self._retry_counter = RetryCounter(attempts, retry_wait, has_id=has_id)
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
         self._stale = 0  # stale refusals so far
+
+    @property
+    def is_resendable(self) -> bool:
+        """True if it may be sent again after a lost connection."""
+        return self.has_id or self.is_guarded
 
     @property
     def next_pause(self) -> float:
@@ -181,7 +197,7 @@ class PublishState:
             )
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
             self._maybe_stored = uncertain_error(self.subject, error, self._timeout, in_a_row=in_a_row)
-            if isinstance(error, ConnectionLost) and self.has_id and now < self.deadline:
+            if isinstance(error, ConnectionLost) and self.is_resendable and now < self.deadline:
                 return 0.0
             raise self._maybe_stored
         if self.has_id and now - sent_at >= RESEND_AFTER_S:  # it was resent after a silence
@@ -190,6 +206,8 @@ class PublishState:
             pause = None if self._maybe_stored is None else self._retry_wait
         else:
             pause = self._retry_counter.pause_after(error)
+            if pause is None and isinstance(error, NoResponders) and self._maybe_stored is not None and self.is_guarded:
+                pause = self._retry_wait  # the server may be starting
             if isinstance(error, NoResponders):
                 failure = self._retry_counter.no_stream_error(self.subject, self._timeout)
             elif pause is None and (self.has_id or self._maybe_stored is None):

@@ -240,7 +240,8 @@ class KeyValue(NotIndexable, Generic[V]):
         """Write a value if ``revision`` is the key's last one; return the new revision.
 
         WrongRevision with both revisions when it is not; 0 is the revision of a key that never had a value. TypeError
-        for None. Otherwise as ``put``.
+        for None. After a lost connection it looks for its own write, and writes again, within ``timeout``:
+        PublishUncertain only if that does not decide. Otherwise as ``put``.
 
         Args:
             key: The key: tokens of A-Z, a-z, 0-9, ``-``, ``/``, ``_``, ``=``, with dots between them.
@@ -300,8 +301,9 @@ class KeyValue(NotIndexable, Generic[V]):
         no effects of its own. ``ttl`` as in ``put``. ``timeout`` is for everything. The ``created`` time of the
         returned entry is by this client's clock.
 
-        PublishUncertain when the connection was lost or the outcome cannot be found out: the change was made once or
-        not at all. RequestTimeout when other clients were faster every time, and nothing was written. TypeError when
+        PublishUncertain when the outcome cannot be found out, also after a lost connection has come back within
+        ``timeout``: the change was made once or not at all. RequestTimeout when other clients were faster every time,
+        or there was no connection, and nothing was written. TypeError when
         ``fn`` is a coroutine function; errors of ``fn`` are raised, with nothing written. Otherwise as ``update``.
         After cancelling, the change may still be made.
 

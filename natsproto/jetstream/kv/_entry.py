@@ -24,10 +24,12 @@ from natsproto.errors import (
     MessageTooLarge,
     NatsError,
     NoStream,
+    PublishUncertain,
     StreamNotFound,
     WrongLastSequence,
     WrongRevision,
 )
+from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
@@ -356,6 +358,8 @@ class BucketStream(Generic[V]):
         except NoStream as exc:
             await self._check_exists(exc)
             raise
+        except PublishUncertain as exc:
+            raise with_advice(exc, "read the key, and write again if it does not have this value") from exc.__cause__
         except MessageTooLarge:
             if revision is None:
                 raise
