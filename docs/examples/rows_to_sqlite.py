@@ -1,7 +1,8 @@
 """Rows from a stream into SQLite in batches, each once, although a worker is killed before it acknowledges.
 
 Run it with ``python docs/examples/rows_to_sqlite.py`` where ``natsproto[server]`` is installed. It starts a server and
-a worker, kills the worker after a commit, starts another one, and compares the speed with one row at a time.
+a worker, kills the worker after a commit and starts another one; deletes the stream and fills it again; and compares
+the speed with one row at a time.
 """
 
 import asyncio
@@ -10,30 +11,44 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import natsproto
+from natsproto.errors import StreamNotFound
 from natsproto.jetstream import JsMessage
 from natsproto.testing import run_server
 
 ROWS, FEW_ROWS = 5000, 200
-TABLE = "CREATE TABLE IF NOT EXISTS orders (seq INTEGER PRIMARY KEY, item TEXT, amount INTEGER)"
-INSERT = "INSERT INTO orders VALUES (?, ?, ?) ON CONFLICT (seq) DO NOTHING"
+
+
+# --8<-- [start:table]
+COLUMNS = "seq INTEGER, stored_ns INTEGER, item TEXT, amount INTEGER, PRIMARY KEY (seq, stored_ns)"
+TABLE = f"CREATE TABLE IF NOT EXISTS orders ({COLUMNS})"
+INSERT = "INSERT INTO orders VALUES (?, ?, ?, ?) ON CONFLICT DO NOTHING"
 
 
 class Table:
-    """The sequence is stored with its row, in one transaction: a row that is delivered again is there already."""
+    """The key of its message is stored with each row, in one transaction: what is delivered again is there already.
+
+    The sequence alone is no key: a stream that is deleted and created again begins at 1 once more, and its rows would
+    be taken for old ones. The time when the stream stored the message tells them apart.
+    """
 
     def __init__(self, file: str, *, pauses: bool = False) -> None:
+        # Made in this thread and used in that of executor=True, which is one thread, so never in two at once.
         self.database = sqlite3.connect(file, check_same_thread=False)
         self.database.execute(TABLE)
         self.pauses = pauses
 
     def store(self, messages: list[JsMessage]) -> None:
         """Store a batch in one transaction. It blocks, so it runs in a thread."""
-        rows = [(message.seq, (order := message.json())["item"], order["amount"]) for message in messages]
+        rows = [
+            (message.seq, message.time.ns, (order := message.json())["item"], order["amount"]) for message in messages
+        ]
         with self.database:
             self.database.executemany(INSERT, rows)
+        # --8<-- [end:table]
         if self.pauses:  # for the kill: committed, and not acknowledged yet
             print(f"committed {len(rows)}", flush=True)
             sys.stdin.readline()
@@ -63,9 +78,11 @@ async def work_one_by_one(url: str, table: Table) -> float:
 
 
 async def prepare(url: str) -> None:
-    """Store the orders in a stream with two consumers, whose messages are delivered again after two seconds."""
+    """Store the orders in a new stream with two consumers, whose messages are delivered again after two seconds."""
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
+        with suppress(StreamNotFound):
+            await js.delete_stream("ORDERS")
         stream = await js.create_stream("ORDERS", subjects=["orders"])
         for name in ("rows", "one"):
             await stream.create_consumer(name, ack_wait=2)
@@ -88,6 +105,11 @@ def main() -> None:
         with sqlite3.connect(file) as database:
             [(count, total)] = database.execute("SELECT count(*), sum(amount) FROM orders")
         print(f"{count} rows, total {total}: {'each once' if total == sum(range(ROWS)) else 'WRONG'}")
+        asyncio.run(prepare(server.url))
+        asyncio.run(work(server.url, Table(file)))
+        with sqlite3.connect(file) as database:
+            [(count,)] = database.execute("SELECT count(*) FROM orders")
+        print(f"{count} rows after the stream was deleted and filled again")
         one_by_one = asyncio.run(work_one_by_one(server.url, Table(str(Path(folder, "one.db")))))
         print(f"{in_batches:,.0f} rows a second in batches, {one_by_one:,.0f} one by one")
 
@@ -100,3 +122,4 @@ if __name__ == "__main__":
 
 # prints: the first worker has committed 500 rows and is killed
 # prints: 5000 rows, total 12497500: each once
+# prints: 10000 rows after the stream was deleted and filled again

@@ -8,8 +8,8 @@ from natsproto.testing import run_server
 
 
 async def bill(js: JetStream, order: JsMessage) -> bool:
-    """The result has an id made of its cause: the stream stores it once, however often this runs."""
-    ack = await js.publish("bills.eu", b"bill for " + order.data, msg_id=f"bill-{order.seq}")
+    """The result has an id made of that of its cause: the stream stores it once, however often this runs."""
+    ack = await js.publish("bills.eu", b"bill for " + order.data, msg_id=f"bill-{order.headers['Nats-Msg-Id']}")
     return ack.duplicate
 
 

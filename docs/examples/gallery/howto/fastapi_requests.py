@@ -7,7 +7,7 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.testclient import TestClient
 
 import natsproto
-from natsproto.errors import NoResponders, RequestTimeout
+from natsproto.errors import ConnectionLost, NoResponders, RequestTimeout, ServiceError
 from natsproto.testing import run_server
 
 
@@ -23,9 +23,9 @@ app = FastAPI(lifespan=lifespan)
 @app.get("/price/{flower}")
 async def price(flower: str, request: Request) -> object:
     try:
-        return (await request.state.nc.request("prices.get", flower.encode(), timeout=2)).json()
-    except (NoResponders, RequestTimeout) as error:  # nobody offers the service, or it took too long
-        raise HTTPException(503, str(error)) from error
+        return (await request.state.nc.call("prices.get", flower.encode(), timeout=2)).json()
+    except (ServiceError, NoResponders, RequestTimeout, ConnectionLost) as error:
+        raise HTTPException(getattr(error, "code", 503), str(error)) from error  # 503 or the service's
 
 
 @app.get("/ready")
