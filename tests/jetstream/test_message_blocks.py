@@ -11,10 +11,11 @@ from natsproto.jetstream._publish.headers import message_block, message_blocks
 
 ids = st.text(st.characters(codec="utf-8"), max_size=12) | st.from_regex(r"[a-z0-9.-]{1,12}", fullmatch=True)
 pairs = st.lists(st.tuples(st.sampled_from(["A", "B-c"]), st.text("xy \u20ac", max_size=4)), max_size=3)
-rows = st.lists(st.tuples(ids, pairs | st.none()), max_size=6)
+rows = st.lists(st.tuples(ids | st.none(), pairs | st.none()), max_size=6)
 
 
 @given(rows, st.sampled_from([{}, {"Spark-Task": "query.3.1"}]), st.booleans())
+@example([(None, None), (None, [("A", "x")]), (None, []), ("id", None)], {}, True)
 @example([("\x00", None), ("", None)], {}, False)  # two rows that are refused for different reasons
 def test_blocks_of_many_are_those_of_each(found: list, common: dict[str, str], headers: bool) -> None:  # type: ignore[type-arg]
     expected: list[bytes | None] = []
@@ -26,7 +27,7 @@ def test_blocks_of_many_are_those_of_each(found: list, common: dict[str, str], h
         except NatsError as exc:
             refusals.append(type(exc))
 
-    def together() -> list[bytes]:
+    def together() -> list[bytes | None]:
         return message_blocks([one for one, _ in found], [own for _, own in found] if headers else (), common)
 
     if refusals:

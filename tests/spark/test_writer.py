@@ -16,6 +16,7 @@ import natsproto
 from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._repeatable.id_writer import ROWS_AT_A_TIME
 from natsproto.jetstream._repeatable.marked_batches import Marker
 from natsproto.jetstream._repeatable.stored_rows import _LAST, StoredRows, look_up
 from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
@@ -93,6 +94,16 @@ async def test_without_a_guarantee_rows_are_stored_again(nats_client: Client, ou
     for _ in range(2):
         assert await run(nats_client, NONE, TASK, rows(batch(0, 5))) == WriteResult(rows=5, duplicates=0)
     assert await stored(out) == [*range(5)] * 2
+
+
+@pytest.mark.parametrize("how", [MSG_ID, NONE])
+async def test_batch_of_many_pieces_is_stored_in_order(nats_client: Client, out: Stream, how: SinkOptions) -> None:
+    count = 2 * ROWS_AT_A_TIME + 7
+    for again in range(2):
+        duplicates = count if again and how is MSG_ID else 0
+        done = await run(nats_client, how, TASK, rows(batch(0, count), batch(0, 0)))
+        assert done == WriteResult(rows=count, duplicates=duplicates)
+    assert await stored(out) == [*range(count)] * (1 if how is MSG_ID else 2)
 
 
 async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, out: Stream) -> None:

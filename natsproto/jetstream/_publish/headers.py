@@ -6,7 +6,7 @@ Owns the names of these headers and the rules for their values. It publishes not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import count
+from itertools import count, repeat
 from operator import attrgetter
 from typing import Literal, TypedDict
 
@@ -23,6 +23,7 @@ from natsproto.protocol.subject import subscribe_subject
 MSG_ID_HEADER = "Nats-Msg-Id"
 TTL_HEADER = "Nats-TTL"
 _VERSION_LINE = b"NATS/1.0\r\n"
+_EMPTY = b"NATS/1.0\r\n\r\n"
 
 
 class ExpectationArgs(TypedDict, total=False):
@@ -122,24 +123,27 @@ def message_block(
     return msg_id_block(msg_id) if block is None else block[:-2] + msg_id_block(msg_id)[len(_VERSION_LINE) :]
 
 
-def message_blocks(ids: Sequence[str], headers: Sequence[HeadersLike | None], common: Mapping[str, str]) -> list[bytes]:
-    """Return the encoded headers of many messages: their own ones without an id, the ``common`` ones, and their ids.
+def message_blocks(
+    ids: Sequence[str | None], headers: Sequence[HeadersLike | None], common: Mapping[str, str]
+) -> list[bytes | None]:
+    """Return the encoded headers of many messages: their own ones without an id, the ``common`` ones, and their ids if
+    they have any.
 
     InvalidHeader, ConfigError for invalid ones. It takes a third of the time of ``message_block`` for each.
     """
-    text = "".join(ids)
-    if not (text.isascii() and text.isprintable()) or " " in text or "" in ids:
-        ids = [_text("msg_id", one) for one in ids]
-        tails = [encode_headers([*common.items(), (MSG_ID_HEADER, one)])[len(_VERSION_LINE) :] for one in ids]
+    start, given = encode_headers(common)[len(_VERSION_LINE) : -2], [one for one in ids if one is not None]
+    text = "".join(given)
+    if not (text.isascii() and text.isprintable()) or " " in text or "" in given:
+        lines = {one: encode_headers([(MSG_ID_HEADER, _text("msg_id", one))])[len(_VERSION_LINE) :] for one in given}
+        tails = [start + (b"\r\n" if one is None else lines[one]) for one in ids]
     else:
-        start = encode_headers(common)[len(_VERSION_LINE) : -2]
-        tails = [b"%bNats-Msg-Id: %b\r\n\r\n" % (start, one.encode()) for one in ids]
-    if not headers:
-        return [_VERSION_LINE + tail for tail in tails]
-    return [
+        empty = start + b"\r\n"
+        tails = [empty if one is None else b"%bNats-Msg-Id: %b\r\n\r\n" % (start, one.encode()) for one in ids]
+    blocks: list[bytes | None] = [
         encode_headers(_as_dict(own))[:-2] + tail if own else _VERSION_LINE + tail
-        for own, tail in zip(headers, tails, strict=True)
+        for own, tail in zip(headers or repeat(None, len(ids)), tails, strict=True)
     ]
+    return [block if block != _EMPTY else None for block in blocks] if len(given) < len(ids) else blocks
 
 
 def _as_dict(headers: HeadersLike) -> HeadersLike:
