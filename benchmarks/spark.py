@@ -1,6 +1,8 @@
 """Reading, writing and looking up in Spark: natsproto.spark beside loops of nats-py in plain ``mapPartitions``.
 
-    python -m benchmarks.spark [--rows 200000] [--runs 3] [--only read,write] [--json FILE]
+    python -m benchmarks.spark [--rows 200000] [--runs 3] [--only read,write] [--json FILE] [--page]
+
+``--page`` writes the table into docs/benchmarks.md.
 
 Everything runs in one session on local[2] against one server. Contenders take turns; the ratio is that of the medians.
 CPU is the processor time of a row in Python workers, JVM and nats-server. The messages are orders in JSON: 445 bytes on
@@ -21,6 +23,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 from statistics import median
 from typing import Any, NamedTuple
@@ -29,6 +32,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as fn
 
 import natsproto
+from benchmarks.report import write_page
 from natsproto.spark import (
     SparkNats,
     kv_lookup,
@@ -47,6 +51,8 @@ SCHEMA = (
     "headers map<string,array<string>>, size int"
 )
 PARTITIONS = 2
+PAGE = Path(__file__).parent.parent / "docs" / "benchmarks.md"
+MARKS = "<!-- spark: begin -->", "<!-- spark: end -->"
 KEYS = 1000
 ORDER = "id long, product string, quantity long, price double, customer struct<name: string, country: string>"
 
@@ -62,11 +68,11 @@ class Contender:
     share: float = 1.0
 
 
-def main(rows: int, runs: int, only: str, target: str | None) -> None:
+def main(rows: int, runs: int, only: str, target: str | None, *, page: bool) -> None:
     """Measures and prints."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     with run_server(jetstream=True) as server, responder(server.url):
-        asyncio.run(scene(server.url, rows))
+        server_version, load = asyncio.run(scene(server.url, rows)), os.getloadavg()[0]
         spark = (
             SparkSession.builder.master(f"local[{PARTITIONS}]")
             .config("spark.ui.enabled", "false")
@@ -93,6 +99,9 @@ def main(rows: int, runs: int, only: str, target: str | None) -> None:
                     )
         lines = table(contenders, {name: median(taken) for name, taken in seconds.items()}, used, rows)
         print("\n".join(lines))
+        if page:
+            versions = f"Spark {spark.version}, nats-server {server_version}, nats-py {version('nats-py')}"
+            write_page(PAGE, page_text(lines, versions, load), MARKS)
         if not only or "memory" in wanted:
             empty, first, highest = memory(spark, server.url)
             reached = f"{highest:.0f} MiB at most, {first:.0f} with the first batch, {empty:.0f} before"
@@ -147,8 +156,15 @@ def table(contenders: list[Contender], taken: dict[str, float], used: dict[str, 
     return lines
 
 
-async def scene(url: str, rows: int) -> None:
-    """A stream of orders, and a bucket."""
+def page_text(lines: list[str], versions: str, load: float) -> str:
+    """The measured part of the page."""
+    given = "".join(f" {argument}" for argument in sys.argv[1:] if argument != "--page")
+    busy = f"{os.cpu_count()} cores, a load of {load:.1f} at the start."
+    return "\n".join([f"Command: `python -m benchmarks.spark{given}`", "", f"{versions}, {busy}", "", *lines, ""])
+
+
+async def scene(url: str, rows: int) -> str:
+    """Makes a stream of orders, and a bucket; returns the version of the server."""
     chance = random.Random(21)
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
@@ -161,6 +177,7 @@ async def scene(url: str, rows: int) -> None:
         bucket = await js.create_key_value("KEYS", storage="memory")
         for number in range(KEYS):
             await bucket.put(f"k{number}", b"v" * 50)
+        return nc.server_info.version
 
 
 def order(chance: random.Random, number: int) -> tuple[str, bytes, dict[str, str] | None]:
@@ -487,6 +504,7 @@ if __name__ == "__main__":
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--only", default="", help="groups, with commas: read, job, write, atomic ... memory")
+    parser.add_argument("--page", action="store_true", help="write the table into docs/benchmarks.md")
     parser.add_argument("--json", help="a file for the seconds of every run")
     given = parser.parse_args()
-    main(given.rows, given.runs, given.only, given.json)
+    main(given.rows, given.runs, given.only, given.json, page=given.page)
