@@ -139,7 +139,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
         "natsproto.jetstream._message": {"ack_subjects", "header_blocks", "read_ack_subject"},
         "natsproto.jetstream._range_reader": {
             *["Bound", "MessageList", "Method", "RangeReader", "Window"],
-            *["matching_window", "plan_range", "starts_at_first_message"],
+            *["matching_window", "plan_range", "sequence_of", "starts_at_first_message"],
         },
         "natsproto.jetstream._ranges": {"SeqRange", "StreamBounds"},
         "natsproto.jetstream._repeatable.id_writer": {"IdWriter", "IdsOf"},

@@ -12,7 +12,6 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from datetime import datetime
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -29,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from natsproto import Client
 from natsproto.errors import ConfigError, DataLost
-from natsproto.jetstream._range_reader import Bound, Window, matching_window, starts_at_first_message
+from natsproto.jetstream._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
 from natsproto.jetstream._ranges import SeqRange, StreamBounds
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.spark._client import iterate_on_loop, run_on_loop
@@ -225,7 +224,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         """The end of the next batch. DataLost if the next messages are gone, unless that is allowed."""
         streams = self._look()
         offset = self._offset if start is None else self._read_offset(start)
-        if offset is None:
+        if is_unknown := offset is None:  # Spark 4.0 and 4.1 ask before they tell where the query is
             ends = tuple(StreamOffset.end(name, now) for name, now in streams.items())
             offset = Offset(streams=ends, partitions=self._settings.partitions)
         starts = {one.stream: one for one in offset.streams if one.stream in streams}
@@ -235,7 +234,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         from_first = set()  # streams that are read from the first message that they still have
         for name, now in streams.items():
             known = starts.setdefault(name, StreamOffset.first(name, now))
-            if offset.get(name) is None or (known.initial and starts_at_first_message(self._settings.start)):
+            may_be_first = known.initial or is_unknown
+            if offset.get(name) is None or (may_be_first and starts_at_first_message(self._settings.start)):
                 from_first.add(name)
             self._check(known, now, name in from_first)
         limited = _HAS_READ_LIMITS and not isinstance(limit, ReadAllAvailable | None)
@@ -289,6 +289,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         begin, stop = self._read_offset(start), self._read_offset(end)
         self._offset = stop
         from_first = self._untried[1] if self._untried is not None and self._untried[0] == end else set()
+        from_first -= {one.stream for one in begin.streams if not one.initial}
         ranges = [batch_range(begin.get(offset.stream), offset) for offset in stop.streams]
         for offset, found in zip(stop.streams, ranges, strict=True):
             if found.recreated:
@@ -359,9 +360,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         if fewest is None or self._targets is not None or not 0 < waiting < fewest:
             self._waiting_since = None
             return False
-        now = monotonic()
-        self._waiting_since = now if self._waiting_since is None else self._waiting_since
-        if now - self._waiting_since < self._settings.max_trigger_delay:
+        self._waiting_since = self._waiting_since or monotonic()
+        if monotonic() - self._waiting_since < self._settings.max_trigger_delay:
             return True
         self._waiting_since = None
         return False
@@ -371,12 +371,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         settings = self._settings
         found = []
         for name, now in find_streams(settings).items():
-            seq = now.first_seq if settings.start == "earliest" else now.last_seq + 1
-            if isinstance(settings.start, int):
-                seq = settings.start
-            elif isinstance(settings.start, datetime):
-                ranges = plan_ranges(settings.nats, name, start=settings.start, num_partitions=1)
-                seq = ranges[0].start if ranges else now.last_seq + 1
+            seq = run_on_loop(settings.nats, _sequence_of, name, settings.start, now)
             found.append(StreamOffset(stream=name, seq=seq, created=now.created, base=seq))
         return Offset(streams=tuple(found), partitions=settings.partitions)
 
@@ -436,6 +431,12 @@ async def _find_streams(client: Client, wanted: tuple[str, ...]) -> dict[str, St
     if not found:
         raise ConfigError("stream", ", ".join(wanted), "matches no stream")
     return dict(sorted(found.items()))
+
+
+async def _sequence_of(client: Client, stream: str, bound: Bound, now: StreamBounds) -> int:
+    source = await client.jetstream().stream(stream, bind=True)
+    source.reads_directly = now.reads_directly
+    return await sequence_of(source, bound, now)
 
 
 async def _windows(

@@ -23,6 +23,7 @@ from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._range_reader import INACTIVE_THRESHOLD_S
 from natsproto.spark import register
 from natsproto.testing._server import Server
+from tests.spark.conftest import need_spark
 
 R = TypeVar("R")
 pytestmark = pytest.mark.timeout(600)
@@ -162,6 +163,7 @@ def test_reading_takes_nothing_from_a_stream(pipe: Pipe, retention: RetentionPol
 
 
 def test_where_is_looked_at_by_the_server(pipe: Pipe) -> None:
+    need_spark(4, 1)
     pipe.publish(100)
     pipe.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
     try:
@@ -288,6 +290,7 @@ def test_unwritable_frame_fails_before_a_task(pipe: Pipe, mode: str, options: di
 
 
 def test_query_resumes_in_batches_of_its_size(pipe: Pipe) -> None:
+    need_spark(4, 2)
     pipe.publish(1000)
     batches = pipe.stream({"maxOffsetsPerTrigger": "400"})
     assert batches == [400, 400, 200]
@@ -335,6 +338,7 @@ def test_several_streams_become_one_table(pipe: Pipe) -> None:
 
 
 def test_progress_tells_lag_and_rows_of_the_sink(pipe: Pipe) -> None:
+    need_spark(4, 2)
     pipe.publish(1000)
     assert pipe.stream({"maxOffsetsPerTrigger": "400"}) == [400, 400, 200]
     latest = [json.loads(progress["sources"][0]["latestOffset"]) for progress in pipe.progress]
@@ -343,6 +347,7 @@ def test_progress_tells_lag_and_rows_of_the_sink(pipe: Pipe) -> None:
 
 
 def test_sql_metrics_count_rows_and_bytes(pipe: Pipe) -> None:
+    need_spark(4, 1)
     pipe.publish(300)
     pipe.write(pipe.read().select("data"))
     pipe.spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()

@@ -225,6 +225,25 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
         source.latestOffset(end, ALL)
 
 
+def test_trim_when_spark_asks_for_the_end_first(server: Server, js: JetStream) -> None:
+    """Spark 4.0 and 4.1 do not give the start: the query may be new, or may have read up to here before."""
+    nats = SparkNats(servers=server.url)
+    publish(js, 100)
+    source = reader(server, minPartitions="1")
+    end = source.latestOffset()
+    js.stream("ORDERS").purge(seq=51)
+    (seq_range,) = ranges(source, source.initialOffset(), end)
+    js.stream("ORDERS").purge(seq=61)
+    assert [row[2] for row in read_range(nats, seq_range)] == list(range(61, 101))
+    publish(js, 100)
+    js.stream("ORDERS").purge(seq=111)
+    restarted = reader(server, minPartitions="1")
+    (seq_range,) = ranges(restarted, end, restarted.latestOffset())
+    assert (seq_range.start, seq_range.end) == (101, 200)
+    with pytest.raises(DataLost, match="begins at 111"):
+        list(read_range(nats, seq_range))
+
+
 def test_superseded_messages_are_no_loss_to_a_query(server: Server, js: JetStream) -> None:
     js.stream("ORDERS").update(max_msgs_per_subject=1)
     publish(js, 10)
