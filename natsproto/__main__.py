@@ -28,7 +28,9 @@ Command = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    args = _parser().parse_args(arguments)
+    args, unknown = (parser := _parser()).parse_known_args(arguments)
+    if unknown:  # they may hold a password
+        parser.error(f"too many arguments, or an unknown option (a URL is --server URL): see {args.command} --help")
     command: Command = args.run
     try:
         code = asyncio.run(command(args))

@@ -14,7 +14,7 @@ from natsproto._core.transport import dial
 from natsproto._core.wire import Runtime
 from natsproto._durations import positive_seconds
 from natsproto._introspection import import_late_types
-from natsproto._nats_py_names import CLIENT, explain_missing, explain_publish
+from natsproto._nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
 from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 from natsproto.errors._base import hide_arguments, hide_locals
@@ -416,6 +416,7 @@ class Connecting(AwaitHint):
 
 
 @hide_arguments
+@wrong_keywords(ONE_URL)
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     *,

@@ -12,7 +12,7 @@ from collections.abc import Iterator, KeysView, Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
-from inspect import Parameter, Signature, cleandoc, get_annotations, getsource
+from inspect import Parameter, Signature, cleandoc, get_annotations, getsource, unwrap
 from itertools import pairwise
 from types import FunctionType, MappingProxyType
 from typing import Any
@@ -124,7 +124,7 @@ class FullSignature(Signature):
     @cached_property
     def plain(self) -> Signature:
         """The signature as it is written."""
-        method = self._method
+        method = unwrap(self._method)
         copied = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
         copied.__kwdefaults__, copied.__annotations__ = method.__kwdefaults__, method.__annotations__
         return Signature.from_callable(copied)

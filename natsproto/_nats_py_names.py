@@ -5,9 +5,10 @@ Most are nats-py's, others those of nats.js, nats.go, redis-py and aiokafka. doc
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from typing import TYPE_CHECKING, NoReturn, ParamSpec, TypeVar
+from inspect import iscoroutinefunction
+from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -214,6 +215,12 @@ FIELDS: Mapping[str, str] = {
 }
 """Names of fields of configurations."""
 
+NAME_SUBJECTS = "name the fields: subjects=['orders.>']"
+NAME_FILTER = "name the fields: filter_subject='orders.eu'"
+NAME_BUCKET_FIELDS = "name the fields: ttl=60"
+ONE_URL = "give one URL: connect('nats://host:4222')"
+"""What to say of values without names."""
+
 MESSAGE_COUNT = "use max_messages="
 """The hint for the names that other clients have for a number of messages."""
 
@@ -231,27 +238,37 @@ def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
     return hints
 
 
-def wrong_keywords(**hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a method, not one called for every message, so that these keywords raise a TypeError with a hint.
+def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorate a function, not one called for every message, so that these keywords raise a TypeError with a hint.
 
-    Too many positional arguments raise one that lists the keywords.
+    Too many positional arguments raise one that says what to name: ``named``, or the keywords of the function.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
         code = function.__code__
         most = code.co_argcount
-        others = ", ".join(f"{name}=" for name in code.co_varnames[most : most + code.co_kwonlyargcount])
+        own = most - (code.co_varnames[0] == "self")
+        keywords = (f"{name}=" for name in code.co_varnames[most : most + code.co_kwonlyargcount])
+        advice = named or f"name {', '.join(keywords)}"
 
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        def check(*args: P.args, **kwargs: P.kwargs) -> None:
             for name in kwargs:
                 if name in hints:
                     raise TypeError(f"{function.__name__}() has no argument {name!r}: {hints[name]}")
             if len(args) > most:
-                raise TypeError(f"{function.__name__}() takes {most - 1} argument without its name; name {others}")
+                raise TypeError(f"{function.__name__}() takes {own} argument without its name; {advice}")
+
+        @wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> T:
+            check(*args, **kwargs)
             return function(*args, **kwargs)
 
-        return call
+        @wraps(function)
+        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
+            check(*args, **kwargs)
+            return await cast("Awaitable[Any]", function(*args, **kwargs))
+
+        return cast("Callable[P, T]", call_async) if iscoroutinefunction(function) else call
 
     return decorate
 

@@ -278,10 +278,34 @@ def _product(cell: str) -> str:
     return str(int(found[1]) << int(found[2])) if found else text
 
 
+def _measured() -> dict[str, float]:
+    """The ratio of CPU times of each scenario, from the table of docs/benchmarks.md."""
+    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| ([\d.]+) ", (DOCS / "benchmarks.md").read_text(), re.MULTILINE)
+    return {name: float(ratio) for name, ratio in reversed(rows)}  # the first table is that of uvloop
+
+
+README_FIGURES = {
+    r"([\d.]+) times as much for a subscription with a callback": "wildcard_async",
+    r"([\d.]+) times for `async for`": "wildcard_iter",
+    r"([\d.]+) times for publishing,": "pub",
+    r"([\d.]+) times for publishing to a stream with message ids": "js_window",
+    r"([\d.]+) times for reading a stream by `fetch` with acknowledgements": "fetch_ack",
+}
+
+
+def test_figures_of_the_readme_are_measured() -> None:
+    """They are those of docs/benchmarks.md, rounded down to wholes, or to halves below 3; 2 % are forgiven."""
+    text = " ".join((DOCS.parent / "README.md").read_text().split())
+    for pattern, scenario in README_FIGURES.items():
+        [figure] = re.findall(pattern, text)
+        ratio = _measured()[scenario]
+        said = float(figure)
+        assert said <= ratio * 1.02 < said + (1 if said >= 3 else 0.5) + ratio * 0.02, (figure, ratio, pattern)
+
+
 def test_figures_of_the_first_page_are_measured() -> None:
     """Each is the ratio of CPU times of its scenario in the table of docs/benchmarks.md."""
     figures = re.findall(r'data-scenario="(\w+)">([\d.]+) \S<', (DOCS / "index.md").read_text())
-    rows = re.findall(r"^\| `(\w+)` \| [^|]* \| [^|]* \| ([\d.]+) ", (DOCS / "benchmarks.md").read_text(), re.MULTILINE)
-    measured = {name: float(ratio) for name, ratio in reversed(rows)}  # the first table is that of uvloop
+    measured = _measured()
     assert len(figures) == 3
     assert [abs(measured[name] - float(figure)) <= 0.051 for name, figure in figures] == [True] * 3

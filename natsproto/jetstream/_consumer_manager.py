@@ -10,6 +10,7 @@ from typing import Unpack
 
 from natsproto._async_hints import items
 from natsproto._durations import seconds
+from natsproto._nats_py_names import NAME_FILTER, wrong_keywords
 from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._arguments import ConsumerArgs
@@ -54,6 +55,7 @@ class ConsumerManager:
         """The name of the stream."""
         self._info = info
 
+    @wrong_keywords(NAME_FILTER)
     async def create_consumer(
         self,
         config: str | ConsumerConfig | None = None,
@@ -116,6 +118,7 @@ class ConsumerManager:
             return PushConsumer(self._api, self.name, info.name, info)
         return self._consumer(info.name, info)
 
+    @wrong_keywords(NAME_FILTER)
     async def create_or_update_consumer(
         self,
         config: str | ConsumerConfig | None = None,
@@ -200,6 +203,7 @@ class ConsumerManager:
             self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
 
+    @wrong_keywords(NAME_FILTER)
     async def create_push_consumer(
         self,
         config: ConsumerConfig | str | None = None,

@@ -22,7 +22,13 @@ def as_bytes(payload: object) -> bytes:
     """Return a payload as bytes; TypeError for another type."""
     if isinstance(payload, (bytes, bytearray, memoryview)):
         return bytes(payload)
-    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: encode it first")
+    if payload is None:
+        advice = "leave it out, or give b''"
+    elif isinstance(payload, str):
+        advice = "encode it first, with text.encode()"
+    else:
+        advice = "encode it first, for example with json.dumps(value).encode()"
+    raise TypeError(f"payload must be bytes, not {type(payload).__name__}: {advice}")
 
 
 class Responder(Protocol):

@@ -21,7 +21,7 @@ from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._nats_py_names import CLIENT, explain_missing, explain_publish
+from natsproto._nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge
@@ -393,6 +393,7 @@ class _Process:
 
 
 @hide_arguments
+@wrong_keywords(ONE_URL)
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     *,

@@ -192,6 +192,11 @@ def test_wrong_arguments_are_2(server: Server) -> None:
         done = Done(*arguments)
         assert (done.code, done.out) == (2, ""), arguments
         assert done.err
+    third = Done("pub", "a", "b", f"nats://u:{SECRET}@a")
+    assert third.code == 2
+    assert "a URL is --server URL" in third.err
+    assert SECRET not in third.err
+    assert "see sub --help" in Done("sub", "a", "--limit", "3").err
     assert failed(Done("doctor", f"nats://u:{SECRET}@a b", "--json"), "options")
 
 

@@ -75,6 +75,30 @@ async def test_queue_and_callback_have_names(nats_client: Client) -> None:
             subscribe("a", second)
 
 
+async def test_fields_have_names(nats_client: Client, orders: Stream, jetstream: JetStream) -> None:
+    calls: dict[str, list[Any]] = {
+        r"takes 1 argument without its name; name the fields: subjects=\['orders.>'\]": [
+            jetstream.create_stream,
+            jetstream.create_or_update_stream,
+        ],
+        "name the fields: filter_subject=": [orders.create_consumer, orders.create_or_update_consumer],
+        "name the fields: ttl=60": [jetstream.create_key_value, jetstream.create_object_store],
+        r"connect\(\) takes 1 argument without its name; give one URL": [natsproto.connect, sync.connect],
+    }
+    for said, functions in calls.items():
+        for function in functions:
+            with pytest.raises(TypeError, match=said):
+                await function("new", "a.>")
+
+
+async def test_payload_says_how_to_encode(nats_client: Client) -> None:
+    publish: Any = nats_client.publish
+    said = {"text": r"text.encode\(\)", 5: "json.dumps", ("a", 1): "json.dumps", None: "leave it out"}
+    for payload, advice in said.items():
+        with pytest.raises(TypeError, match=f"payload must be bytes, not .*{advice}"):
+            await publish("a", payload)
+
+
 async def test_delay_of_a_message_is_a_schedule(orders: Stream, jetstream: JetStream) -> None:
     publish: Any = jetstream.publish
     for name, said in {"delay": "Schedule.after", "eta": "Schedule.at", "expires": "ttl=", "id": "msg_id="}.items():
