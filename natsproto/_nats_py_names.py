@@ -219,7 +219,7 @@ NAME_SUBJECTS = "name the fields: subjects=['orders.>']"
 NAME_FILTER = "name the fields: filter_subject='orders.eu'"
 NAME_BUCKET_FIELDS = "name the fields: ttl=60"
 ONE_URL = "give one URL: connect('nats://host:4222')"
-"""What to say of values without names."""
+"""The advice for values that need a name."""
 
 MESSAGE_COUNT = "use max_messages="
 """The hint for the names that other clients have for a number of messages."""

@@ -251,7 +251,7 @@ def kv_lookup(
 
     Args:
         config: How the tasks connect: a SparkNats.
-        bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+        bucket: The bucket with the keys, without ``KV_``.
         key: The column with the key, or a function of the row.
         chunk: Rows whose values are requested together, at most 1,000.
         missing: For a key without a value: "null" gives None, "drop" leaves the row out, "error" raises KeyNotFound.
@@ -296,7 +296,7 @@ def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Co
 
     Args:
         config: How the tasks connect: a SparkNats.
-        bucket: The name of the bucket, without ``KV_`` or ``OBJ_``.
+        bucket: The bucket with the keys, without ``KV_``.
     """
     import pandas as pd
     from pyspark.sql.pandas.functions import pandas_udf

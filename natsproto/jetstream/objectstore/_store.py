@@ -503,7 +503,7 @@ class ObjectStore:
         link; ObjectExists when ``name`` is an object. A cancelled call may have created it.
 
         Args:
-            name: What the object is found by: any text that is not empty, such as a path.
+            name: What the link is found by: any text that is not empty and no object's name.
             target: The object to link to: its name in this store, or an ObjectInfo of any store.
             description: A text for people.
             headers: Headers of the object: a mapping, pairs, or Headers; None: none.
@@ -532,7 +532,7 @@ class ObjectStore:
         """Create a link to a whole store, which need not exist; otherwise as ``add_link``.
 
         Args:
-            name: What the object is found by: any text that is not empty, such as a path.
+            name: What the link is found by: any text that is not empty and no object's name.
             store: Where the link leads: another ObjectStore, or the name of its bucket.
             description: A text for people.
             headers: Headers of the object: a mapping, pairs, or Headers; None: none.
