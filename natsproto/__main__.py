@@ -194,9 +194,8 @@ async def _pub(args: argparse.Namespace) -> int:
             return 0
         await nc.publish(args.subject, payload, headers=args.header)
         await nc.flush()
-    for event in events:
-        if isinstance(event, PermissionViolation):
-            raise event.error
+    for refusal in (event for event in events if isinstance(event, PermissionViolation)):
+        raise refusal.error
     print(f"published {len(payload)} bytes on {args.subject}")
     return 0
 
@@ -216,9 +215,8 @@ async def _sub(args: argparse.Namespace) -> int:
         print(f"listening on {args.subject}, until Ctrl-C", file=sys.stderr, flush=True)
         ending = asyncio.create_task(end(subscription))
         async for message in subscription:
-            text = message.data.decode(errors="backslashreplace")
             head = "".join(f" {name}: {value};" for name, value in message.headers.pairs())
-            print(_printable(f"{message.subject}:{head} {text}"), flush=True)
+            print(_printable(f"{message.subject}:{head} {message.data.decode(errors='backslashreplace')}"), flush=True)
         ending.cancel()
     return 0
 
