@@ -138,7 +138,9 @@ class OptionArgs(TypedDict, total=False):
     reconnect_wait: float | timedelta
     """Seconds to wait after every server was tried once; doubled with each round, up to ``reconnect_wait_max``."""
     reconnect_wait_max: float | timedelta
-    """The longest wait between two rounds of attempts, in seconds."""
+    """The longest wait between two rounds of attempts, in seconds; in the first ten seconds of an outage 1, unless
+    ``reconnect_wait`` is longer.
+    """
     jitter: float | timedelta
     """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
     jitter_tls: float | timedelta
@@ -310,7 +312,8 @@ class Options(Value):
     reconnect_wait: float = _option(0.05, seconds)
     """Seconds to wait after every server was tried once; doubled with each round, up to ``reconnect_wait_max``."""
     reconnect_wait_max: float = _option(4.0, seconds)
-    """The longest wait between two rounds of attempts, in seconds."""
+    """The longest wait between two rounds of attempts, in seconds; in the first ten seconds of an outage 1, unless
+    ``reconnect_wait`` is longer."""
     jitter: float = _option(0.1, seconds)
     """Random seconds, at most this many, on top of each wait, so that not all clients come back at once."""
     jitter_tls: float = _option(1.0, seconds)

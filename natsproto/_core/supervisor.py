@@ -137,6 +137,13 @@ class Supervisor:
             if (session := await self._connect_to(address, failures)) is not None:
                 return session
         number = 0
+        if self._options.retry_connect_for:
+            self._event_bus.log.warning(
+                "waiting up to %g s for a server at %s: %s",
+                self._options.retry_connect_for,
+                ", ".join(failures),
+                next(reversed(failures.values()), "none was reached"),
+            )
         while (left := deadline - self._loop.time()) > 0 and (plan := self._next_attempt()) is not None:
             number += 1
             session = await self._connect_after(min(plan.delay, left), number, plan.address, failures)

@@ -32,6 +32,11 @@ a configuration that is wrong for a second would then end every client.
 MAX_SHORT_CONNECTIONS = 3
 """Short-lived connections in a row that reset the back-off; later ones do not."""
 
+EARLY_ROUNDS, EARLY_CAP_S = 14, 1.0
+"""Rounds at the beginning of an outage in which no wait is longer than these seconds, about the first ten seconds: a
+server that restarts takes a few, and clients notice that within a second.
+"""
+
 STABLE_AFTER_S = 1.0
 """Seconds after which a connection does not count as short-lived, whatever the back-off."""
 
@@ -94,11 +99,12 @@ class ServerPool:
     """The servers of one client, in the order they will be tried.
 
     A server that is tried goes to the back. The servers of a round follow each other at once; when all have been tried,
-    the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap``, plus a random part of
-    ``jitter`` (``jitter_tls`` with TLS), or what ``delay(rounds)`` says. A connection ends the outage and resets the
-    counters. It also resets the back-off, unless it and at least three before it in a row were each shorter than both
-    the back-off and STABLE_AFTER_S: a server that accepts and drops connections does not cause a busy loop. After such
-    connections that carried traffic there is a pause, too, but it does not grow.
+    the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap`` (up to EARLY_CAP_S in the
+    first EARLY_ROUNDS, unless ``wait`` is longer), plus a random part of ``jitter`` (``jitter_tls`` with TLS), or what
+    ``delay(rounds)`` says. A connection ends the outage and resets the counters. It also resets the back-off, unless it
+    and at least three before it in a row were each shorter than both the back-off and STABLE_AFTER_S: a server that
+    accepts and drops connections does not cause a busy loop. After such connections that carried traffic there is a
+    pause, too, but it does not grow.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
     None keeps the order. Unless ``ignore_auth_error_abort``, a server that still rejects the credentials with the same
@@ -365,7 +371,9 @@ class ServerPool:
     def _back_off_delay(self, address: ServerAddress, fraction: float) -> tuple[float, Exception | None]:
         """Return the wait after a full round, and the error of a ``delay`` callable."""
         self._rounds += 1
-        base, self._back_off = self._back_off, min(self._back_off * 2, self._cap)
+        is_early = self._rounds < EARLY_ROUNDS and self._wait < EARLY_CAP_S
+        cap = min(self._cap, EARLY_CAP_S) if is_early else self._cap
+        base, self._back_off = self._back_off, min(self._back_off * 2, cap)
         fault: Exception | None = None
         if self._delay is not None:
             try:

@@ -87,7 +87,7 @@ async def test_attempt_failed_at_first_connect() -> None:
 
 
 @virtual_clock
-async def test_retry_connect_for() -> None:
+async def test_retry_connect_for(caplog: pytest.LogCaptureFixture) -> None:
     recorder = EventRecorder()
     loop = asyncio.get_running_loop()
     async with scripted_network() as net:
@@ -95,6 +95,8 @@ async def test_retry_connect_for() -> None:
         began = loop.time()
         loop.call_later(10, net.up)
         nc = await net.connect(retry_connect_for=30, on_event=recorder)
+        assert [r.getMessage() for r in caplog.records if "waiting up to 30 s for a server at" in r.getMessage()]
+        assert "WARNING" in caplog.text
         assert 10 <= loop.time() - began < 15
         assert nc.is_connected
         assert len(recorder.of(AttemptFailed)) > 3

@@ -452,7 +452,7 @@ class PullState:
         self.no_responders += 1
         self._abandon_pulls()
         self.losses = max(self.losses, 1)
-        seen = "its pull request had no responders (503)"
+        seen = "nobody answered its pull request (503): it is gone, or the server starts or elects a leader"
         if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
         self._back_off(now)

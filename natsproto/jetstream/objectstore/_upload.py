@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain
+from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api_errors import ErrCode, bucket_errors
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
@@ -265,6 +266,8 @@ class Upload:
             failed = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
             if isinstance(failed, NatsError) and (error := await self._index.translate_error(failed)) is not failed:
                 raise error from exc
+            if isinstance(failed, PublishUncertain):
+                failed = with_advice(failed, "the object is not finished: put it again")
             if failed is exc:
                 raise
         raise failed  # not from PublishFailed, of which it is the cause already
