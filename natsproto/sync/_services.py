@@ -130,14 +130,16 @@ class HandlerThreads:
             return partial(self._iterate, function)
         check_handler("handler", function, "request")
 
-        async def handle(request: service.Request) -> None:
+        async def handle(request: service.Request) -> object:
             done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            work = partial(self._handle, function, Request(self._portal, request), done)
+            results: list[object] = []
+            work = partial(self._handle, function, Request(self._portal, request), results, done)
             thread = threading.Thread(
                 target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
             )
             thread.start()
             await self._portal.threads.wait_handled(thread, done)
+            return results[0]
 
         return handle
 
@@ -179,10 +181,14 @@ class HandlerThreads:
         finally:
             self._idents.discard(threading.get_ident())
 
-    def _handle(self, function: Handler, request: Request, done: asyncio.Future[None]) -> None:
+    def _handle(self, function: Handler, request: Request, results: list[object], done: asyncio.Future[None]) -> None:
+        def call() -> None:
+            results.append(function(request))
+            check_result(results[0])
+
         self._idents.add(threading.get_ident())
         try:
-            self._post(done, lambda: check_result(function(request)))
+            self._post(done, call)
         finally:
             self._idents.discard(threading.get_ident())
 

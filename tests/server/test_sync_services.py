@@ -7,9 +7,18 @@ import threading
 import pytest
 
 from natsproto import sync
-from natsproto.errors import ConfigError, InvalidSubject, NatsError, ServiceError
+from natsproto.errors import ConfigError, InvalidSubject, NatsError, RequestTimeout, ServiceError
 from natsproto.testing import Server
 from tests.server.helpers import loops
+
+
+def test_returned_data_is_told(nc: sync.Client, caplog: pytest.LogCaptureFixture) -> None:
+    with nc.add_service("calc", "1.0.0") as service:
+        service.add_endpoint("returns", lambda request: b"42")
+        for _ in range(2):
+            with pytest.raises(RequestTimeout):
+                nc.call("returns", b"", timeout=0.2)
+    assert [line for line in caplog.messages if "endpoint 'returns' returned bytes, which is not sent" in line]
 
 
 def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:
