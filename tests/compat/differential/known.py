@@ -42,6 +42,9 @@ KNOWN: dict[str, list[Step]] = {
     "a fetch with heartbeats told of no messages without a connection": [
         *(CONNECT, STREAM, _PULL, _fetch(0.04), DOWN, _fetch(0.04), UP),
     ],
+    "the time when a service was started had a time zone": [
+        *(CONNECT, _SERVICE, Step("service", {"service": "service", "call": "stats"})),
+    ],
     "an endpoint that was added after close raised an error of natsproto": [
         *(CONNECT, _SERVICE, Step("close", {"client": 0}), _ENDPOINT),
     ],

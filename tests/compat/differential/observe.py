@@ -46,6 +46,14 @@ def consumer_name(name: str) -> str:
     return "<id>" if _CHOSEN_NAME.fullmatch(name) else name
 
 
+def type_of(value: Any) -> str:
+    """The kind of a value that differs in every run."""
+    if isinstance(value, (int, float)):
+        return "<number>"
+    zone = " with a time zone" if isinstance(value, datetime.datetime) and value.tzinfo is not None else ""
+    return f"<{type(value).__name__}{zone}>"
+
+
 def seen(value: Any, depth: int = 0) -> Any:
     """The normal form of a result."""
     if value is None or isinstance(value, (bool, int)):
@@ -59,14 +67,14 @@ def seen(value: Any, depth: int = 0) -> Any:
     if isinstance(value, float):
         return round(value, 3)
     if isinstance(value, (datetime.datetime, datetime.timedelta)):
-        return f"<{type(value).__name__}>"
+        return type_of(value)
     if isinstance(value, BaseException):
         return error(value)
     if depth > 6:
         return "..."
     if isinstance(value, Mapping):
         return {
-            text(str(key)): "<volatile>" if key in VOLATILE and found is not None else seen(found, depth + 1)
+            text(str(key)): type_of(found) if key in VOLATILE and found is not None else seen(found, depth + 1)
             for key, found in sorted(value.items(), key=lambda item: str(item[0]))
         }
     if isinstance(value, (list, tuple, set)):

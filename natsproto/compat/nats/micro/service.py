@@ -7,6 +7,7 @@ import json  # noqa: F401  # programs have it from `import *`
 import re
 from collections.abc import Callable
 from dataclasses import asdict
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Self
 
@@ -113,6 +114,11 @@ class ServiceStats(
     metadata=dict,
     type=STATS_RESPONSE_TYPE,
 ):
+    """The statistics of a service. ``started`` is in UTC, without a time zone."""
+
+    def __post_init__(self) -> None:
+        self.started: datetime = self.started.replace(tzinfo=None)
+
     def to_dict(self) -> dict[str, Any]:
         return {**super().to_dict(), "started": self.started.strftime(_TIME_FORMAT)[:-3] + "Z"}
 
