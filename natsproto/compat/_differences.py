@@ -185,6 +185,36 @@ SAFER = {
         "a write that a server refused and stored counts twice",
         "have a header `Natsproto-Write`, by which the write is found then",
     ),
+    "`last_error` after a drain that took too long": ("`None`; only `error_cb` is told", "`DrainTimeoutError`"),
+    "`connect(allow_reconnect=False)` when no server answers": (
+        "dials again and again, then `NoServersError`",
+        "the error of the first attempt at each server",
+    ),
+    "`publish()` before `connect()`": ("`OutboundBufferLimitError`", "`ConnectionClosedError`"),
+    "`connect()` of a client that is connected": ("connects again, and two tasks read", "`Error`"),
+    "Credentials without a seed": ("`TypeError` or `nkeys.ErrInvalidSeed`", "`InvalidUserCredentialsError`"),
+    "`unsubscribe()` in the callback of the subscription": (
+        "it is called for the waiting messages, too",
+        "it is called no more",
+    ),
+    "`unsubscribe(limit=...)` of more than 999,999,999": ("the server ends the subscription at once", "has no limit"),
+    "`unsubscribe(limit=...)` of a push subscription that has received more": (
+        "everything received can be read",
+        "reading ends after `limit` messages",
+    ),
+    "`delivered` of a pull subscription": ("counts status messages, too", "counts messages"),
+    "Timeouts of `jetstream()` and `jsm()` that are no positive numbers": ("are not checked", "`ValueError`"),
+    "`js.subscribe(config=...)` with a durable name that exists": (
+        "`BadRequestError`",
+        "the consumer is updated and read on",
+    ),
+    "`subscribe_bind(ordered_consumer=True)`": ("no consumer is created, and nothing arrives", "one is created"),
+    "`publish_async()` of a message that is refused": (
+        "`error_cb`; its future and `publish_async_completed()` wait for ever",
+        "its future has the error",
+    ),
+    "`updates()` of a watcher that was stopped": ("returns an internal object", "returns `None`"),
+    "`NUID` after `os.fork()`": ("both processes make the same ids", "the ids differ"),
     "`pull_subscribe_bind()` without a consumer": ("binds to a consumer named `None`", "`BadSubjectError`"),
 }
 """Differences of behaviour: in nats-py, and here."""

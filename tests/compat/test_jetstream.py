@@ -63,7 +63,7 @@ async def test_errors_of_the_api_are_those_of_nats_py(js: JetStreamContext) -> N
         await js.stream_info("a.b")
 
 
-@pytest.mark.differs("nats-py waits longer for the rest of a batch")
+@pytest.mark.differs("`delivered` of a pull subscription")
 async def test_pull_returns_as_soon_as_there_is_one(js: JetStreamContext) -> None:
     await fill(js, 3)
     sub = await js.pull_subscribe("s.a", "d")
@@ -125,7 +125,7 @@ async def test_push_subscription_binds_or_creates(js: JetStreamContext) -> None:
         await first.unsubscribe()
 
 
-@pytest.mark.differs("nats-py may leave one without messages")
+@pytest.mark.differs("`js.subscribe(queue=...)` from several clients at once")
 async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_server: Server) -> None:
     """Each finds no consumer and creates one; the later one must not take the messages from the first."""
     seen: set[int] = set()
@@ -148,7 +148,7 @@ async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_ser
             await fill(js, 20)
 
 
-@pytest.mark.differs("reading does not end with nats-py")
+@pytest.mark.differs("`js.subscribe(config=...)` with a durable name that exists")
 @pytest.mark.parametrize("queue", ["workers", None])
 async def test_durable_name_of_the_configuration(
     js: JetStreamContext, nc: nats.NATS, nats_server: Server, queue: str | None
@@ -167,7 +167,7 @@ async def test_durable_name_of_the_configuration(
         await nc.connect(nats_server.url)
 
 
-@pytest.mark.differs("nats-py: consumer name already in use")
+@pytest.mark.differs("`js.subscribe(config=...)` with a durable name that exists")
 async def test_durable_name_of_the_configuration_is_shared(js: JetStreamContext) -> None:
     subs = [await js.subscribe("s.a", queue="q", config=api.ConsumerConfig(durable_name="d")) for _ in range(2)]
     await fill(js, 20)
@@ -177,6 +177,7 @@ async def test_durable_name_of_the_configuration_is_shared(js: JetStreamContext)
         await js.subscribe("s.a", config=api.ConsumerConfig(durable_name="d"))
 
 
+@pytest.mark.differs("`unsubscribe(limit=...)` of a push subscription that has received more")
 async def test_push_subscription_ends_after_its_limit(js: JetStreamContext) -> None:
     await fill(js, 3)
     sub = await js.subscribe("s.a")
@@ -192,7 +193,7 @@ async def test_ordered_consumer_reads_in_order(js: JetStreamContext) -> None:
     await sub.unsubscribe()
 
 
-@pytest.mark.differs("waiting for publish_async_completed does not end with nats-py")
+@pytest.mark.differs("`publish_async()` of a message that is refused")
 async def test_published_futures_are_settled(js: JetStreamContext) -> None:
     futures = [await js.publish_async("s.a", b"%d" % number) for number in range(10)]
     refused = await js.publish_async("s.a", b"", stream="OTHER")
@@ -249,7 +250,7 @@ async def test_watch_marks_the_end_of_the_beginning(js: JetStreamContext) -> Non
     assert [entry async for entry in watcher] == []
 
 
-@pytest.mark.differs("TypeError with nats-py")
+@pytest.mark.differs("ObjectStore.put of an ObjectMeta with a link")
 async def test_objects_are_put_and_got(js: JetStreamContext, tmp_path: Path) -> None:
     store = await js.create_object_store("O", api.ObjectStoreConfig(description="files"))
     with pytest.raises(js_errors.NotFoundError):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import natsproto.compat
-from natsproto.compat._differences import MISSING, WITHOUT_EFFECT, page
+from natsproto.compat._differences import MISSING, REFUSED, SAFER, WITHOUT_EFFECT, page
 
 pytestmark = pytest.mark.differs("it is about natsproto alone")
 
@@ -60,3 +60,17 @@ def is_module(name: str) -> bool:
     except ModuleNotFoundError:
         return False
     return True
+
+
+OTHER_REASONS = ("a race in nats-py: ", "untraced: ")
+
+
+@pytest.mark.parametrize("path", sorted(Path(__file__).parent.glob("test_*.py")), ids=lambda path: path.stem)
+def test_marks_of_tests_are_rows(path: Path) -> None:
+    """A test that nats-py does not pass says in its mark which difference it shows."""
+    functions = [
+        node for node in ast.parse(path.read_text()).body if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))
+    ]
+    marks = [mark for node in functions for mark in node.decorator_list if isinstance(mark, ast.Call)]
+    differs = [ast.literal_eval(mark.args[0]) for mark in marks if ast.unparse(mark.func) == "pytest.mark.differs"]
+    assert [row for row in differs if row not in SAFER | REFUSED and not row.startswith(OTHER_REASONS)] == []

@@ -59,7 +59,7 @@ async def test_bucket_config_is_checked(js: JetStreamContext) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.differs("nats-py sometimes raises ConnectionResetError")
+@pytest.mark.differs("a race in nats-py: it sometimes raises ConnectionResetError")
 async def test_calls_of_stores_end_in_an_outage(nats_server: Server, package: Any) -> None:
     log = CallbackLog()
     async with FaultProxy(nats_server.host, nats_server.port) as proxy:
@@ -91,7 +91,7 @@ async def test_bucket_get_says_which_key_it_is(js: JetStreamContext) -> None:
             await kv.get(key)
 
 
-@pytest.mark.differs("nats-py accepts any key")
+@pytest.mark.differs("Bucket keys with `validate_keys=False`, and in `purge`, `history` and `watch`")
 async def test_bucket_refuses_keys_outside_adr_8(js: JetStreamContext) -> None:
     kv = await js.create_key_value(bucket="B")
     calls = (
@@ -137,7 +137,7 @@ async def test_bucket_key_expires(js: JetStreamContext) -> None:
     assert (await js.get_last_msg("KV_B", "$KV.B.a")).headers["Nats-TTL"] == "90"
 
 
-@pytest.mark.differs("the entries differ with nats-py")
+@pytest.mark.differs("`updates()` of a watcher that was stopped")
 async def test_watch_shows_history_or_live_keys(js: JetStreamContext) -> None:
     kv = await js.create_key_value(bucket="B", history=5)
     await kv.put("a", b"1")
@@ -213,7 +213,7 @@ async def test_object_that_is_deleted_or_unnamed(js: JetStreamContext) -> None:
         await store.update_meta("a", api.ObjectMeta("a"))
 
 
-@pytest.mark.differs("nats-py always raises ObjectAlreadyExists")
+@pytest.mark.differs("`ObjectStore.update_meta` with another name")
 async def test_object_is_renamed_to_a_free_name(js: JetStreamContext) -> None:
     store = await js.create_object_store("O")
     for name in ("a", "b"):
@@ -247,7 +247,7 @@ async def test_object_watch_of_updates_alone(js: JetStreamContext) -> None:
 # ---------------------------------------------------------------- services
 
 
-@pytest.mark.differs("the response differs with nats-py")
+@pytest.mark.differs("`reset()` of a service")
 async def test_endpoint_answers_with_an_error_of_its_own(nc: nats.NATS) -> None:
     async def refuse(request: micro.Request) -> None:
         assert (request.subject, request.headers) == ("refuse", {"Q": "1"})

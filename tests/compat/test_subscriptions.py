@@ -26,7 +26,7 @@ async def js(nc: nats.NATS) -> JetStreamContext:
     return context
 
 
-@pytest.mark.differs("nats-py has pending_bytes")
+@pytest.mark.differs("pending_bytes of a push subscription")
 async def test_push_options_reach_the_consumer(js: JetStreamContext) -> None:
     sub = await js.subscribe(
         "s.>",
@@ -79,7 +79,7 @@ async def test_queue_and_durable_must_be_one_name(js: JetStreamContext) -> None:
         await js.subscribe_bind("S", api.ConsumerConfig(), "d")
 
 
-@pytest.mark.differs("nats-py fails")
+@pytest.mark.differs("`subscribe_bind(ordered_consumer=True)`")
 async def test_ordered_bind_reads_from_a_sequence(js: JetStreamContext) -> None:
     config = api.ConsumerConfig(
         deliver_subject="unused", deliver_policy=api.DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=4
@@ -90,7 +90,7 @@ async def test_ordered_bind_reads_from_a_sequence(js: JetStreamContext) -> None:
         await sub.next_msg(timeout=0.01)
 
 
-@pytest.mark.differs("nats-py delivers on after unsubscribe")
+@pytest.mark.differs("`unsubscribe()` in the callback of the subscription")
 async def test_push_callback_ends_itself(js: JetStreamContext) -> None:
     seen: list[bytes] = []
     ended = asyncio.Event()
@@ -131,7 +131,7 @@ async def test_push_callback_that_raises_goes_on(nats_server: Server) -> None:
     await nc.close()
 
 
-@pytest.mark.differs("drain does not end with nats-py")
+@pytest.mark.differs("`close()` and `drain()`")
 async def test_push_drain_times_out(nats_server: Server) -> None:
     nc = await nats.connect(nats_server.url, drain_timeout=0.01)
     js = nc.jetstream()
@@ -152,7 +152,7 @@ async def test_push_drain_times_out(nats_server: Server) -> None:
     await nc.close()
 
 
-@pytest.mark.differs("nats-py does not notice")
+@pytest.mark.differs("A heartbeat missed by a push consumer")
 async def test_push_consumer_that_is_deleted_is_reported(nats_server: Server) -> None:
     log = CallbackLog()
     nc = await nats.connect(nats_server.url, **log.callbacks())
@@ -172,7 +172,7 @@ async def test_push_consumer_that_is_deleted_is_reported(nats_server: Server) ->
 # ---------------------------------------------------------------- pulling
 
 
-@pytest.mark.differs("nats-py counts a status message as delivered")
+@pytest.mark.differs("`delivered` of a pull subscription")
 async def test_pull_without_a_durable_name(js: JetStreamContext) -> None:
     sub = await js.pull_subscribe("s.1", config=api.ConsumerConfig(inactive_threshold=60))
     info = await sub.consumer_info()
@@ -200,7 +200,7 @@ async def test_pull_arguments_are_checked(js: JetStreamContext) -> None:
     assert [msg.data for msg in await sub.fetch(1, timeout=None)] == [b"0"]
 
 
-@pytest.mark.differs("fetch does not end with nats-py")
+@pytest.mark.differs("Calls that wait for a reply when the client is closed")
 async def test_pull_subscription_ends_once(js: JetStreamContext, nc: nats.NATS) -> None:
     sub = await js.pull_subscribe("s.>", "d")
     other = await js.pull_subscribe("s.9", "other")
@@ -218,7 +218,7 @@ async def test_pull_subscription_ends_once(js: JetStreamContext, nc: nats.NATS) 
             await call
 
 
-@pytest.mark.differs("nats-py raises TimeoutError")
+@pytest.mark.differs("`fetch()` from a consumer that is deleted meanwhile, or that is a push consumer")
 async def test_pull_of_a_deleted_consumer_is_reported(js: JetStreamContext, nc: nats.NATS) -> None:
     sub = await js.pull_subscribe("s.9", "d")
     fetching = asyncio.create_task(sub.fetch(1, timeout=30))
@@ -320,7 +320,7 @@ async def test_manager_of_an_absent_domain(nc: nats.NATS) -> None:
             await manager.account_info()
 
 
-@pytest.mark.differs("nats-py checks no timeout, and waits for ever for a NaN")
+@pytest.mark.differs("Timeouts of `jetstream()` and `jsm()` that are no positive numbers")
 @pytest.mark.parametrize("timeout", [math.nan, math.inf, -1, True, "1"])
 async def test_timeout_of_a_manager_is_checked(nc: nats.NATS, timeout: Any) -> None:
     with pytest.raises(ValueError, match="nats: timeout must be a positive number of seconds"):
@@ -334,7 +334,7 @@ async def test_manager_without_a_timeout(nc: nats.NATS) -> None:
     assert (await nc.jetstream(timeout=None).account_info()).streams == 0
 
 
-@pytest.mark.differs("with nats-py the server ends the subscription at once")
+@pytest.mark.differs("`unsubscribe(limit=...)` of more than 999,999,999")
 async def test_limit_beyond_what_servers_count(nc: nats.NATS) -> None:
     limited, other = await nc.subscribe("a", max_msgs=10**9), await nc.subscribe("a")
     await other.unsubscribe(limit=10**9)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import logging
 from typing import Any
 
 from natsproto.testing import End, FaultProxy, Server, run_server
 from tests.compat.differences import raised, shows
 from tests.compat.helpers import CallbackLog, until
+from tests.kit.identity import Operator
 from tests.kit.scripted import Behaviour, ScriptedServer
 
 FAST = {"reconnect_time_wait": 0.01}
@@ -250,3 +252,58 @@ async def server_error(package: Any, server: Server) -> str:
         found = "closed" if nc.is_closed else type(log.errors[0]).__name__
         await nc.close()
     return found
+
+
+@shows(
+    "`connect(allow_reconnect=False)` when no server answers", theirs="NoServersError", ours="ConnectionRefusedError"
+)
+async def no_server(package: Any, server: Server) -> str:
+    nc = package.NATS()
+    error = await raised(nc.connect("nats://127.0.0.1:9", allow_reconnect=False, max_reconnect_attempts=2, **FAST))
+    await nc.close()
+    return error
+
+
+@shows("`publish()` before `connect()`", theirs="OutboundBufferLimitError", ours="ConnectionClosedError")
+async def before_connect(package: Any, server: Server) -> str:
+    return await raised(package.NATS().publish("a"))
+
+
+@shows("`connect()` of a client that is connected", theirs=False, ours=True)
+async def connected_twice(package: Any, server: Server) -> bool:
+    """Whether it is refused: one of the two tasks may find that the other one reads."""
+    nc = await package.connect(server.url)
+    error = await raised(nc.connect(server.url))
+    await raised(asyncio.wait_for(nc.close(), 5))
+    return error == "Error"
+
+
+@shows("`last_error` after a drain that took too long", theirs="NoneType", ours="DrainTimeoutError")
+async def late_drain(package: Any, server: Server) -> str:
+    started, never = asyncio.Event(), asyncio.Event()
+
+    async def handler(msg: Any) -> None:
+        started.set()
+        await never.wait()
+
+    nc = await package.connect(server.url, drain_timeout=0.01)
+    await nc.subscribe("a", cb=handler)
+    await nc.publish("a")
+    await started.wait()
+    await nc.drain()
+    return type(nc.last_error).__name__
+
+
+@shows("Credentials without a seed", theirs="TypeError", ours="InvalidUserCredentialsError")
+async def no_seed(package: Any, server: Server) -> str:
+    operator = Operator()
+    creds = operator.account.user().creds.partition("-----BEGIN USER NKEY SEED")[0]
+    async with run_server(config=operator.config()) as other:
+        nc = package.NATS()
+        error = await raised(nc.connect(other.url, user_credentials=raw(package, creds), allow_reconnect=False))
+        await nc.close()
+    return error
+
+
+def raw(package: Any, creds: str) -> Any:
+    return importlib.import_module(f"{package.__name__}.aio.client").RawCredentials(creds)

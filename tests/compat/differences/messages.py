@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import json
+import os
 import urllib.request
 from typing import Any
 
@@ -186,3 +187,56 @@ async def guarded_reply(package: Any, server: Server) -> bytes:
         await (await sub.next_msg(timeout=5)).respond(b"stolen")
         await nc.flush()
         return bytes((await kv.get("admin")).value)
+
+
+@shows("`unsubscribe()` in the callback of the subscription", theirs=3, ours=1)
+async def ended_by_callback(package: Any, server: Server) -> int:
+    """The calls for three messages that have arrived before the first one ends."""
+    all_there, count = asyncio.Event(), 0
+
+    async def handler(msg: Any) -> None:
+        nonlocal count
+        count += 1
+        await all_there.wait()
+        await raised(sub.unsubscribe())
+
+    async with await package.connect(server.url) as nc:
+        sub = await nc.subscribe("a", cb=handler)
+        for _ in range(3):
+            await nc.publish("a")
+        await until(lambda: count == 1 and sub.pending_msgs == 2)
+        all_there.set()
+        for _ in range(20):  # each lets a callback run
+            await asyncio.sleep(0.01)
+    return count
+
+
+@shows("`unsubscribe(limit=...)` of more than 999,999,999", theirs="TimeoutError", ours="")
+async def large_limit(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        sub = await nc.subscribe("a")
+        await sub.unsubscribe(limit=10**9)
+        await nc.flush()
+        await nc.publish("a")
+        return await raised(sub.next_msg(timeout=2))
+
+
+@shows("`NUID` after `os.fork()`", theirs=True, ours=False)
+async def forked_ids(package: Any, server: Server) -> bool:
+    """Whether a child makes the ids of its parent."""
+    nuid = importlib.import_module(f"{package.__name__}.nuid").NUID()
+    nuid.next()
+    return of_child(nuid) == bytes(nuid.next())
+
+
+def of_child(nuid: Any) -> bytes:
+    """The next id that a fork of this process makes."""
+    reader, writer = os.pipe()
+    process = os.fork()
+    if process == 0:
+        os.write(writer, bytes(nuid.next()))
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(process, 0)
+    with open(reader, "rb") as pipe:
+        return pipe.read()

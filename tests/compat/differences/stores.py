@@ -112,3 +112,13 @@ async def put_link(package: Any, server: Server) -> str:
         store = await nc.jetstream().create_object_store("O")
         options = api.ObjectMetaOptions(max_chunk_size=1, link=api.ObjectLink(bucket="O", name="a"))
         return await raised(store.put("b", b"", meta=api.ObjectMeta(name="b", options=options)))
+
+
+@shows("`updates()` of a watcher that was stopped", theirs="StopIterSentinel", ours="NoneType")
+async def stopped_watcher(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        kv = await nc.jetstream().create_key_value(bucket="B")
+        watcher = await kv.watchall()
+        await watcher.updates()
+        await watcher.stop()
+        return type(await watcher.updates(timeout=2)).__name__

@@ -189,3 +189,68 @@ async def push_pending_bytes(package: Any, server: Server) -> Any:
             return sub.pending_bytes > 0
         except NotImplementedError as exc:
             return type(exc).__name__
+
+
+@shows("`unsubscribe(limit=...)` of a push subscription that has received more", theirs=3, ours=2)
+async def push_limit(package: Any, server: Server) -> int:
+    """The messages that can be read."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 3)
+        sub = await js.subscribe("s")
+        await until(lambda: sub.pending_msgs == 3)
+        await sub.unsubscribe(limit=2)
+        count = 0
+        while not await raised(sub.next_msg(timeout=0.5)):
+            count += 1
+        return count
+
+
+@shows("`delivered` of a pull subscription", theirs=3, ours=2)
+async def pull_delivered(package: Any, server: Server) -> int:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 2)
+        sub = await js.pull_subscribe("s", "d")
+        await sub.fetch(5, timeout=2)
+        await sub.consumer_info()  # the status has arrived before
+        return int(sub.delivered)
+
+
+@shows(
+    "Timeouts of `jetstream()` and `jsm()` that are no positive numbers",
+    theirs=["TimeoutError"] * 2,
+    ours=["ValueError"] * 2,
+)
+async def wrong_timeouts(package: Any, server: Server) -> list[str]:
+    async with await package.connect(server.url) as nc:
+
+        async def ask(method: Any) -> None:
+            await method(timeout=-1).account_info()
+
+        return [await raised(ask(method)) for method in (nc.jetstream, nc.jsm)]
+
+
+@shows("`js.subscribe(config=...)` with a durable name that exists", theirs="BadRequestError", ours="")
+async def durable_of_config(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        config = package.js.api.ConsumerConfig
+        await js.subscribe("s", queue="q", config=config(durable_name="d"))
+        return await raised(js.subscribe("s", queue="q", config=config(durable_name="d")))
+
+
+@shows("`subscribe_bind(ordered_consumer=True)`", theirs="TimeoutError", ours="")
+async def ordered_bind(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc, 1)
+        config = package.js.api.ConsumerConfig(deliver_subject="unused")
+        sub = await js.subscribe_bind("S", config, "ordered", ordered_consumer=True)
+        return await raised(sub.next_msg(timeout=2))
+
+
+@shows("`publish_async()` of a message that is refused", theirs="waits", ours="BadRequestError")
+async def refused_future(package: Any, server: Server) -> str:
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        future = await js.publish_async("s", b"x", stream="OTHER")
+        await asyncio.wait([future], timeout=2)
+        return type(future.exception()).__name__ if future.done() else "waits"
