@@ -127,10 +127,6 @@ SAFER = {
         "stay subscribed until the client is closed",
         "end with the call",
     ),
-    "`ObjectStore.put` during an outage": (
-        "`TimeoutError`, before a chunk is sent",
-        "`TimeoutError`; chunks that are stored nevertheless are removed again",
-    ),
     "`publish_async()` without an acknowledgement": (
         "its future waits for ever; what was buffered in an outage is sent after it",
         "`TimeoutError` after the timeout of the context; what was not sent until then is dropped",

@@ -7,9 +7,6 @@ from typing import Any
 from natsproto.testing import FaultProxy, Server
 from tests.compat.differences import raised, shows
 from tests.compat.differences.streams import published
-from tests.compat.helpers import CallbackLog
-
-FAST = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 
 
 async def stored(nc: Any, stream: str) -> list[Any]:
@@ -85,24 +82,6 @@ async def metadata(package: Any, server: Server) -> tuple[bool, bool]:
         await store.put("a", b"x")
         written = (await stored(nc, "OBJ_O"))[1]
         return b", " in written.data, "Nats-Expected-Last-Subject-Sequence" in (written.headers or {})
-
-
-@shows("`ObjectStore.put` during an outage", theirs=0, ours=1)
-async def put_offline(package: Any, server: Server) -> int:
-    """The chunks that are sent once the client is back."""
-    async with FaultProxy(server.host, server.port, record=True) as proxy:
-        log = CallbackLog()
-        nc = await package.connect(proxy.url, **FAST, **log.callbacks())
-        store = await nc.jetstream(timeout=1).create_object_store("O")
-        proxy.refuse()
-        proxy.cut()
-        await log.until("disconnected_cb")
-        await raised(store.put("a", b"x"))
-        await proxy.allow()
-        await log.until("reconnected_cb")
-        await nc.flush()
-        await nc.close()
-        return published(proxy, b"$O.O.C.")
 
 
 @shows("ObjectStore.put of an ObjectMeta with a link", theirs="", ours="NotImplementedError")
