@@ -100,6 +100,16 @@ def future_is_read(found: Difference) -> bool:
     return called(found, "next_msg", "js_next") and future and raised(found.ours) == "errors.Error"
 
 
+def ended(found: Difference) -> bool:
+    """Reading from a subscription that was ended, or drained, before."""
+    ends = any(
+        step.name in ("unsubscribe", "drain_sub") and step.arguments["sub"] == argument(found, "sub")
+        for step in found.earlier
+    )
+    both = (raised(found.theirs), raised(found.ours))
+    return called(found, "next_msg") and ends and both == ("errors.TimeoutError", "errors.BadSubscriptionError")
+
+
 # ---------------------------------------------------------------- JetStream
 
 
@@ -147,6 +157,23 @@ def uncounted(value: Any) -> Any:
 def stored_ids(found: Difference) -> bool:
     """The ids of chunks and writes, and the JSON of metadata."""
     return same_streams(found, lambda one: without_ordered(without_ids(one)))
+
+
+def read_ids(found: Difference) -> bool:
+    """The id of a write of a bucket, in a message that was read from its stream."""
+    return called(found, "fetch", "js_next") and bool(found.theirs == without_write(found.ours))
+
+
+def without_write(value: Any) -> Any:
+    if isinstance(value, list):
+        return [without_write(one) for one in value]
+    if isinstance(value, dict):
+        return {
+            name: (without_write(one) or None) if name == "headers" else without_write(one)
+            for name, one in value.items()
+            if name != "Natsproto-Write"
+        }
+    return value
 
 
 def not_json(found: Difference) -> bool:
@@ -309,6 +336,7 @@ CASES: dict[str, Case] = {
     "`flush()` while the client reconnects": flushed_offline,
     "`subscribe(max_msgs=...)`": max_msgs,
     "`next_msg()` of a subscription with a future": future_is_read,
+    "`next_msg()` after the last message": ended,
     "Consumers of watches, listings and ordered subscriptions": left_consumers,
     "Inboxes of `request(old_style=True)` without a reply, and of `keys()` and `history()` without a value": (
         left_inboxes
@@ -326,7 +354,7 @@ CASES: dict[str, Case] = {
     "`reset()` of a service": reset_counters,
     "`stop()` of a service after `close()`": stopped_after_close,
     "Chunks of objects": stored_ids,
-    "`create`, `update` and `delete(last=...)` of a bucket": stored_ids,
+    "`create`, `update` and `delete(last=...)` of a bucket": lambda found: stored_ids(found) or read_ids(found),
     "Metadata of objects": stored_ids,
     "`update` and `delete(last=...)` with a later revision than the bucket has": late_refusal,
 }
