@@ -10,10 +10,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import logging
+import sys
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from time import monotonic
-from typing import Generic, Protocol, TypeAlias, TypeVar
+from types import CoroutineType
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from natsproto._core.timed_steps import SLOW_STEP_S, TimedSteps
 from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
@@ -28,6 +30,8 @@ MAX_MESSAGES_PER_TURN = 512
 
 CALLBACK_TIME_SLICE_S = 0.005
 """Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
+
+_AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
 Handler: TypeAlias = Callable[[Message], HandlerResult]
 """The handler of a subscription: ``def`` or ``async def``, called with one message after the other."""
@@ -63,16 +67,27 @@ class HandlerRunner(Generic[M]):
         self._handler, self._inbox, self._registry = handler, inbox, registry
         self._where, self._task_name = f"callback of {subject!r}", f"natsproto handler of {subject}"
         self._loop = asyncio.get_running_loop()
+        self._starts_at_once = bool(_AT_ONCE) and self._loop.get_task_factory() is None
         self._is_cancelled = False  # because the client closes
 
-    def start(self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None) -> None:
+    def start(
+        self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None, *, at_once: bool = False
+    ) -> None:
         """Start a task that awaits ``begun``, handles the waiting messages and calls ``on_idle``.
 
-        Only the task keeps ``on_idle``, so the subscription that it belongs to is not in a reference cycle.
+        With ``at_once`` its first step runs before this returns, where Python can do that. Only the task keeps
+        ``on_idle``, so the subscription that it belongs to is not in a reference cycle.
         """
-        steps = TimedSteps(self._run(on_idle, begun), self._where, self._registry.on_loop_blocked)
-        task = self._loop.create_task(steps, name=self._task_name, context=self.context)
-        # With an eager task factory it may be done already.
+        loop, name, run = self._loop, self._task_name, self._run(on_idle, begun)
+        if at_once and self._starts_at_once:
+            try:
+                task = asyncio.Task(run, loop=loop, name=name, context=self.context, **_AT_ONCE)
+            except (KeyboardInterrupt, SystemExit) as exc:
+                loop.create_task(_raise(exc))  # the end of the program: not raised during a read
+                return
+        else:
+            task = loop.create_task(run, name=name, context=self.context)
+        # One that has begun may be done already.
         self.task = None if task.done() else task
 
     def cancel(self) -> asyncio.Task[None] | None:
@@ -121,28 +136,63 @@ class HandlerRunner(Generic[M]):
 
         The awaitable ``begun``, returned by a ``def`` callback during the read, is awaited first.
         """
-        inbox, handler = self._inbox, self._handler
+        if self.task is None:
+            self.task = asyncio.current_task()  # it has begun at once
+        inbox = self._inbox
         try:
             if begun is not None:
-                await self._await_result(begun)
-            while inbox:
-                if self.is_async:
-                    for _ in range(MAX_MESSAGES_PER_TURN):
-                        try:
-                            if (value := await handler(inbox.popleft())) is not None:  # type: ignore[misc]  # is_async
-                                check_result(value)
-                        except BaseException as exc:
-                            if not self._report_error(exc):
-                                raise
-                        if not inbox:
-                            break
-                elif (awaitable := self.call(0.0, in_task=True)) is not None:
-                    await self._await_result(awaitable)
-                if inbox:
-                    await asyncio.sleep(0)
+                await self._timed(self._await_result(begun))
+            elif self.is_async and (rest := self._begin(inbox.popleft())) is not None:
+                await self._await_result(rest)
+            if inbox:
+                await self._timed(self._handle_waiting())
         finally:
             self.task = None
             on_idle()
+
+    def _begin(self, message: M) -> Awaitable[object] | None:
+        """Run the first step of an ``async def`` callback: most calls end with it. Returns what is left of the call."""
+        began = monotonic()
+        try:
+            call: Coroutine[Any, Any, object] = self._handler(message)  # type: ignore[assignment]  # is_async
+            if type(call) is not CoroutineType:
+                return call
+            try:
+                yielded = call.send(None)
+            except StopIteration as end:
+                if end.value is not None:
+                    check_result(end.value)
+                return None
+        except BaseException as exc:
+            if not self._report_error(exc):
+                raise
+            return None
+        finally:
+            if (held := monotonic() - began) > SLOW_STEP_S:
+                self._registry.on_loop_blocked(self._where, held)
+        return self._timed(call, yielded)
+
+    def _timed(self, coroutine: Coroutine[Any, Any, object], *yielded: object) -> TimedSteps:
+        return TimedSteps(coroutine, self._where, self._registry.on_loop_blocked, *yielded)
+
+    async def _handle_waiting(self) -> None:
+        """Call the callback with every waiting message in order."""
+        inbox, handler = self._inbox, self._handler
+        while inbox:
+            if self.is_async:
+                for _ in range(MAX_MESSAGES_PER_TURN):
+                    try:
+                        if (value := await handler(inbox.popleft())) is not None:  # type: ignore[misc]  # is_async
+                            check_result(value)
+                    except BaseException as exc:
+                        if not self._report_error(exc):
+                            raise
+                    if not inbox:
+                        break
+            elif (awaitable := self.call(0.0, in_task=True)) is not None:
+                await self._await_result(awaitable)
+            if inbox:
+                await asyncio.sleep(0)
 
     async def _await_result(self, result: Awaitable[object]) -> None:
         """Await the result of a ``def`` callback."""

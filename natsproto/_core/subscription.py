@@ -439,8 +439,9 @@ class Subscription(AsyncForHint, Generic[M]):
             if self._notifier:
                 self._notifier.wake()
         elif callback.task is None and inbox:
-            if callback.is_async or (deadline and monotonic() > deadline):
-                callback.start(self._on_callback_idle)
+            is_late = deadline and monotonic() > deadline
+            if callback.is_async or is_late:
+                callback.start(self._on_callback_idle, at_once=not is_late)
             else:
                 awaitable = callback.context.run(callback.call, deadline)
                 if awaitable is not None or inbox:

@@ -15,22 +15,35 @@ SLOW_STEP_S: Final = 0.1
 
 
 class TimedSteps(Coroutine[Any, Any, None]):
-    """A coroutine that runs handlers in a task, and reports each slow step.
+    """A coroutine that runs handlers, and reports each slow step. A task runs it, or a coroutine awaits it.
 
     A step lasts from one suspension to the next. To time the steps finds a block behind an ``await`` of a handler. It
-    costs about a microsecond a task and half of one a suspension, and nothing for the further messages of a step.
+    costs half a microsecond, and as much for a suspension, but nothing for the further messages of a step. A caller
+    that has run and timed the first step itself passes the future that it has ``yielded``.
     """
 
-    __slots__ = ("_coroutine", "_on_blocked", "_where")
+    __slots__ = ("_coroutine", "_on_blocked", "_where", "_yielded")
 
     def __init__(
-        self, coroutine: Coroutine[Any, Any, None], where: str, on_blocked: Callable[[str, float], None]
+        self,
+        coroutine: Coroutine[Any, Any, object],
+        where: str,
+        on_blocked: Callable[[str, float], None],
+        *yielded: object,
     ) -> None:
         self._coroutine, self._where, self._on_blocked = coroutine, where, on_blocked
+        self._yielded = yielded
 
     def __await__(self) -> Any:
-        """Not used: it is run by a task."""
+        """The steps, for the coroutine that awaits it."""
         return self
+
+    def __next__(self) -> Any:
+        """Run a step, or hand on what the first one has yielded."""
+        if self._yielded:
+            (future,), self._yielded = self._yielded, ()
+            return future
+        return self.send(None)
 
     def __getattr__(self, name: str) -> Any:
         """The frame and the name of the coroutine, for tools that show tasks."""

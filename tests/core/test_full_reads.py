@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
+from natsproto import Subscription
 from natsproto._core.wire import READ_BUFFER_SIZE
-from natsproto.protocol.frames import Message
 from tests.core.helpers import scripted_network, turns
 from tests.kit.clock import virtual_clock
 
@@ -17,11 +19,13 @@ async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
         nc = await net.connect()
         got = 0
 
-        async def count(message: Message) -> None:
+        async def count(sub: Subscription) -> None:
             nonlocal got
-            got += 1
+            async for _ in sub:
+                got += 1
 
-        async with nc.subscribe("a", cb=count) as sub:
+        async with asyncio.TaskGroup() as readers, nc.subscribe("a") as sub:
+            readers.create_task(count(sub))
             await nc.flush()
             session = nc._engine.session
             assert session is not None
@@ -50,11 +54,15 @@ async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
 async def test_many_subscriptions_share_more_full_reads() -> None:
     """Their readers run after one full read for every eight of them, so that each has several messages."""
 
-    async def take(message: Message) -> None: ...
+    async def take(sub: Subscription) -> None:
+        async for _ in sub:
+            pass
 
-    async with scripted_network() as net:
+    async with scripted_network() as net, asyncio.TaskGroup() as readers:
         nc = await net.connect()
-        subs = [await nc.subscribe(f"s{number}", cb=take) for number in range(40)]
+        subs = [await nc.subscribe(f"s{number}") for number in range(40)]
+        for sub in subs:
+            readers.create_task(take(sub))
         await nc.flush()
         session = nc._engine.session
         assert session is not None
@@ -72,3 +80,5 @@ async def test_many_subscriptions_share_more_full_reads() -> None:
             assert reading == ["pause"]
             await turns(3)
         assert {sub.delivered for sub in subs} == {5 * (READ_BUFFER_SIZE // len(frames) + 1)}
+        for sub in subs:
+            await sub.unsubscribe()

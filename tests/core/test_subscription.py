@@ -677,6 +677,32 @@ if sys.version_info >= (3, 12):  # eager tasks came with it
             await sub.drain()
 
 
+async def test_async_callback_begins_during_the_read() -> None:
+    begun: list[Message] = []
+    begins_at_once = sys.version_info >= (3, 12)
+
+    async def later(one: Message) -> None:
+        assert asyncio.current_task() in {task for task in asyncio.all_tasks() if "handler of" in task.get_name()}
+        begun.append(one)
+        await turns(1)
+
+    sub, _ = make(later)
+    sent = feed(sub, 2)
+    assert begun == (sent[:1] if begins_at_once else [])
+    await turns(6)
+    assert begun == sent
+
+    asyncio.get_running_loop().set_task_factory(lambda loop, coro, **named: asyncio.Task(coro, loop=loop, **named))
+    other, _ = make(later)
+    begun.clear()
+    sent = feed(other, 1)
+    assert begun == [], "a task factory of the application makes the tasks"
+    await turns(3)
+    assert begun == sent
+    await sub.drain()
+    await other.drain()
+
+
 async def test_an_idle_subscription_has_no_task() -> None:
     before = asyncio.all_tasks()
     sub, _ = make(lambda _: None)

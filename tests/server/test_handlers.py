@@ -343,12 +343,13 @@ async def test_event_callback_sync_or_async_that_raises(nats_server: Server, cap
     assert "on_event failed" in caplog.text
 
 
+@pytest.mark.parametrize("kind", ["def", "async def"])
 @pytest.mark.parametrize("leave", ["sys.exit(3)", "raise KeyboardInterrupt"])
-def test_a_callback_that_ends_the_program_ends_it(nats_server: Server, leave: str) -> None:
+def test_a_callback_that_ends_the_program_ends_it(nats_server: Server, leave: str, kind: str) -> None:
     program = f"""
 import asyncio, sys, natsproto
 
-def handler(message):
+{kind} handler(message):
     {leave}
 
 async def main():
