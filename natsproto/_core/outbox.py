@@ -177,13 +177,13 @@ class Outbox:
         self.cork()  # the publisher is about to continue
 
     async def wait_flushed(self) -> None:
-        """Wait until everything put so far was written to the wire, or the wire has ended.
+        """Wait until everything put so far was written to the wire or taken back, or the wire has ended.
 
         Messages that others put meanwhile are not waited for: they may never stop.
         """
         self.flush()
         last = self.frames_out + self.frames
-        while self._wire is not None and self.frames_out < last:
+        while self._wire is not None and self._parts and self.frames_out < last:
             await self._notifier.wait()
 
     def flush(self) -> None:

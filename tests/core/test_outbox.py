@@ -409,6 +409,22 @@ async def test_wait_flushed_ignores_later_messages() -> None:
     await waiting
 
 
+async def test_wait_flushed_ignores_messages_taken_back() -> None:
+    outbox, _ = make()
+    wire = Pipe(outbox, room=1)
+    outbox.attach(wire, paused=False)
+    for number in range(4):
+        outbox.put(head(number), b"data")
+    waiting = asyncio.ensure_future(outbox.wait_flushed())
+    await turns(2)
+    assert not waiting.done()
+    assert outbox.take_back(head(3)) == [head(3)]
+    wire.take(1 << 40)
+    await turns(2)
+    assert waiting.done()
+    assert outbox.frames == 0
+
+
 async def test_drained_ends_when_the_wire_goes() -> None:
     outbox, _ = make()
     outbox.attach(Pipe(outbox, room=1), paused=False)
