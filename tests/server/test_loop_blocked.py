@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
+import natsproto
 from natsproto import Client, Event, LoopBlocked
 from natsproto.jetstream import JetStream, JsMessage
+from natsproto.testing import FaultProxy, run_server
 from tests.server.helpers import until
 
 BLOCKED_S = 1.1
@@ -99,6 +101,27 @@ async def test_concurrency_of_batches_without_effect(jetstream: JetStream, caplo
     consumer = await stream.create_consumer("c")
     await consumer.consume_batches(brief_block, max_messages=2, concurrency=2, stop_when_empty=True).run()
     assert sum("so that concurrency=2 has no effect" in line for line in caplog.messages) == 1
+
+
+def instant(message: object) -> None:
+    pass
+
+
+async def test_slow_confirmations_are_no_slow_handlers(caplog: pytest.LogCaptureFixture) -> None:
+    """The other calls run while an acknowledgement waits for the server."""
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        js = nc.jetstream()
+        stream = await js.create_stream("S", subjects=["s"])
+        for _ in range(4):
+            await js.publish("s")
+        consumer = await stream.create_consumer("c")
+        proxy.delay(0.1)
+        await consumer.consume(instant, concurrency=2, on_success="ack_sync", stop_after=4).run()
+    assert not any("has no effect" in line for line in caplog.messages)
 
 
 @asynccontextmanager

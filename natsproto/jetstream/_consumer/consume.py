@@ -209,7 +209,8 @@ class HandlerTasks:
                         remember(message._reply)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
-                        self._check_turns(now - began)
+                        if plain:
+                            self._check_turns(now - began)
         except Exception as exc:
             self._on_key_error(exc)
 
@@ -287,7 +288,11 @@ class HandlerTasks:
         outbox = self.connection._outbox
         if not self._is_async and outbox.size:
             outbox.flush()  # before a call that may keep the event loop
-        await self._finish(self._handler(message))
+        began = monotonic()
+        result = self._handler(message)
+        took = monotonic() - began
+        await self._finish(result)
+        self._check_turns(took)
 
     async def _finish(self, result: object) -> None:
         """Await the result of the handler if it has to be awaited. After an awaitable, others run at the same time."""
