@@ -63,6 +63,9 @@ because each of them is work for every server.
 RETRY_AFTER_S = (1.0, 2.0)
 """Seconds without a reply before the first repetition, and before each further one."""
 
+LEAST_TIMEOUT_S = 0.1
+"""Seconds that the last request of a call gets, so that its answer is told rather than a timeout."""
+
 log = logging.getLogger("natsproto")
 
 
@@ -214,6 +217,10 @@ class Api:
     def seconds(self, timeout: Duration | None) -> float:
         """Return a checked timeout in seconds; None is the default one."""
         return self.timeout if timeout is None else positive_seconds("timeout", timeout)
+
+    def left(self, timeout: Duration | None, began: float) -> float:
+        """Return how many seconds of a timeout are left since a time of time.monotonic; enough for one more answer."""
+        return max(LEAST_TIMEOUT_S, round(self.seconds(timeout) - (monotonic() - began), 2))
 
     def request(
         self,

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from datetime import datetime
 from os import PathLike
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Unpack
 
 from natsproto._async_hints import items
@@ -418,10 +419,11 @@ class Stream(ConsumerManager):
         if not headers:
             body = {**body, "no_hdr": True}
         elif direct and self.reads_directly:
+            began = monotonic()
             try:
                 return await direct_get(self._api, self.name, body, key=key, operation=operation, timeout=timeout)
             except NoResponders:
-                pass  # not allowed, or no stream: the leader's reply shows which
+                timeout = self._api.left(timeout, began)  # not allowed, or no stream: the leader's reply shows which
             message = await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
             return message

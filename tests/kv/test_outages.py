@@ -11,7 +11,7 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.errors import BucketNotFound, LockLost, NatsError, PublishUncertain, WrongRevision
+from natsproto.errors import BucketNotFound, LockLost, NatsError, PublishUncertain, RequestTimeout, WrongRevision
 from natsproto.jetstream.kv import KeyValue, KeyValueCache, KeyValueEntry
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import Direction, FaultProxy, Server, run_cluster, run_server
@@ -83,6 +83,25 @@ async def test_guarded_write_survives_a_lost_connection(operation: str, stored: 
         proxy.heal()
         assert await writing == revision + 1
         assert [(entry.value, entry.revision) for entry in await kv.history("k")][-1] == (b"2", revision + 1)
+
+
+async def test_a_read_that_asks_twice_keeps_its_timeout() -> None:
+    """A direct get that nobody serves is followed by a request to the leader, in the time that is left."""
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url) as nc,
+    ):
+        js = nc.jetstream()
+        kv = await js.create_key_value("b")
+        await kv.put("k", b"1")
+        stream = await js.stream("KV_b")
+        await js.update_stream("KV_b", allow_direct=False)
+        proxy.delay(0.4)
+        with pytest.raises(RequestTimeout):
+            await kv.get("k", timeout=1)
+        with pytest.raises(RequestTimeout):
+            await stream.get_last_message("$KV.b.k", direct=True, timeout=1)
 
 
 async def test_uncertain_write_says_what_to_do(outage: tuple[Server, Client]) -> None:

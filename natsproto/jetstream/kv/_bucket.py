@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable
 from contextlib import aclosing
 from datetime import UTC, datetime
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
@@ -158,6 +159,7 @@ class KeyValue(NotIndexable, Generic[V]):
         entry: KeyValueEntry[V] | None
         if revision is None and direct and bucket.stream.reads_directly:
             get = bucket.last_get(key)
+            began = monotonic()
             try:
                 reply = await get.request(timeout)
                 if (head := get.headerless(reply)) is not None:  # nearly always: a value without headers
@@ -168,7 +170,7 @@ class KeyValue(NotIndexable, Generic[V]):
             except ConnectionClosed as exc:
                 raise ConnectionClosed(f"get of key {key!r}", exc.reason) from exc.reason
             except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
-                entry = await bucket.find(key, direct=True, timeout=timeout)
+                entry = await bucket.find(key, direct=True, timeout=bucket.api.left(timeout, began))
         else:
             entry = await bucket.find(key, revision, direct=direct, timeout=timeout)
         if default is not DEFAULT and (entry is None or entry.is_deleted):

@@ -10,6 +10,7 @@ from datetime import UTC
 from typing import Literal
 
 from natsproto.errors import RequestTimeout, WrongRevision
+from natsproto.jetstream._api import LEAST_TIMEOUT_S
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.headers import MessageArgs
@@ -49,6 +50,7 @@ async def modify(
         headers = {OPERATION_HEADER: Operation.DELETE.value} if deleted else None
         expected = 0 if found is None else found.revision
         try:
+            left = max(deadline - loop.time(), LEAST_TIMEOUT_S)
             revision = await bucket.write(key, payload, headers, {} if deleted else args, expected, left)
         except WrongRevision as exc:
             lost = exc
