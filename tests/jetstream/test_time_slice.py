@@ -18,9 +18,13 @@ from tests.server.helpers import also_uvloop, client
 async def test_timers_run_between_two_blocking_calls(
     nats_server: Server, seconds: float, concurrency: int, way: str
 ) -> None:
-    """A task that sleeps for less than a call takes runs after each call, not only one that is ready all the time."""
+    """A task that sleeps for less than a call takes runs after each call, not only one that is ready all the time.
+
+    A message that comes when none waits is handled in the turn in which it is read, before the timer that is due then.
+    """
     count = 8 * concurrency if seconds > 0.01 else 40
-    calls = most = 0
+    calls = 0
+    between: list[int] = []
 
     def handle(message: JsMessage) -> None:
         nonlocal calls
@@ -28,10 +32,10 @@ async def test_timers_run_between_two_blocking_calls(
         time.sleep(seconds)
 
     async def tick() -> None:
-        nonlocal calls, most
+        nonlocal calls
         while True:
             await asyncio.sleep(0.002)
-            most = max(most, calls)
+            between.append(calls)
             calls = 0
 
     async def loop(messages: Messages) -> None:
@@ -52,4 +56,5 @@ async def test_timers_run_between_two_blocking_calls(
             async with consumer.messages(stop_after=count) as messages:
                 await asyncio.gather(*(loop(messages) for _ in range(concurrency)))
         ticking.cancel()
-    assert most == 1
+    assert max(between) <= 2
+    assert between.count(2) <= count // 4
