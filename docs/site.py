@@ -11,12 +11,13 @@ import ast
 import builtins
 import functools
 import importlib
+import inspect
 import re
 import textwrap
 import tomllib
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import griffe
 from mkdocs.config.defaults import MkDocsConfig
@@ -208,10 +209,22 @@ def _blocking_method(
     if not isinstance(called, (griffe.Function, griffe.Alias)) or not called.is_function:
         made: griffe.Attribute | griffe.Function = attribute
     else:
-        returns = called.returns if wrapper in ("blocking", "blocking_ack") else None
+        returns = called.returns if wrapper in ("blocking", "blocking_ack") else _returned(attribute)
         made = griffe.Function(attribute.name, parameters=called.parameters, returns=returns, parent=attribute.parent)
     made.docstring = griffe.Docstring(f"Blocks; see {text} of the asyncio client.", parent=made)
     return made
+
+
+def _returned(method: griffe.Attribute) -> str | None:
+    """What a blocking method returns that makes a blocking object of what it gets; None where Python does not know."""
+    owner = method.parent
+    assert owner is not None
+    cls = getattr(importlib.import_module(owner.module.path), owner.name)
+    returned = inspect.signature(getattr(cls, method.name)).return_annotation
+    if returned is inspect.Signature.empty:
+        return None
+    plain = isinstance(returned, type) and not get_args(returned)
+    return returned.__name__ if plain else _short(returned).replace("'", "")
 
 
 def _row(field: griffe.Attribute) -> str:
