@@ -46,8 +46,6 @@ Text = str | os.PathLike[str]
 Secret = Text | Callable[[], Text | Awaitable[Text]]
 """A secret, a path, or a callable (sync or async) that returns one; called and read at every attempt."""
 
-"""A duration; kept as float seconds."""
-
 HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Mapping[str, str]]]
 """HTTP headers of the WebSocket handshake, or a callable (sync or async), called at every attempt."""
 
