@@ -16,6 +16,7 @@ from natsproto import sync
 from natsproto.errors import ConfigError
 from natsproto.jetstream import BatchFailed, JetStream, JsMessage, Messages, PullConsumer
 from natsproto.testing import FaultProxy, Server
+from tests.jetstream.reading import known
 from tests.kit.acknowledged import wait_all_acknowledged
 from tests.server.helpers import until
 
@@ -190,6 +191,48 @@ async def test_batches_share_a_time_slice(jetstream: JetStream, way: str) -> Non
     ticking.cancel()
     assert calls == 20
     assert turns >= set(range(1, 20))
+
+
+@pytest.mark.parametrize("way", ["consume_batches", "batches"])
+async def test_a_batch_that_was_waited_for_uses_up_its_turn(
+    nats_server: Server, jetstream: JetStream, way: str
+) -> None:
+    """Other tasks run between it and the next one, although the last messages of both were read at once."""
+    consumer = await make_consumer(jetstream, 0, ack_policy="none")
+    calls = 0
+    turns = set[int]()
+
+    def handle(batch: list[JsMessage]) -> None:
+        nonlocal calls
+        calls += 1
+        time.sleep(0.02)
+
+    async def tick() -> None:
+        while True:
+            turns.add(calls)
+            await asyncio.sleep(0)
+
+    async def loop() -> None:
+        async with consumer.messages(stop_after=12) as messages:
+            async for batch in messages.batches(4, max_wait=2):
+                handle(batch)
+
+    if way == "consume_batches":
+        running = consumer.consume_batches(handle, max_messages=4, max_wait=2, stop_after=12).run()
+    else:
+        running = loop()
+    working = asyncio.create_task(running)
+    await known(consumer, lambda info: info.num_waiting)
+    await publish(jetstream, 2)
+    await known(consumer, lambda info: info.delivered.consumer_seq == 2)
+    with sync.connect(nats_server.url) as blocking:  # nothing is read meanwhile
+        for _ in range(10):
+            blocking.jetstream().publish("s")
+    ticking = asyncio.create_task(tick())
+    await working
+    ticking.cancel()
+    assert calls == 3
+    assert turns >= {1, 2, 3}
 
 
 # ---------------------------------------------------------------- the blocking client

@@ -72,6 +72,7 @@ class BatchTasks(HandlerTasks):
                 continue
             hand[:] = batch
             began = monotonic()
+            time_slice.is_over(began)  # begins the turn's time if the batch has been waited for
             self.in_progress += len(batch)
             try:
                 await self._handle_batch(batch)

@@ -223,6 +223,7 @@ class Messages(AsyncForHint):
                 nbytes = counted_size(batch) if buffer.counts_bytes else 0
                 buffer.hand_of(reader)[:] = batch
                 began = monotonic()
+                time_slice.is_over(began)  # begins the turn's time if the batch has been waited for
                 try:
                     yield batch
                 finally:
