@@ -227,7 +227,7 @@ class AtomicBatch:
         if self._connection.state is State.RECONNECTING:
             await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
-                raise RequestTimeout("atomic batch, which waited for a connection and was not sent", self._timeout)
+                raise self._connection._outages.timeout_error("atomic batch", self._timeout, sent=False)
         _FEATURE.check(self._connection.server_info)  # others would store each message separately
 
     def _check_message(self, message: _Message) -> None:
@@ -286,7 +286,7 @@ class AtomicBatch:
                     return
                 raise _stored_alone_error(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
             except RequestTimeout as exc:
-                failure = RequestTimeout(exc.operation, self._timeout)
+                failure = self._connection._outages.timeout_error(exc.operation, self._timeout, sent=exc.sent)
                 if sequence == 1:
                     self._restart()
                 patience *= 2
@@ -310,6 +310,8 @@ class AtomicBatch:
         try:
             reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
         except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
+            if isinstance(exc, RequestTimeout) and not exc.sent:
+                raise
             if isinstance(exc, ConnectionLost):
                 await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
             if self._connection.is_connected:

@@ -29,7 +29,6 @@ from natsproto.errors import (
     PublishFailed,
     PublishTimeout,
     PublishUncertain,
-    RequestTimeout,
     StreamWentBack,
     WrongLastSequence,
 )
@@ -517,12 +516,13 @@ class PublishWindow:
         retry = self._retry_states.get(token)
         if token not in self._waiting:
             in_a_row = self._limits.api.on_ack_timeout(timeout) if self._limits.api is not None else 0
-            self._fail(token, future, PublishTimeout(subject, timeout, in_a_row))
+            disconnected = self._connection._outages.seconds_of_last(timeout)
+            self._fail(token, future, PublishTimeout(subject, timeout, in_a_row, disconnected=disconnected))
         elif retry is not None and retry.error is not None:
             self._fail(token, future, retry.error)
         else:
-            unsent = f"publish to {subject!r}, which waited for a connection and was not sent"
-            self._fail(token, future, RequestTimeout(unsent, timeout))
+            outages = self._connection._outages
+            self._fail(token, future, outages.timeout_error(f"publish to {subject!r}", timeout, sent=False))
 
     # ------------------------------------------------------------ waiting and ending
 
