@@ -85,6 +85,26 @@ async def test_guarded_write_survives_a_lost_connection(operation: str, stored: 
         assert [(entry.value, entry.revision) for entry in await kv.history("k")][-1] == (b"2", revision + 1)
 
 
+@pytest.mark.parametrize("operation", ["update", "create"])
+async def test_guarded_write_names_a_deleted_bucket(operation: str) -> None:
+    async with (
+        run_server(jetstream=True) as server,
+        FaultProxy(server.host, server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+        natsproto.connect(server.url) as other,
+    ):
+        kv = await nc.jetstream().create_key_value("b")
+        proxy.stall(Direction.TO_SERVER)
+        writing = asyncio.create_task(
+            kv.update("k", b"1", 0, timeout=1) if operation == "update" else kv.create("k", b"1", timeout=1)
+        )
+        await other.jetstream().delete_key_value("b")
+        proxy.cut()
+        proxy.heal()
+        with pytest.raises(BucketNotFound, match="'b'"):
+            await writing
+
+
 async def test_a_read_that_asks_twice_keeps_its_timeout() -> None:
     """A direct get that nobody serves is followed by a request to the leader, in the time that is left."""
     async with (

@@ -359,6 +359,8 @@ class BucketStream(Generic[V]):
             await self._check_exists(exc)
             raise
         except PublishUncertain as exc:
+            if isinstance(exc.__cause__, NoStream):  # after a lost connection
+                await self._check_exists(exc)
             raise with_advice(exc, "read the key, and write again if it does not have this value") from exc.__cause__
         except MessageTooLarge:
             if revision is None:
@@ -405,7 +407,7 @@ class BucketStream(Generic[V]):
             await self._check_exists(exc)
             raise
 
-    async def _check_exists(self, error: NoStream) -> None:
+    async def _check_exists(self, error: NatsError) -> None:
         try:
             await self.stream.info(timeout=LOOKUP_TIMEOUT_S)
         except StreamNotFound:
