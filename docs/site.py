@@ -423,7 +423,7 @@ def gallery_page(topic: Path) -> str:
 def program_blocks(program: Path) -> tuple[str, str]:
     """A program of the gallery and what it prints, as two blocks, and where its task comes from."""
     code, _, notes = program.read_text().partition("# origin: ")
-    origin, *prints = [line.removeprefix("# prints: ") for line in notes.splitlines()]
+    origin, *prints = [line.removeprefix("# prints:").removeprefix(" ") for line in notes.splitlines()]
     printed = "\n".join(prints)
     return f'```python title="{program.name}"\n{code.rstrip()}\n```\n\n```text title="prints"\n{printed}\n```', origin
 

@@ -101,6 +101,6 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 
-# prints: ended with -9
-# prints: 1 process:
-# prints: times as many
+# prints: process ... ended with -9
+# prints: 1 process: ... requests a second
+# prints: ... processes: ..., ... times as many

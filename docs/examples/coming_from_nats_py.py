@@ -224,7 +224,10 @@ if __name__ == "__main__":
 # prints: a callback saw [b'1', b'2']
 # prints: asked, and heard HI
 # prints: refused: no responders: nothing is subscribed to 'svc': start a service, or check the subject
+# prints: log: app: disconnected from ...
+# prints: log: app: reconnected to ...
 # prints: told: Connected, Disconnected, Reconnecting, Reconnected
+# prints: nats://127.0.0.1:... is nats-server ..., and takes 1048576 bytes
 # prints: ORDERS begins with b'1', orders.eu ends with b'3'
 # prints: number 1 came 2 times
 # prints: handled [6]; in order: [b'1', b'3', b'5', b'6']
@@ -233,3 +236,6 @@ if __name__ == "__main__":
 # prints: missing: key 'eu.tax' at revision 4 in bucket 'cfg': deleted
 # prints: ['again: 8', 'report: 8']
 # prints: b'3', or error 400: numbers, please
+# prints: log: callback of 'oops' failed: ValueError('oops')
+# prints: ...
+# prints: told, and logged: ValueError('oops')

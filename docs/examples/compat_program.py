@@ -90,6 +90,7 @@ async def main() -> None:
 
 asyncio.run(main())
 # prints: received message 1 on my.subject.test
+# prints: received message 2 on my.subject.test
 # prints: received message 3 on my.subject.test
 # prints: replier: HELLO
 # prints: 10 tasks, none twice: True

@@ -48,4 +48,4 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: the proxy connects to 127.0.0.1
-# prints: a round trip of
+# prints: a round trip of ... ms

@@ -102,6 +102,6 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: connected
-# prints: User Authentication Expired
+# prints: disconnected: 127.0.0.1:... rejected the credentials: User Authentication Expired
 # prints: connected again
 # prints: the application closed the client: True

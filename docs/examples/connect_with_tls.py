@@ -78,5 +78,5 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: connected to tls
-# prints: the certificate is not signed by a trusted CA
-# prints: client certificate
+# prints: refused: TLS with 127.0.0.1:... failed: the certificate is not signed by a trusted CA: ...
+# prints: refused: TLS with 127.0.0.1:... failed: the server requires a client certificate: ...

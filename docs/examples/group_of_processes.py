@@ -80,8 +80,8 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(member(*sys.argv[1:]) if len(sys.argv) == 3 else main())
 
-# prints: three members have [4, 4, 4] partitions
-# prints: two members have [6, 6] partitions
+# prints: three members have [4, 4, 4] partitions: ...
+# prints: two members have [6, 6] partitions: ...
 # prints: only those of ben have moved
 # prints: one member has 12 partitions
 # prints: all orders are packed

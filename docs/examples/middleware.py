@@ -77,4 +77,4 @@ if __name__ == "__main__":
 # prints: 5 euros for ana
 # prints: refused: who are you?
 # prints: packing 3 tulips
-# prints: 3 calls in
+# prints: 3 calls in ... ms

@@ -90,5 +90,5 @@ if __name__ == "__main__":
 # prints: poster leads to roses
 # prints: films/spring 🌷 was deleted
 # prints: object 'films/spring 🌷' in store 'pictures': not found
-# prints: is damaged: 22 of 23 chunks are there
+# prints: object 'roses.jpg' in store 'pictures' is damaged: 22 of 23 chunks are there
 # prints: ['poster', 'roses.jpg']

@@ -33,7 +33,9 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 
-# prints: healthy: True
-# prints: <-- client 'shop', subject 'orders.eu'
-# prints: --> router
+# prints: healthy: True, ... ms
+# prints: natsproto-1 (natsproto, ...)
+# prints:   <-- client 'shop', subject 'orders.eu'
+# prints:   --> router ...
+# prints: ...
 # prints: would go to: audit, billing

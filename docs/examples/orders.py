@@ -95,6 +95,7 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: 500 orders taken
+# prints: ...
 # prints: an orderly end: nothing in progress
 # prints: 495 shipped, 495 different ones
 # prints: 5 given up after 3 attempts

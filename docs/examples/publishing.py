@@ -97,10 +97,10 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: 1. stored in SHOP as number 1; published again: a duplicate of 1
-# prints: refused, as the last one is 1
-# prints: no stream has the subject 'invoices.eu'
-# prints: 2. 10000 messages acknowledged one by one
-# prints: 1 of 2 failed: message 2
+# prints:    refused, as the last one is 1
+# prints:    no stream has the subject 'invoices.eu': ...
+# prints: 2. 10000 messages acknowledged one by one, none of them waited for
+# prints:    1 of 2 failed: message 2
 # prints: 3. 10000 messages stored, acknowledged by the hundred
 # prints: 4. 2 messages stored together
 # prints: 5. the counter stands at 100,000,000,000,000,000,001

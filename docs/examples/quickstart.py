@@ -154,16 +154,33 @@ async def a_store_keeps(nc: natsproto.Client) -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 
-# prints: Connected to nats-server
-# prints: orders.berlin wants 12 tulips
-# prints: orders.lisbon wants 3 roses
-# prints: 100 parcels, none of them twice
-# prints: a rose costs 5 euros, and 40 are left
-# prints: a bouquet in red and white: Happy birthday!
-# prints: at once: no responders: nothing is subscribed to 'shop.delivery': start a service, or check the subject
-# prints: in time: request to 'shop.complaints': no answer within 0.2 s: look at its responder, or raise timeout=
-# prints: the ledger holds 500 sales
-# prints: the clerk read 200 in the morning and went on at number 201 after lunch
-# prints: 40 roses, and then 37
-# prints: roses in spring: 3,000,000 bytes in 23 chunks
-# prints: The shop is closed
+# prints: Connected to nats-server ..., ... ms there and back.
+# prints:
+# prints: 1. Publish and subscribe
+# prints:    orders.berlin wants 12 tulips
+# prints:    orders.lisbon wants 3 roses
+# prints:
+# prints: 2. A queue group
+# prints:    Ana packed ... and Ben packed ...: 100 parcels, none of them twice
+# prints:
+# prints: 3. Request and reply, two services
+# prints:    a rose costs 5 euros, and 40 are left
+# prints:
+# prints: 4. Headers
+# prints:    a bouquet in red and white: Happy birthday!
+# prints:
+# prints: 5. When nobody answers
+# prints:    at once: no responders: nothing is subscribed to 'shop.delivery': start a service, or check the subject
+# prints:    in time: request to 'shop.complaints': no answer within 0.2 s: look at its responder, or raise timeout=
+# prints:
+# prints: 6. JetStream
+# prints:    the ledger holds 500 sales
+# prints:    the clerk read 200 in the morning and went on at number 201 after lunch
+# prints:
+# prints: 7. Key/value
+# prints:    40 roses, and then 37
+# prints:
+# prints: 8. Object store
+# prints:    roses in spring: 3,000,000 bytes in 23 chunks
+# prints:
+# prints: The shop is closed: ... messages sent, ... received.

@@ -123,3 +123,4 @@ if __name__ == "__main__":
 # prints: the first worker has committed 500 rows and is killed
 # prints: 5000 rows, total 12497500: each once
 # prints: 10000 rows after the stream was deleted and filled again
+# prints: ... rows a second in batches, ... one by one

@@ -56,6 +56,10 @@ if __name__ == "__main__":
 
 # prints: HELLO
 # prints: orders.eu 0 was number 1
+# prints: orders.eu 1 was number 2
+# prints: orders.eu 2 was number 3
+# prints: orders.eu 3 was number 4
 # prints: orders.eu 4 was number 5
+# prints: colour is red
 # prints: colour is blue
 # prints: 10427 bytes, the last line is 999;998001

@@ -68,5 +68,7 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: NATS delivers messages by their subjects.
+# prints: the model stopped after ... words
 # prints: that was enough
+# prints: the model stopped after ... words
 # prints: 0 models are running

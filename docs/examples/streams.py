@@ -47,9 +47,9 @@ if __name__ == "__main__":
     asyncio.run(main())
 
 # prints: berlin's last order is number 3: 1 cactus
-# prints: 1: 12 tulips for berlin
-# prints: 3: 1 cactus for berlin
+# prints:   1: 12 tulips for berlin
+# prints:   3: 1 cactus for berlin
 # prints: 3 messages, kept for 3600 s
-# prints: refused: stream name already in use with a different configuration
-# prints: told:
+# prints: refused: stream name already in use with a different configuration, ...
+# prints: told: ...
 # prints: restored: 3 messages and the consumer billing

@@ -29,6 +29,6 @@ async def main() -> None:
 if __name__ == "__main__":
     asyncio.run(main())
 
-# prints: ana as foretold: True
-# prints: ben as foretold: True
-# prints: eva as foretold: True
+# prints: shard.0.ana as foretold: True
+# prints: shard.1.ben as foretold: True
+# prints: shard.1.eva as foretold: True

@@ -1,7 +1,7 @@
 """Test your own code against a real nats-server: start one, break it, see your code carry on."""
 
-# prints: before the crash
-# prints: after the crash
+# prints: before the crash, on port ...
+# prints: after the crash, on port ...
 # prints: stopped: True
 
 import asyncio

@@ -16,4 +16,7 @@ with run_server(jetstream=True) as server, sync.connect(server.url, name="script
 
 # origin: Python tutorial: Publisher, Subscriber
 # prints: orders.eu b'0'
+# prints: orders.eu b'1'
+# prints: orders.eu b'2'
+# prints: orders.eu b'3'
 # prints: orders.eu b'4'

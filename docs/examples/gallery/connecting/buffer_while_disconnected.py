@@ -27,5 +27,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Buffering messages during reconnect attempts
-# prints: refused:
+# prints: refused: outbox is full: 18 bytes are buffered, 2017 more would exceed the limit of 1000: ...
 # prints: b'kept'

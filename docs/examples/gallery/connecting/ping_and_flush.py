@@ -16,4 +16,4 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Pinging the server; Caches, flush and ping
-# prints: round trip below a second:
+# prints: round trip below a second: True

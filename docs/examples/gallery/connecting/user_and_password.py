@@ -15,11 +15,11 @@ async def main() -> None:
             async with natsproto.connect(server.url, user="ann", password="roses"):
                 pass
         except LoginRefused as error:
-            print("refused:", str(error).partition(":")[0])
+            print("refused:", error.reason)
 
 
 asyncio.run(main())
 
 # origin: NATS docs, Authenticating with a user and password
 # prints: logged in: True
-# prints: refused:
+# prints: refused: Authorization Violation

@@ -24,5 +24,6 @@ asyncio.run(main())
 
 # origin: NATS docs, Pull consumers; nats.go JetStream guide, Fetch; nats.js JetStream guide, Fetching a batch
 # prints: 1 orders.eu
+# prints: 2 orders.us
 # prints: 3 orders.eu
 # prints: 2 more

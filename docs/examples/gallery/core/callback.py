@@ -12,16 +12,18 @@ async def main() -> None:
         async def shout(message: natsproto.Message) -> None:
             print("callback:", message.data.decode().upper())
 
-        async with nc.subscribe("updates", cb=shout), nc.subscribe("updates", max_messages=2) as updates:
+        async with nc.subscribe("updates", cb=shout) as shouted, nc.subscribe("updates", max_messages=2) as updates:
             for word in ("one", "two"):
                 await nc.publish("updates", word.encode())
+            await shouted.drain()  # the callback has handled both
             async for message in updates:  # ends after max_messages
                 print("loop:", message.data.decode())
-            await nc.flush()
 
 
 asyncio.run(main())
 
 # origin: NATS docs, Asynchronous subscriptions
+# prints: callback: ONE
+# prints: callback: TWO
 # prints: loop: one
 # prints: loop: two

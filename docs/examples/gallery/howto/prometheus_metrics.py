@@ -21,7 +21,7 @@ async def main() -> None:
                 await orders.next(timeout=5)
         # In a server of your own: prometheus_client.start_http_server(9464)
         for line in generate_latest().decode().splitlines():
-            if line.startswith("messaging_client_"):
+            if line.startswith("messaging_client_") and "_total{" in line:
                 print(line.partition("{")[0], line.rpartition(" ")[2])
 
 

@@ -35,5 +35,5 @@ set_up_logging()
 asyncio.run(main())
 
 # origin: how-to guide
-# prints: {"event": "Connected", "level": "info", "server": "127.0.0.1:
+# prints: {"event": "Connected", "level": "info", "server": "127.0.0.1:..."}
 # prints: {"event": "Closed", "level": "info", "reason": "None"}

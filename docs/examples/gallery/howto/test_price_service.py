@@ -31,4 +31,5 @@ async def test_service_survives_a_crash(nats_server: Server, nats_client: natspr
 
 
 # origin: how-to guide
-# prints: 2 passed
+# prints: ...
+# prints: 2 passed in ...

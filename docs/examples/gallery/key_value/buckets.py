@@ -22,4 +22,4 @@ asyncio.run(main())
 
 # origin: NATS docs, Key/value store management
 # prints: ['settings']
-# prints: settings 1 7200
+# prints: settings 1 7200.0

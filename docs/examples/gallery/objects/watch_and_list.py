@@ -23,4 +23,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store: watch, list, delete
+# prints: draft 3
+# prints: final 3
 # prints: []

@@ -24,4 +24,4 @@ asyncio.run(main())
 # origin: NATS docs, Direct get; nats.js JetStream guide, Message retrieval
 # prints: [b'1', b'2', b'3']
 # prints: [b'2', b'3']
-# prints: ('orders.eu', 2)
+# prints: [('orders.eu', 2), ('orders.us', 2)]
