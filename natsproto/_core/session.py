@@ -59,6 +59,8 @@ _NO_INFO_HINT = (
     "if the server has handshake_first, use tls_first=True; otherwise this may not be a NATS client port: the HTTP "
     "monitoring port also sends nothing first"
 )
+_SILENT_AFTER_S = 1.0
+"""Seconds after which a server that closes the connection before INFO was silent: one that stops closes it at once."""
 _SUBSCRIPTIONS_PER_FULL_READ = 8
 """Decision 0013 has the figures for 4, 8 and 16."""
 
@@ -120,6 +122,7 @@ class Session:
         self._handshake_waiter: asyncio.Future[None] | None = None
         self._is_closing = False
         self._phase = "dialling"
+        self._began = loop.time()
         self.encrypted = False
         """True if the connection uses TLS."""
         self._is_held = False
@@ -148,7 +151,7 @@ class Session:
                 raise
             waited = self._options.connect_timeout
             raise RequestTimeout(
-                f"connecting to {self.address}, {self._current_phase}{self._silence_hint()}", waited
+                f"connecting to {self.address}, {self._current_phase}{self._info_hint()}", waited
             ) from None
         except BaseException as exc:
             self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
@@ -401,7 +404,8 @@ class Session:
         else:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
             if self._current_phase != _OPEN_PHASE:
-                reason += f" while {self._current_phase}{self._silence_hint()}"
+                silent = self._loop.time() - self._began >= _SILENT_AFTER_S
+                reason += f" while {self._current_phase}{self._info_hint(silent=silent)}"
             if self._may_be_certificate_error():
                 blamed = TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}", server)
             else:
@@ -416,12 +420,13 @@ class Session:
         info = self.link.info
         return self.encrypted and self._current_phase != _OPEN_PHASE and (info.tls_verify or not info.version)
 
-    def _silence_hint(self) -> str:
+    def _info_hint(self, *, silent: bool = True) -> str:
+        """Say what may be wrong if INFO has not come, or not all of it."""
         if self._current_phase != _WAITING_FOR_INFO or self.encrypted:
             return ""
         begun = self.link.parser.unread
         if not begun:
-            return f" ({_NO_INFO_HINT})"
+            return f" ({_NO_INFO_HINT})" if silent else ""
         return f" (so far {begun!r}{'' if begun.startswith(b'INFO') else f': {describe_peer(begun)}'})"
 
     # ---------------------------------------------------------------- keep-alive

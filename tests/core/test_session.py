@@ -110,6 +110,22 @@ async def test_silent_server_times_out_with_phase(
         assert stage in str(cause)
 
 
+@pytest.mark.parametrize("silence", [0.0, 2.0])
+@virtual_clock
+async def test_server_that_closes_at_once_is_no_riddle(silence: float) -> None:
+    """A server that stops closes new connections at once. One with handshake_first waits for TLS for two seconds."""
+
+    async def close_later(peer: MemoryPeer) -> None:
+        await asyncio.sleep(silence)
+        peer.close()
+
+    async with scripted_network() as net, asyncio.TaskGroup() as closing:
+        net.network.listen(HOST, PORT, lambda peer: closing.create_task(close_later(peer)))
+        with pytest.raises(ConnectFailed, match="closed by the server while waiting for INFO") as failed:
+            await net.connect(connect_timeout=5.0)
+        assert ("handshake_first" in str(failed.value)) == (silence > 1)
+
+
 @virtual_clock
 async def test_black_hole_address_times_out() -> None:
     loop = asyncio.get_running_loop()
