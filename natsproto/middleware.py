@@ -22,6 +22,7 @@ T = TypeVar("T")
 M = TypeVar("M", bound=Message)
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
+_Handler: TypeAlias = Callable[..., Coroutine[Any, Any, object]]
 Call: TypeAlias = Callable[[], Awaitable[None]]
 """Calls the next middleware or the handler, and raises its exceptions."""
 
@@ -104,19 +105,23 @@ def _as_generator() -> Callable[[Any], AsyncIterator[Any]]:
     return parts
 
 
-def _as_async(
-    handler: Callable[[M], Any],
-) -> Callable[[M], Coroutine[Any, Any, None]]:
-    async def handle(message: M) -> None:
-        await finish(handler(message))
+def _as_async(handler: Callable[[M], Any]) -> _Handler:
+    async def handle(message: M, returned: list[object] | None = None) -> object:
+        result = await finish(handler(message))
+        if returned is not None and result is not None:
+            returned.append(result)
+        return result
 
     return handle
 
 
-def _wrap(
-    middleware: Middleware[M], inner: Callable[[M], Coroutine[Any, Any, None]]
-) -> Callable[[M], Coroutine[Any, Any, None]]:
-    async def handle(message: M) -> None:
-        await middleware(message, partial(inner, message))
+def _wrap(middleware: Callable[[M, Any], Awaitable[object]], inner: _Handler) -> _Handler:
+    async def handle(message: M, returned: list[object] | None = None) -> object:
+        """Return what the handler or a middleware returned: an endpoint reports such data."""
+        if returned is None:
+            returned = []
+        if (result := await middleware(message, partial(inner, message, returned))) is not None:
+            returned.append(result)
+        return returned[0] if returned else None
 
     return handle

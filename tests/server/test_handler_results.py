@@ -251,6 +251,15 @@ async def returns_later(request: Request) -> Any:
     return {"answer": 42}
 
 
+async def passes(request: Request, call: Call) -> None:
+    await call()
+
+
+async def returns_text(request: Request, call: Call) -> Any:
+    await call()
+    return "text"
+
+
 @pytest.mark.parametrize(
     ("handler", "executor", "kind"),
     [
@@ -258,6 +267,10 @@ async def returns_later(request: Request) -> Any:
         (returns_bytes, True, "bytes"),
         (returns_later, None, "dict"),
         (responds, None, ""),
+        (with_middleware(returns_bytes, passes), None, "bytes"),
+        (with_middleware(returns_later, passes, passes), None, "dict"),
+        (with_middleware(responds, passes), None, ""),
+        (with_middleware(responds, passes, returns_text), None, "str"),
     ],
 )
 async def test_returned_data_is_told_once(
