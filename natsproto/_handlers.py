@@ -12,6 +12,8 @@ from functools import partial
 from types import CodeType, FunctionType, TracebackType
 from typing import TypeAlias
 
+from natsproto._nats_py_names import explain_publish
+
 HandlerResult: TypeAlias = Awaitable[object] | None
 """The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
 
@@ -26,6 +28,7 @@ def handler_trace(error: BaseException) -> ExcInfo | None:
 
     None without such a frame, for an error of this library: its text says it all.
     """
+    explain_publish(error)
     trace = error.__traceback__
     while trace is not None and _package(trace.tb_frame.f_globals.get("__name__")) in _BELOW_HANDLERS:
         trace = trace.tb_next

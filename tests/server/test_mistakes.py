@@ -338,3 +338,22 @@ async def test_publish_without_a_stream_has_no_delay(nats_server: Any) -> None:
         with pytest.raises(TypeError, match=f"unexpected keyword argument '{name}'") as caught:
             publish_blocking(**{name: 5})
         assert advice in "".join(caught.value.__notes__)
+
+
+async def test_log_of_a_handler_says_what_publish_lacks(
+    nats_client: Client, orders: Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def later(message: Message) -> None:
+        publish: Any = nats_client.publish
+        await publish("a", delay=5)
+
+    await nats_client.subscribe("tell", cb=later)
+    async with nats_client.add_service("s", "1.0.0") as service:
+        service.add_endpoint("ask", later)
+        await nats_client.publish("tell")
+        with contextlib.suppress(errors.ServiceError):
+            await nats_client.request("ask")
+        await nats_client.publish("orders.eu.new")
+        consumer = await orders.create_consumer("c", max_deliver=1)
+        await consumer.consume(later, stop_after=1).run()
+    assert caplog.text.count("only js.publish, to a stream, has it: use schedule=Schedule.after") == 3
