@@ -63,7 +63,7 @@ class Report(NamedTuple):
 async def run_once(world: World, package: str, account: str, steps: list[Step]) -> Report:
     """Perform the steps with one package."""
     async with proxied(world) as proxy:
-        run = Run(importlib.import_module(package), world.server, proxy, USERS[account])
+        run = Run(importlib.import_module(package), world, proxy, USERS[account])
         if package == THEIRS:
             importlib.import_module("nats.micro")
         else:

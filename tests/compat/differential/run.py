@@ -15,8 +15,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
-from natsproto.testing import End, FaultProxy, Server
+from natsproto.testing import End, FaultProxy
 from tests.compat.differential.observe import error, message, seen
+from tests.compat.differential.world import World
 
 CALL_TIMEOUT_S = 3.0
 SETTLE_S = 0.02
@@ -63,8 +64,9 @@ class Missing(Exception):
 class Run:
     """A run with ``package``, as ``user`` of the server."""
 
-    def __init__(self, package: Any, server: Server, proxy: FaultProxy, user: str) -> None:
-        self.package, self.server, self.proxy, self.user = package, server, proxy, user
+    def __init__(self, package: Any, world: World, proxy: FaultProxy, user: str) -> None:
+        self.package, self.world, self.proxy, self.user = package, world, proxy, user
+        self.server = world.server
         self.clients: dict[int, Any] = {}
         self.things: dict[str, Any] = {}
         """Subscriptions, buckets, stores, watchers and services."""
@@ -96,6 +98,7 @@ class Run:
                 with suppress(Exception):
                     await nc.flush(2)
         await asyncio.sleep(SETTLE_S)
+        await self.world.removed()
 
     @property
     def open_clients(self) -> int:

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 import urllib.request
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import natsproto
@@ -34,8 +36,8 @@ INBOX_KEPT_S = 2.5
 class World:
     """A running server with both accounts."""
 
-    def __init__(self, server: Server) -> None:
-        self.server = server
+    def __init__(self, server: Server, store: Path) -> None:
+        self.server, self._store = server, store
 
     async def clean(self) -> None:
         """Delete everything in both accounts."""
@@ -44,6 +46,15 @@ class World:
                 js = nc.jetstream()
                 for name in [name async for name in js.stream_names()]:
                     await js.delete_stream(name)
+        await self.removed()
+
+    async def removed(self) -> None:
+        """Wait until the server has removed the files of deleted streams, which it does in the background.
+
+        Until then it fails to remove those of another stream of this name, and the next one has their messages.
+        """
+        while self.server.running and any(self._store.glob("jetstream/*/streams/.*")):  # noqa: ASYNC110
+            await asyncio.sleep(0.005)
 
     async def delete_ephemeral(self, user: str) -> None:
         """Delete the consumers that the server would delete some seconds later, between two runs or during one."""
@@ -145,8 +156,9 @@ def without_noise(config: dict[str, Any]) -> dict[str, Any]:
 
 @asynccontextmanager
 async def running_world() -> AsyncIterator[World]:
-    async with run_server(config=CONFIG) as server:
-        yield World(server)
+    with tempfile.TemporaryDirectory() as store:
+        async with run_server(config=CONFIG, store_dir=store) as server:
+            yield World(server, Path(store))
 
 
 @asynccontextmanager
