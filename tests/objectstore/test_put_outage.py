@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
 import natsproto
-from natsproto.errors import PublishUncertain
+from natsproto.errors import PublishUncertain, RequestTimeout
 from natsproto.testing import run_server
 from tests.faults.helpers import settled
 
@@ -26,3 +27,22 @@ async def test_failed_put_says_to_put_it_again() -> None:
             await putting
         assert "msg_id" not in str(info.value)
         await nc.close()  # a drain would wait to remove the chunk
+
+
+async def test_offline_put_waits_for_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The look-up that begins with it ends it, also that of an empty object, which has nothing else to wait for."""
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        store = await nc.jetstream().create_object_store("files")
+        find, names = store._index.find, list[str]()
+
+        async def counted(name: str, **options: Any) -> Any:
+            names.append(name)
+            return await find(name, **options)
+
+        monkeypatch.setattr(store._index, "find", counted)
+        server.kill()
+        await settled(lambda: not nc.is_connected)
+        with pytest.raises(RequestTimeout, match="not sent within"):
+            await store.put("one", b"", timeout=0.1)
+        assert names == ["one"]
+        await nc.close()

@@ -223,18 +223,14 @@ class ObjectIndex:
     ) -> tuple[IndexEntry | None, IndexEntry]:
         """Replace the info of an object by the result of ``update``; return the old and the new entry.
 
-        ``early`` is a look-up that began before; one that has failed is repeated.
+        ``early`` is a look-up that began before; one that has failed already is repeated.
 
         ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
         the outcome is unknown. BucketNotFound.
         """
         wait = self.api.seconds(timeout)
-        try:
-            before = await (early or self.find(name, timeout=timeout))
-        except NatsError:
-            if early is None:
-                raise
-            before = await self.find(name, timeout=timeout)
+        has_failed = early is not None and early.done() and early.exception() is not None
+        before = await (self.find(name, timeout=timeout) if early is None or has_failed else early)
         uncertain_writes = 0
         while True:
             new = update(before)
