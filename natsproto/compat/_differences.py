@@ -120,6 +120,10 @@ SAFER = {
         "returns at once, although nothing was sent",
         "waits for the connection; `FlushTimeoutError` after `timeout`",
     ),
+    "`flush()` right after `publish()` or `subscribe()`": (
+        "its PING overtakes what is buffered, so it may return before the server has that",
+        "returns when the server has received everything before it",
+    ),
     "`subscribe(max_msgs=...)`": ("the server keeps the subscription after the limit", "the server ends it"),
     "`next_msg()` of a subscription with a future": ("waits in vain until its timeout", "`Error` at once"),
     "Consumers of watches, listings and ordered subscriptions": ("stay for up to five minutes", "are deleted at once"),

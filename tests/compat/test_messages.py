@@ -15,7 +15,7 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.nuid import MAX_SEQ, NUID
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import CallbackLog
+from tests.compat.helpers import CallbackLog, until
 
 
 async def test_message_made_by_hand(nc: nats.NATS) -> None:
@@ -90,7 +90,7 @@ async def test_subscription_counts_what_waits(nc: nats.NATS) -> None:
     sub = await nc.subscribe("a")
     await nc.publish("a", b"123")
     await nc.publish("a", b"45")
-    await nc.flush()
+    await until(lambda: sub.pending_msgs == 2)
     assert (sub.pending_msgs, sub.pending_bytes, sub.delivered) == (2, 5, 2)
     await sub.next_msg()
     assert (sub.pending_msgs, sub.pending_bytes, sub.delivered) == (1, 2, 2)

@@ -9,7 +9,7 @@ import os
 import urllib.request
 from typing import Any
 
-from natsproto.testing import Server
+from natsproto.testing import Direction, FaultProxy, Server
 from tests.compat.differences import raised, shows
 from tests.compat.helpers import CallbackLog, until
 
@@ -44,6 +44,19 @@ async def full_subscription(package: Any, server: Server) -> int:
         await until(lambda: last.pending_msgs == 10)
         await until(lambda: bool(log.errors))
         return len(log.errors)
+
+
+@shows("`flush()` right after `publish()` or `subscribe()`", theirs=[b"PING", b"PUB"], ours=[b"PUB", b"PING"])
+async def flushed(package: Any, server: Server) -> list[bytes]:
+    """What a client sends, in order."""
+    async with FaultProxy(server.host, server.port, record=True) as proxy, await package.connect(proxy.url) as nc:
+        await nc.flush()
+        seen = proxy.link.seen[Direction.TO_SERVER]
+        before = len(seen)
+        await nc.publish("s")
+        await nc.flush()
+        await nc.flush()
+        return [line.split()[0] for line in bytes(seen[before:]).splitlines() if line][:2]
 
 
 @shows("`pending_bytes_limit`", theirs=1, ours=0)
