@@ -31,7 +31,7 @@ from natsproto.testing import ServerTls, run_server
 _ROOT = Path(__file__).resolve().parent.parent
 _QUICK_DIVISOR = 50
 _SEED = 20_000
-PAGE, PLOT = _ROOT / "docs" / "benchmarks.md", _ROOT / "docs" / "benchmarks.svg"
+PAGE = _ROOT / "docs" / "benchmarks.md"
 
 
 class RunFailed(Exception):
@@ -176,7 +176,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--no-node", action="store_true", help="without nats.js")
     parser.add_argument("--no-natsio", action="store_true", help="without natsio, which needs python3.13")
     parser.add_argument("--check", action="store_true", help="exit with 1 if anything is slower than nats-py or short")
-    parser.add_argument("--page", action="store_true", help="write table and plot into docs/")
+    parser.add_argument("--page", action="store_true", help="write the tables into docs/")
     parser.add_argument("--list", action="store_true", help="print the scenarios and leave")
     return parser.parse_args(argv)
 
@@ -205,9 +205,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             comparisons.append(one)
             print(report.line(one), *([f"  {one.failure}"] if one.failure else []), sep="\n", flush=True)
     if args.page:
-        report.write_page(PAGE, report.page(comparisons, versions, command, PLOT.name))
+        report.write_page(PAGE, report.page(comparisons, versions, command))
         report.write_page(PAGE, report.felt(comparisons, versions), report.FELT_MARKS)
-        PLOT.write_text(report.plot(comparisons), encoding="utf-8")
     if not args.quick:
         folder = _ROOT / "benchmarks" / "results"
         folder.mkdir(exist_ok=True)

@@ -1,4 +1,4 @@
-"""From repetitions to ratios, and from ratios to a table for people, a page with a plot, and JSON.
+"""From repetitions to ratios, and from ratios to a table for people, a page, and JSON.
 
 Every ratio is made so that more than 1 means that natsproto is better. It is formed for each pair of neighbouring
 repetitions; shown are the median and the 90 % interval of the median (bootstrap with a fixed seed).
@@ -9,14 +9,13 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
 from pathlib import Path
 from statistics import median
 
 from benchmarks.drivers import Figures
-from benchmarks.scenarios import FELT, KINDEST, Scenario
+from benchmarks.scenarios import FELT, Scenario
 
-__all__ = ["HEADINGS", "Comparison", "Ratio", "as_json", "felt", "page", "plot", "row", "write_page"]
+__all__ = ["HEADINGS", "Comparison", "Ratio", "as_json", "felt", "page", "row", "write_page"]
 
 BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 FELT_MARKS = "<!-- felt: begin -->", "<!-- felt: end -->"
@@ -141,14 +140,16 @@ def line(one: Comparison) -> str:
     return row([one.scenario.name, one.loop, *_cells(one), _bars(one.scenario), one.verdict])
 
 
-def page(comparisons: Sequence[Comparison], versions: str, command: str, plot_name: str) -> str:
+def page(comparisons: Sequence[Comparison], versions: str, command: str) -> str:
     """The measured part of the page."""
     pairs = max((len(one.figures.get("natsproto", [])) for one in comparisons), default=0)
     lines = [f"Command: `{command}`", "", f"Versions: {versions}. Pairs: up to {pairs}.", ""]
-    lines += [f"![CPU time of nats-py for one message, divided by natsproto's]({plot_name})", ""]
+    lines += ["<!-- chart -->", ""]  # the site draws it
     for loop in dict.fromkeys(one.loop for one in comparisons):
         lines += [f"### On {loop}", ""]
-        lines += ["| scenario | content | rate | CPU | p50 | CPU µs: ours / nats-py | rate to nats.js | bars | |"]
+        lines += [
+            "| scenario | content | rate | CPU | p50 | CPU µs: ours / nats-py | rate to nats.js | bars | verdict |"
+        ]
         lines += ["|---" * 9 + "|"]
         for one in comparisons:
             if one.loop == loop:
@@ -172,44 +173,6 @@ def felt(comparisons: Sequence[Comparison], versions: str) -> str:
             cells = ["" if ratio is None else f"{ratio.middle:.2g} \N{MULTIPLICATION SIGN}" for ratio in ratios]
             lines.append("| " + " | ".join([words, *cells]) + " |")
     return "\n".join([*lines, ""])
-
-
-def plot(comparisons: Sequence[Comparison]) -> str:
-    """An SVG: a bar for each scenario on uvloop, with its interval, on a logarithmic scale."""
-    bars = [(one, ratio) for one in comparisons if one.loop == "uvloop" and (ratio := one.ratio("cpu_us"))]
-    left, right, step, top = 330, 560, 18, 28
-    height = top + step * len(bars) + 10
-    largest = max([2.0, *(ratio.high for _, ratio in bars)])
-
-    def x(value: float) -> float:
-        import math
-
-        low = math.log(0.5)
-        return left + right * (math.log(min(max(value, 0.5), largest)) - low) / (math.log(largest) - low)
-
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {left + right + 70} {height}" font-family="sans-serif" '
-        'font-size="12">',
-        f'<rect width="{left + right + 70}" height="{height}" fill="white"/>',
-    ]
-    for value in (0.5, 1, 2, 5, 10, 20):
-        if value <= largest:
-            width = 2 if value == 1 else 0.5
-            parts.append(
-                f'<line x1="{x(value):.0f}" x2="{x(value):.0f}" y1="{top - 8}" y2="{height}" stroke="#888" '
-                f'stroke-width="{width}"/><text x="{x(value):.0f}" y="{top - 12}" text-anchor="middle">{value:g}</text>'
-            )
-    for place, (one, ratio) in enumerate(bars):
-        y = top + place * step
-        colour = "#c33" if ratio.middle < 1 else "#aaa" if one.scenario.about.startswith(KINDEST) else "#2a7ab8"
-        start, end = sorted((x(1), x(ratio.middle)))
-        parts += [
-            f'<text x="{left - 6}" y="{y + 12}" text-anchor="end">{escape(one.scenario.about.replace("`", ""))}</text>',
-            f'<rect x="{start:.1f}" y="{y + 2}" width="{end - start:.1f}" height="{step - 6}" fill="{colour}"/>',
-            f'<line x1="{x(ratio.low):.1f}" x2="{x(ratio.high):.1f}" y1="{y + 8}" y2="{y + 8}" stroke="black"/>',
-            f'<text x="{x(ratio.high) + 6:.1f}" y="{y + 12}">{ratio.middle:.2g}</text>',
-        ]
-    return "\n".join([*parts, "</svg>", ""])
 
 
 def write_page(path: Path, measured: str, marks: tuple[str, str] = (BEGIN, END)) -> None:

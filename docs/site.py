@@ -1,8 +1,8 @@
 """The functions that mkdocs calls while it builds the site; mkdocs.yml names this file.
 
-Owns what is made then: pictures of the storeys from the import contracts in pyproject.toml, pages with the programs of
-the gallery, the release notes, which are CHANGELOG.md, and links from names to the API reference, which leaves out what
-is for layers on top.
+Owns what is made then: drawings of the layers from the import contracts in pyproject.toml, the chart of the benchmarks,
+pages with the programs of the gallery, the release notes, which are CHANGELOG.md, and links from names to the API
+reference, which leaves out what is for layers on top.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import builtins
 import functools
 import importlib
 import inspect
+import math
 import re
-import textwrap
 import tomllib
 from html import escape
 from pathlib import Path
@@ -30,9 +30,11 @@ ROOT = Path(__file__).parent.parent
 GALLERY = ROOT / "docs/examples/gallery"
 REPOSITORY = "https://github.com/natsproto/natsproto"
 CHANGELOG_HEAD = "---\ntags: [release notes, changelog, what is new, version]\n---\n\n"
-WIDTH, GAP, LINE = 820, 8, 17  # pixels of a picture
 LONG_WORD = 15  # letters of code that do not fit in one of two columns of a narrow screen
-COLOURS = ("#10343c", "#1d4f5a")
+WHOLE_LINE = 26  # letters of code that may need a line of a narrow screen for themselves
+FIGURE = 8  # letters of a cell that takes little of a narrow screen
+SHORT = 24  # letters of a cell that fits beside the name of its column
+LAYERS = re.compile(r"^<!-- layers: (\S+) -->$", re.MULTILINE)
 FRAGMENT = re.compile(r"^```python\n(?!--8<--)(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r'^```python\n--8<-- "gallery/(\S+)"\n```$', re.MULTILINE)
 NOTE = '<p class="fragments">The fragments of this page run as they stand{where}, where {names}.</p>'
@@ -298,13 +300,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds the pictures and the pages of the gallery."""
-    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
-    for contract in contracts:
-        if contract["type"] == "layers":
-            (container,) = contract["containers"]
-            name = f"images/storeys-{container.removeprefix('natsproto.')}.svg"
-            files.append(File.generated(config, name, content=picture(container, contract["layers"])))
+    """Adds the release notes and the pages of the gallery."""
     changes = re.sub(r"`docs/([\w-]+)\.md`", r"[\1](\1.md)", (ROOT / "CHANGELOG.md").read_text())
     files.append(File.generated(config, "changelog.md", content=f"{CHANGELOG_HEAD}{changes}"))
     for topic in sorted(path for path in GALLERY.iterdir() if path.is_dir()):
@@ -324,6 +320,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         page.meta.setdefault("search", {"boost": boost})
     if place in ("guarantees.md", "security.md", "workers.md"):
         markdown = with_linked_tests(markdown)
+    markdown = LAYERS.sub(lambda found: drawing(found[1]), markdown).replace("<!-- chart -->", chart(markdown))
     if place.startswith("reference/"):
         markdown = re.sub(r"^::: (natsproto[\w.]*)\.([A-Z]\w+)$", without_inherited, markdown, flags=re.MULTILINE)
     if place != "examples.md":
@@ -391,23 +388,58 @@ def with_note(markdown: str) -> str:
     return f"{markdown[:first]}{note}\n\n{markdown[first:]}"
 
 
-def on_page_content(html: str, **_: Any) -> str:
-    """Every cell of a table that is too wide for a narrow screen gets the name of its column."""
-    return re.sub(r"<table>.*?</table>", lambda found: with_labels(found[0]), html, flags=re.DOTALL)
+def on_page_content(html: str, page: Page, **_: Any) -> str:
+    """Cells of tables that are too wide for a narrow screen get the name of their column; code breaks between words."""
+    html = re.sub(r"<table>.*?</table>", lambda found: with_labels(found[0]), html, flags=re.DOTALL)
+    if page.file.src_uri.startswith("reference/"):
+        return html
+    parts = re.split(r"(<pre\b.*?</pre>|<table\b.*?</table>)", html, flags=re.DOTALL)
+    for number, part in enumerate(parts):
+        if not part.startswith("<pre"):
+            parts[number] = _breakable(part, LONG_WORD if number % 2 else WHOLE_LINE)
+    return "".join(parts)
+
+
+def _breakable(html: str, limit: int) -> str:
+    """Long words of inline code may break after a punctuation mark, and shorter ones, titles and intervals nowhere."""
+
+    def code(found: re.Match[str]) -> str:
+        return re.sub(r"\S+", lambda word: _breakable_word(word[0], limit), found[0])
+
+    return re.sub(r"(?<=<code>)[^<]+(?=</code>)|(?<=<th>)[^<]+|\([\d.]+-[\d.]+\)", code, html)
+
+
+def _breakable_word(word: str, limit: int) -> str:
+    if len(word) >= limit:
+        marks = "/:=" if "/" in word else "._:=@>(-"
+        return re.sub(rf"(?<=\w)[{marks}](?=[\w*$])|,", r"\g<0><wbr>", word)
+    return f'<span class="unbroken">{word}</span>' if "-" in word else word
 
 
 def with_labels(table: str) -> str:
-    """A table whose cells say what column they are in."""
-    titles = [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(r"<th\b[^>]*>(.*?)</th>", table, re.DOTALL)]
+    """A table whose cells say what column they are in, or one that fits, with all columns but the first of figures."""
+    titles = _texts(r"<th\b[^>]*>(.*?)</th>", table)
+    cells = _texts(r"<td\b[^>]*>(.*?)</td>", table)
+    columns = [cells[number :: len(titles)] for number in range(len(titles))]
     words = re.findall(r"[^\s<>]+", " ".join(re.findall(r"<code>(.*?)</code>", table, re.DOTALL)))
     if len(titles) < 3 and max(map(len, words), default=0) < LONG_WORD:
         return table
-    places = iter(range(table.count("<td")))
+    lengths = [max(map(len, column), default=0) for column in columns]
+    if 2 < len(titles) < 5 and max(lengths[1:]) <= FIGURE:
+        return table.replace("<table>", "<table data-figures>")
+    places = iter(range(len(cells)))
 
-    def cell(found: re.Match[str]) -> str:
-        return f'<td data-label="{escape(titles[next(places) % len(titles)], quote=True)}"'
+    def cell(_: re.Match[str]) -> str:
+        column = next(places) % len(titles)
+        short = " data-short" if lengths[column] <= SHORT - len(titles[column]) // 2 else ""
+        return f'<td data-label="{escape(titles[column], quote=True)}"{short}'
 
     return re.sub(r"<td\b", cell, table.replace("<table>", f'<table data-columns="{len(titles)}">'))
+
+
+def _texts(pattern: str, table: str) -> list[str]:
+    """What is in cells, without tags."""
+    return [re.sub(r"<[^>]*>", "", cell).strip() for cell in re.findall(pattern, table, re.DOTALL)]
 
 
 def gallery_page(topic: Path) -> str:
@@ -428,34 +460,55 @@ def program_blocks(program: Path) -> tuple[str, str]:
     return f'```python title="{program.name}"\n{code.rstrip()}\n```\n\n```text title="prints"\n{printed}\n```', origin
 
 
-def picture(container: str, layers: list[str]) -> str:
-    """The layers of an import contract as SVG: a row each, the top one first, siblings side by side."""
-    boxes: list[str] = []
-    top = 0
-    for number, layer in enumerate(layers):
+def drawing(container: str) -> str:
+    """The layers of an import contract: a row each, the top one first, siblings side by side."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (layers,) = [contract["layers"] for contract in contracts if contract.get("containers") == [container]]
+    rows: list[str] = []
+    for layer in layers:
         names = [name.strip(" ()") for name in re.split(r"[|:]", layer)]
-        width = (WIDTH - GAP * (len(names) - 1)) // len(names)
-        texts = [textwrap.wrap(_summary(f"{container}.{name}"), max(12, width // 8)) for name in names]
-        height = LINE * (max(map(len, texts)) + 2)
-        for place, (name, lines) in enumerate(zip(names, texts, strict=True)):
-            boxes.append(_box(place * (width + GAP), top, width, height, COLOURS[number % 2], name, lines))
-        top += height + GAP
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {top}" font-family="sans-serif">'
-    return "\n".join([head, f"<title>Storeys of {container}: imports go down only</title>", *boxes, "</svg>"])
+        boxes = [f"<div><b>{name}</b> {escape(_summary(f'{container}.{name}'))}</div>" for name in names]
+        rows.append(f"<li>{''.join(boxes)}</li>")
+    title = f"The layers of {container}: imports go down only"
+    return f'<ol class="layers" aria-label="{title}" data-search-exclude>{"".join(rows)}</ol>'
 
 
-def _box(left: int, top: int, width: int, height: int, colour: str, name: str, lines: list[str]) -> str:
-    text = ""
-    for number, line in enumerate([name, *lines]):
-        style = 'font-size="13"' if number else 'font-size="15" font-weight="bold"'
-        place = top + LINE * (number + 1) + 4
-        text += f'<text x="{left + 10}" y="{place}" fill="#fff" {style}>{escape(line)}</text>'
-    return f'<rect x="{left}" y="{top}" width="{width}" height="{height}" rx="4" fill="{colour}"/>{text}'
+def chart(markdown: str) -> str:
+    """The first table of measured ratios of CPU time, with their intervals, as bars on a logarithmic scale."""
+    rows = [
+        (row[2].replace("`", ""), *map(float, re.findall(r"[\d.]+", row[4])))
+        for line in markdown.partition("### On uvloop")[2].partition("###")[0].splitlines()
+        if len(row := line.split("|")) > 4 and "(" in row[4]
+    ]
+    largest = max((row[3] for row in rows), default=10.0)
+
+    def place(value: float) -> float:
+        return round(100 * math.log(min(max(value, 0.5), largest) / 0.5) / math.log(largest / 0.5), 1)
+
+    scale = [f'<b style="left: {place(value)}%">{value:g}</b>' for value in (0.5, 1, 2, 5, 10) if value <= largest]
+    bars = [f"<div><span></span><p>{''.join(scale)}</p></div>"]
+    for about, middle, low, high in rows:
+        kind = "slower" if middle < 1 else "kindest" if about.strip().startswith("kindest") else "faster"
+        start, end = sorted((place(1), place(middle)))
+        bars.append(
+            f'<div><span>{escape(about.strip())}</span><p><i class="{kind}" style="left: {start}%; width: '
+            f'{end - start:.1f}%"></i><s style="left: {place(low)}%; width: {place(high) - place(low):.1f}%"></s>'
+            f'<b style="left: {place(max(high, 1))}%">{middle:.2f}</b></p></div>'
+        )
+    title = "CPU time of nats-py for one message, divided by natsproto's; the table has the figures"
+    style = f"--one: {place(1)}%"
+    return (
+        f'<div class="bars" role="img" aria-label="{title}" style="{style}" data-search-exclude>{"".join(bars)}</div>'
+    )
 
 
 def _summary(module: str) -> str:
-    """The first sentence of a module's docstring."""
+    """The first sentence of a module's docstring, without what the name of the module says already."""
     path = ROOT.joinpath(*module.split("."))
     source = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
-    words = ast.get_docstring(ast.parse(source.read_text())) or ""
-    return " ".join(re.split(r"(?<=[.;:])\s", words.replace("`", ""), maxsplit=1)[0].split()).rstrip(".;:")
+    words = (ast.get_docstring(ast.parse(source.read_text())) or "").replace("`", "").removeprefix("PURE. ")
+    sentence = " ".join(re.split(r"(?<=\.)\s", words, maxsplit=1)[0].split()).rstrip(".")
+    beginning, _, rest = sentence.partition(": ")
+    name = module.rpartition(".")[2].strip("_").replace("_", " ")
+    known = re.sub(r"^(?:the|an?) |s$", "", re.sub(r" \([^)]*\)$", "", beginning).lower())
+    return rest[0].upper() + rest[1:] if rest and known == name.removesuffix("s") else sentence

@@ -14,7 +14,7 @@ from benchmarks import growth, worker_table
 from benchmarks.__main__ import Servers, main, servers
 from benchmarks.drivers import DRIVERS, Run
 from benchmarks.feeder import Feeder
-from benchmarks.report import BEGIN, END, ON_PYTHON_313, Comparison, Ratio, felt, page, plot, write_page
+from benchmarks.report import BEGIN, END, ON_PYTHON_313, Comparison, Ratio, felt, page, write_page
 from benchmarks.scenarios import FELT, SCENARIOS, Scenario
 from benchmarks.traffic import Traffic
 from benchmarks.worker import load
@@ -67,14 +67,13 @@ def test_ratio_above_one_means_natsproto_is_better() -> None:
 def test_failed_scenario_is_reported() -> None:
     one = Comparison(scenario("pub"), "uvloop", failure="nats-py: ended without a word")
     assert one.verdict == "FAILED"
-    assert "**FAILED**" in page([one], "versions", "command", "plot.svg")
+    assert "**FAILED**" in page([one], "versions", "command")
 
 
-def test_page_and_plot_name_every_scenario(tmp_path: Path) -> None:
+def test_page_names_every_scenario(tmp_path: Path) -> None:
     rows = [measured(one.name, 2.0, 5.0, pairs=3) for one in SCENARIOS]
-    text = page(rows, "versions", "command", "plot.svg")
+    text = page(rows, "versions", "command")
     assert all(f"`{one.name}`" in text for one in SCENARIOS)
-    assert plot(rows).count("<rect") > len([one for one in SCENARIOS if one.judged == "cpu_us"])
     path = tmp_path / "page.md"
     path.write_text(f"before\n{BEGIN}\nold\n{END}\nafter\n")
     write_page(path, text)

@@ -1,4 +1,4 @@
-"""Pending replies: a token and a deadline for each, with one wildcard inbox and one timer for all of them.
+"""Pending replies, which requests wait for: one wildcard inbox and one timer for all, a token and a deadline for each.
 
 A token is a number and RANDOM_BITS random bits. Numbers alone could be predicted: whoever had seen one reply subject,
 and may publish to inboxes, could answer all requests that follow before they are sent.

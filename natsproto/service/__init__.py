@@ -1,4 +1,7 @@
-"""Services (ADR-32): ``Client.add_service`` starts one, ``Client.discover_services`` finds them."""
+"""Services (ADR-32): endpoints that answer requests, with statistics, under a name by which others find them.
+
+``Client.add_service`` starts one, ``Client.discover_services`` finds them.
+"""
 
 from natsproto.service._endpoint import Endpoint, Request
 from natsproto.service._responses import (
