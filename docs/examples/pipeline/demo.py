@@ -171,7 +171,7 @@ async def main(orders: int, rate: int, kills: int, master: str) -> list[dict[str
             watching.cancel()
             sums = len(expected(orders))
             print(f"{orders:,} orders became {sums} sums: all of them are right, and stored once")
-            print(f"The job was killed {kills} times and ended by itself {demo.crashes} times")
+            print(f"Ends of the job: {kills} by kill -9, {demo.crashes} by itself")
     return demo.samples
 
 

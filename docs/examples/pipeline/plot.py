@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 720, 320, 80, 40, 20, 50
+WIDTH, HEIGHT, LEFT, TOP, RIGHT, BOTTOM = 440, 250, 64, 36, 24, 30
 Points = list[tuple[float, float]]
 
 
@@ -64,9 +64,9 @@ def drawing(samples: Sequence[dict[str, float]]) -> str:
         parts.append(text(LEFT - 8, float(y) + 4, f"{float(f'{most * part / 4:.3g}'):,.0f}", "end"))
     for at, what in events:
         x = place(at, 0).split(",")[0]
-        color, down = ("#999", 26) if what == "start" else ("#c0392b", 12)
+        color, height = ("#666", floor - 6) if what == "start" else ("#c0392b", TOP + 12)
         parts.append(f'<path d="M{x},{TOP} V{floor}" stroke="{color}" stroke-dasharray="4 3"/>')
-        parts.append(text(float(x) + 4, TOP + down, {"kill": "kill -9"}.get(what, what), "start", color))
+        parts.append(text(float(x) + 4, height, {"kill": "kill -9"}.get(what, what), "start", color))
     parts += [line(published, "#2980b9"), line(done, "#27ae60")]
     parts.append(text(LEFT, 20, "orders published", "start", "#2980b9"))
     parts.append(text(LEFT + 130, 20, "orders in sums, by batch", "start", "#27ae60"))
