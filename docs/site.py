@@ -39,6 +39,10 @@ FRAGMENT = re.compile(r"^```python\n(?!--8<--)(.*?)^```$", re.MULTILINE | re.DOT
 PROGRAM = re.compile(r'^```python\n--8<-- "gallery/(\S+)"\n```$', re.MULTILINE)
 NOTE = '<p class="fragments">The fragments of this page run as they stand{where}, where {names}.</p>'
 INSIDE = " inside an <code>async def</code>"
+INSTALL = (
+    "Each program starts a server of its own, so it runs as it stands: `pip install 'natsproto[server]'`, copy it into "
+    "a file, and run that with Python. [All examples](../../examples.md)."
+)
 NAMES = {
     "nc": "<code>nc</code> is a client (<code>nc = await natsproto.connect(url)</code>)",
     "server": "<code>server</code> is a server of <code>natsproto.testing.run_server</code> with JetStream",
@@ -443,21 +447,39 @@ def _texts(pattern: str, table: str) -> list[str]:
 
 
 def gallery_page(topic: Path) -> str:
-    """All programs of a topic, each with its title, what it prints, and where its task comes from."""
-    parts = [f"---\nhide: [navigation]\n---\n\n# Examples: {topic.name.replace('_', ' ')}\n"]
+    """All programs of a topic, each with its title, what it shows and prints, and where its task comes from."""
+    index = (ROOT / "docs/examples.md").read_text()
+    [section] = [part for part in index.split("\n## ") if f"(examples/gallery/{topic.name}/" in part]
+    heading, guides = section.split("\n\n")[:2]
+    guides = re.sub(r"\]\((?=[\w/-]+\.md)", "](../../", guides)
+    parts = [f"---\nhide: [navigation]\n---\n\n# Examples: {heading}\n\n{INSTALL} {guides}\n"]
+    sections: list[str] = []
     for program in sorted(topic.glob("*.py")):
         title = (ast.get_docstring(ast.parse(program.read_text())) or "").partition("\n")[0].rstrip(".")
-        blocks, origin = program_blocks(program)
-        parts.append(f"## {title} {{#{program.stem}}}\n\n{blocks}\n\nFrom: {origin}.\n")
-    return "\n".join(parts)
+        blocks, about, origin = program_blocks(program)
+        guide = guide_of(program)
+        origin = f"[how-to guide]({guide})" if guide else origin
+        parts.append(f"- [{title}](#{program.stem})")
+        sections.append(f"\n## {title} {{#{program.stem}}}\n\n{about}\n\n{blocks}\n\nFrom: {origin}.")
+    return "\n".join(parts + sections)
 
 
-def program_blocks(program: Path) -> tuple[str, str]:
-    """A program of the gallery and what it prints, as two blocks, and where its task comes from."""
+def guide_of(program: Path) -> str:
+    """The how-to guide that includes a program, as seen from the gallery, or nothing."""
+    name = f"gallery/{program.relative_to(GALLERY).as_posix()}"
+    found = (page.name for page in (ROOT / "docs/howto").glob("*.md") if name in page.read_text())
+    return next((f"../../howto/{page}" for page in found), "")
+
+
+def program_blocks(program: Path) -> tuple[str, str, str]:
+    """A program of the gallery and what it prints, as two blocks; what it shows; where its task comes from."""
     code, _, notes = program.read_text().partition("# origin: ")
-    origin, *prints = [line.removeprefix("# prints:").removeprefix(" ") for line in notes.splitlines()]
+    origin, *lines = notes.splitlines()
+    about = " ".join(line.removeprefix("# about: ") for line in lines if line.startswith("# about: "))
+    prints = [line.removeprefix("# prints:").removeprefix(" ") for line in lines if line.startswith("# prints:")]
     printed = "\n".join(prints)
-    return f'```python title="{program.name}"\n{code.rstrip()}\n```\n\n```text title="prints"\n{printed}\n```', origin
+    blocks = f'```python title="{program.name}"\n{code.rstrip()}\n```\n\n```text title="prints"\n{printed}\n```'
+    return blocks, about, origin
 
 
 def drawing(container: str) -> str:

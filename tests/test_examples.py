@@ -106,7 +106,9 @@ def test_every_example_is_run_or_says_why_not() -> None:
 
 @pytest.mark.smoke
 def test_gallery_is_short_and_in_its_index() -> None:
-    """Each program has a title, an origin, fewer than 40 lines, and a row of the index that says the same."""
+    """Each program has a title, an origin, fewer than 40 lines, and a row of the index that says the same. The site
+    shows its ``# about: `` lines under the title.
+    """
     assert len(GALLERY) >= 45
     index = (ROOT / "docs/examples.md").read_text()
     rows = re.findall(r"^\| (.+) \| \[\w+\.py\]\((examples/gallery/\S+)\) \| (.+) \|$", index, re.MULTILINE)
@@ -115,10 +117,13 @@ def test_gallery_is_short_and_in_its_index() -> None:
         text = program.read_text()
         code, _, notes = text.partition("# origin: ")
         assert len(code.rstrip().splitlines()) < 40, program
+        assert "\n# about: " in notes, program
         assert program.stem not in sys.stdlib_module_names, f"{program} hides a module of Python"
         title = (ast.get_docstring(ast.parse(text)) or "").rstrip(".")
         expected.append((title, program.relative_to(ROOT / "docs").as_posix(), notes.partition("\n")[0]))
     assert sorted(rows) == sorted(expected)
+    whole = set(re.findall(r"\(examples/(\w+\.py)\)", index))
+    assert whole == {path.name for path in EXAMPLES if path not in GALLERY}
 
 
 def test_compose_files_publish_the_ports_of_the_page() -> None:

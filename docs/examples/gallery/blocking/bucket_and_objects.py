@@ -17,6 +17,8 @@ with run_server(jetstream=True) as server, sync.connect(server.url) as client:
     print(files.get_bytes("squares").splitlines()[-1])
 
 # origin: NATS docs, Key/value store; Object store
+# about: The blocking client has the names of `KeyValue` and `ObjectStore`, without `await`: watches are iterated, and
+# about: content may be any iterable.
 # prints: b'red'
 # prints: b'blue'
 # prints: b'81'

@@ -22,4 +22,5 @@ with run_server() as server, sync.connect(server.url) as client:
     responder.join()
 
 # origin: NATS docs, Request-reply
+# about: One blocking client serves several threads: four of them request at a time, and one responds.
 # prints: [b'ONE', b'TWO', b'THREE', b'FOUR']

@@ -15,6 +15,7 @@ with run_server(jetstream=True) as server, sync.connect(server.url, name="script
         message.ack()
 
 # origin: Python tutorial: Publisher, Subscriber
+# about: The blocking client has the names of `JetStream`, `Publisher` and `PullConsumer`, without `await`.
 # prints: orders.eu b'0'
 # prints: orders.eu b'1'
 # prints: orders.eu b'2'

@@ -27,5 +27,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Buffering messages during reconnect attempts
+# about: Without a connection, messages wait in a buffer of `outbox_limit` bytes. When it is full, `nc.publish_nowait`
+# about: raises `OutboxFull`.
 # prints: refused: outbox is full: 18 bytes are buffered, 2017 more would exceed the limit of 1000: ...
 # prints: b'kept'

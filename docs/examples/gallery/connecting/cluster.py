@@ -21,5 +21,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Connecting to a cluster
+# about: The client knows all servers of the cluster. When its own dies, it connects to another one, and reports
+# about: `Reconnected` as an event.
 # prints: 3 servers are known
 # prints: connected to another one: True

@@ -24,4 +24,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Draining messages before disconnect
+# about: `nc.drain` ends all subscriptions, waits until the callbacks have handled what had arrived, and closes the
+# about: connection.
 # prints: 50 handled, CLOSED

@@ -14,7 +14,7 @@ async def main() -> None:
         retiring = asyncio.create_task(cluster.servers[0].lame_duck())
         async for event in events:
             if isinstance(event, natsproto.Moved):
-                print("moved without an outage:", nc.stats.reconnects == 0 or nc.is_connected)
+                print("moved to the other server:", cluster.urls[1].endswith(event.server))
                 break
         await retiring
 
@@ -22,4 +22,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Lame duck mode notifications
-# prints: moved without an outage: True
+# about: A server in lame duck mode asks its clients to leave. This one connects to the other server first, and reports
+# about: `Moved`.
+# prints: moved to the other server: True

@@ -20,4 +20,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Connection name; Connect timeout; Turning off echoed messages
+# about: The server's monitoring shows the name, an attempt to connect ends after two seconds, and with `no_echo` a
+# about: client gets none of its own messages. They are fields of `Options`.
 # prints: echoed: 0

@@ -16,4 +16,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Pinging the server; Caches, flush and ping
+# about: `nc.flush` returns when the server has handled everything that was sent before. `nc.rtt` measures a round
+# about: trip.
 # prints: round trip below a second: True

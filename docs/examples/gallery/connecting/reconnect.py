@@ -26,4 +26,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Automatic reconnections; Listening for reconnect events
+# about: `nc.events` reports the outage: `Disconnected`, then `Reconnected`. What was published in between was
+# about: buffered, and is sent now.
 # prints: reconnects: 1

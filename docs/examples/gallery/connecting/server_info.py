@@ -16,6 +16,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Get the maximum payload size; Connecting to the default server
+# about: `nc.server_info` has what the server said about itself, and `nc.max_payload` is the largest message that it
+# about: accepts.
 # prints: payloads of 1048576 bytes
 # prints: nats-server 2
 # prints: JetStream: True

@@ -15,4 +15,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Authenticating with a token
+# about: The server accepts clients with its token; `Options` has the other ways to log in.
 # prints: logged in: True

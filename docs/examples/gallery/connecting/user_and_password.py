@@ -21,5 +21,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Authenticating with a user and password
+# about: The right password connects. A wrong one raises `LoginRefused` with the reason of the server.
 # prints: logged in: True
 # prints: refused: Authorization Violation

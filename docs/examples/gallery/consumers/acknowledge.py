@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Acknowledging messages; nats.go JetStream guide, Message acknowledgement
+# about: A `JsMessage` is acknowledged, redelivered later, given up or worked on for longer. Only the one with `nak`
+# about: comes again.
 # prints: b'busy' 2

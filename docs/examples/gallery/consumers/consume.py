@@ -29,4 +29,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: nats.go JetStream guide, Consume; nats.js JetStream guide, Processing messages; Python tutorial, Subscriber
+# about: `consumer.consume` calls the handler, up to four at a time. A return acknowledges the message; an exception
+# about: asks for it again.
 # prints: 10 handled, 0 left

@@ -23,6 +23,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Pull consumers; nats.go JetStream guide, Fetch; nats.js JetStream guide, Fetching a batch
+# about: `consumer.fetch` returns up to so many messages, after `timeout` seconds at the latest. With `no_wait` it
+# about: takes what is there.
 # prints: 1 orders.eu
 # prints: 2 orders.us
 # prints: 3 orders.eu

@@ -23,6 +23,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Consumer configuration: DeliverPolicy, FilterSubjects
+# about: Three consumers of one stream: with a filter, from a sequence number on, and the last message of each subject.
+# about: See `ConsumerConfig`.
 # prints: european [b'0', b'2', b'4']
 # prints: late [b'4', b'5']
 # prints: newest [b'4', b'5']

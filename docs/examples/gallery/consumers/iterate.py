@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: nats.go JetStream guide, Messages; nats.js JetStream guide, Processing messages with an iterator
+# about: `consumer.messages` pulls ahead of the loop, and goes on after a reconnect. `num_pending` says how many
+# about: messages are left.
 # prints: b'4'

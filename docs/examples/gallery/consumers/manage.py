@@ -27,6 +27,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Consumer management; nats.go JetStream guide, Consumers management
+# about: `stream.create_or_update_consumer` changes a consumer, `stream.consumers` lists them, and `consumer.pause`
+# about: stops deliveries until a time.
 # prints: [('billing', 'bills of orders', 2)]
 # prints: paused: True
 # prints: []

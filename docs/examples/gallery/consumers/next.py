@@ -28,5 +28,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: nats.go JetStream guide, Next; nats.js JetStream guide, Requesting a single message
+# about: `consumer.next` waits for one message. `ack_sync` of a `JsMessage` returns when the server has the
+# about: acknowledgement.
 # prints: b'0' 1 left
 # prints: empty

@@ -22,5 +22,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, nats.go JetStream guide, nats.js JetStream guide: Ordered consumers
+# about: `stream.ordered_consumer` reads from any point, without gaps and without acknowledgements. If it fails, the
+# about: client creates it again.
 # prints: [b'0', b'2', b'4']
 # prints: [b'4', b'5']

@@ -32,4 +32,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Partitioned consumer groups (orbit)
+# about: Members of an `ElasticGroup` share the subjects: all messages of one subject go to the same member, one after
+# about: another.
 # prints: ['orders.berlin', 'orders.lisbon', 'orders.oslo', 'orders.rome']

@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Push consumers; nats.js JetStream guide, Push subscriptions, Queue consumers
+# about: The server sends to the `deliver_subject` of a `PushConsumer` without being asked; members of its
+# about: `deliver_group` share the messages.
 # prints: 0 not acknowledged

@@ -21,6 +21,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Consumer configuration: MaxDeliver, BackOff
+# about: What is not acknowledged comes again after the delays of `backoff`, until it was delivered `max_deliver`
+# about: times. Both are fields of `ConsumerConfig`.
 # prints: attempt 1
 # prints: attempt 2
 # prints: attempt 3

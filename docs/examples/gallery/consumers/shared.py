@@ -32,4 +32,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Pull consumers: scaling; Python tutorial, Queue groups
+# about: Three connections use one durable consumer by its name: `stream.consumer` finds it, and each message goes to
+# about: one of them.
 # prints: 100 by 3 workers

@@ -18,4 +18,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Unsubscribing; Unsubscribing after N messages
+# about: `unsubscribe(max_messages=2)` on a `Subscription` ends it after its second message: the server sends no more,
+# about: and the loop ends.
 # prints: [b'0', b'1']

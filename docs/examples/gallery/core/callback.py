@@ -23,6 +23,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Asynchronous subscriptions
+# about: With `cb=`, `nc.subscribe` calls a function for each message. Without it, the `Subscription` is read with
+# about: `async for`, which ends after `max_messages`.
 # prints: callback: ONE
 # prints: callback: TWO
 # prints: loop: one

@@ -19,4 +19,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Draining subscriptions
+# about: `drain()` of a `Subscription` tells the server to send no more, and returns when the callback has handled what
+# about: had arrived.
 # prints: 100 True

@@ -17,4 +17,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Message headers
+# about: `nc.publish` takes a dict of headers, whose values may be lists. The receiver has them as `Headers`, a
+# about: mapping.
 # prints: ann ['spring', 'gift'] False

@@ -21,5 +21,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Synchronous subscriptions
+# about: `next()` of a `Subscription` waits for one message, and raises `RequestTimeout` if none comes in time.
 # prints: b'all is well'
 # prints: nothing more

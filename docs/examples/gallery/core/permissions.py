@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Authorization
+# about: The user may not use the subject. The server says so, and the call raises `PermissionDenied` with the subject
+# about: instead of waiting for its timeout.
 # prints: request denied: secrets

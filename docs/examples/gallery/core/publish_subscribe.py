@@ -18,5 +18,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Publish-subscribe; Subject-based messaging
+# about: `*` stands for one token of a subject and `>` for all that follow. Each `Subscription` gets the messages whose
+# about: subjects match.
 # prints: time.us.east
 # prints: ['time.us.east', 'time.eu.warsaw']

@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Queue groups; nats.js guide, Queue groups
+# about: Subscriptions with the same `queue=` share the messages: each one goes to one of them. `nc.drain` waits until
+# about: all are handled.
 # prints: 300 jobs, 3 workers

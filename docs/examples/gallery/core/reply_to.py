@@ -19,4 +19,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Replying to a message; Publish with a reply subject
+# about: What `nc.request` does, step by step: `nc.new_inbox` makes a subject for the reply, and `nc.publish` sends it
+# about: along with the question.
 # prints: b'noon'

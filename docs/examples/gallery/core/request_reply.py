@@ -25,5 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Request-reply
+# about: `nc.request` waits for the first reply. If nobody has subscribed, it raises `NoResponders` at once.
 # prints: b'noon'
 # prints: no responders: nothing is subscribed to 'time': start a service, or check the subject

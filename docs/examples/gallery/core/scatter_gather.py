@@ -23,4 +23,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Request-reply; Scatter-gather
+# about: Several subscribers reply to one request. `nc.request_many` yields the replies, here until there are three of
+# about: them.
 # prints: [b'Berlin', b'Lisbon', b'Oslo']

@@ -1,4 +1,4 @@
-"""A slow consumer: limits, policies, and an event."""
+"""A slow consumer: a limit, and which messages stay."""
 
 import asyncio
 
@@ -18,4 +18,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Slow consumers
+# about: A `Subscription` keeps at most `pending_msgs_limit` messages. With the policy `drop_oldest` the newest ones
+# about: stay, and `dropped` counts the others.
 # prints: [b'7', b'8', b'9'] dropped 7

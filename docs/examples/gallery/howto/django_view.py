@@ -33,4 +33,5 @@ if __name__ == "__main__":
         nats().close()
 
 # origin: how-to guide
+# about: It needs `pip install django`.
 # prints: order 1 is stored

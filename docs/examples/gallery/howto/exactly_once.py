@@ -35,6 +35,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: The `msg_id` of the bill is made from that of the order: `js.publish` stores one bill, however often the order
+# about: is handled.
 # prints: duplicate: False
 # prints: duplicate: True
 # prints: 1 bill

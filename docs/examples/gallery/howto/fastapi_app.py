@@ -38,4 +38,5 @@ with run_server(jetstream=True) as server, TestClient(create_app(server.url)) as
     print(client.post("/orders/eu", content=b"12 tulips").json())
 
 # origin: how-to guide
+# about: It needs `pip install fastapi httpx2`; httpx2 is for the client that tests it.
 # prints: {'number': 1}

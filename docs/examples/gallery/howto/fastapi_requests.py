@@ -39,4 +39,5 @@ with run_server() as app.state.server, TestClient(app) as client:
     print(client.get("/ready").json(), client.get("/price/rose").status_code)
 
 # origin: how-to guide
+# about: It needs `pip install fastapi httpx2`; httpx2 is for the client that tests it.
 # prints: ready 503

@@ -37,5 +37,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: The key of a record is the last token of its subject. `consumer.consume` with `key=` handles one key in order
+# about: and several keys at a time.
 # prints: [b'1', b'3', b'5'] [b'0', b'2', b'4']
 # prints: [4, 5, 6]

@@ -39,6 +39,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: A `RetryPolicy` says how often and when a task is tried again, and where it goes in the end, as a
+# about: `DeadLetter`.
 # prints: mail to ann
 # prints: mail to bob
 # prints: nobody: no such address after 2 attempts

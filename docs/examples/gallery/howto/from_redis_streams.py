@@ -34,6 +34,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: Each command is a call: `js.publish` is XADD, `consumer.fetch` is XREADGROUP, and the server itself delivers
+# about: again what nobody acknowledged.
 # prints: 1 pending
 # prints: True 2
 # prints: [b'a', b'b', b'c']

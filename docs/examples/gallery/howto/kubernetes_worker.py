@@ -38,4 +38,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: `retry_connect_for` waits for the server, `nc.health` answers the probes, and the end of the block drains the
+# about: client.
 # prints: handled one job

@@ -35,5 +35,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: `nc.publish` refuses what the server does not accept. `store.put` takes content of any size, and the message
+# about: names it.
 # prints: 20971520 bytes are more than 1048576
 # prints: 20971520 bytes read

@@ -28,5 +28,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: It needs `pip install 'natsproto[otel]' opentelemetry-exporter-prometheus`.
 # prints: messaging_client_sent_messages_total 3.0
 # prints: messaging_client_consumed_messages_total 3.0

@@ -38,4 +38,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: Two instances of a service share 2,000 requests of `nc.call`: at most 200 at a time from the requester, 64 in
+# about: each instance.
 # prints: 2664667000 ['ana', 'ben']

@@ -32,4 +32,5 @@ with run_server() as server, TestClient(create_app(server.url)) as client:
     print(client.get("/ready").json()["ready"])
 
 # origin: how-to guide
+# about: It needs `pip install starlette httpx2`; httpx2 is for the client that tests it.
 # prints: True

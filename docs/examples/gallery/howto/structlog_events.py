@@ -35,5 +35,6 @@ set_up_logging()
 asyncio.run(main())
 
 # origin: how-to guide
+# about: It needs `pip install structlog`.
 # prints: {"event": "Connected", "level": "info", "server": "127.0.0.1:..."}
 # prints: {"event": "Closed", "level": "info", "reason": "None"}

@@ -38,5 +38,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: how-to guide
+# about: Each `Client` logs in to the account of its tenant: buckets of the same name have nothing in common, and only
+# about: the exported service is shared.
 # prints: bob sees []
 # prints: ann and bob are told {b'noon'}

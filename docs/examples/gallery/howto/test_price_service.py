@@ -31,5 +31,7 @@ async def test_service_survives_a_crash(nats_server: Server, nats_client: natspr
 
 
 # origin: how-to guide
+# about: It needs `pip install pytest pytest-asyncio`, and runs with `pytest -o asyncio_mode=auto
+# about: test_price_service.py`.
 # prints: ...
 # prints: 2 passed in ...

@@ -21,5 +21,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store management
+# about: `js.create_key_value`, `js.update_key_value` and `js.delete_key_value` manage buckets; `kv.status` shows one.
 # prints: ['settings']
 # prints: settings 1 7200.0

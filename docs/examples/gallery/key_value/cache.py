@@ -20,5 +20,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: materialized views
+# about: `kv.cache` reads the bucket into a mapping and watches it. `wait_for` waits until it has a revision, such as
+# about: that of `kv.put`.
 # prints: {'tulips': b'2'}
 # prints: b'3' False

@@ -26,5 +26,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: create, update
+# about: `kv.create` fails with `KeyExists` if there is a value, and `kv.update` with `WrongRevision` if somebody else
+# about: has changed it.
 # prints: there are tulips
 # prints: expected 1 but it is 2

@@ -22,6 +22,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: history, keys, purge
+# about: `kv.keys` lists keys, also by pattern. `kv.history` returns the last values of one; `kv.purge` deletes it with
+# about: its history.
 # prints: ['eu.colour', 'us.colour'] ['us.colour']
 # prints: [b'red', b'green', b'blue']
 # prints: ['PURGE']

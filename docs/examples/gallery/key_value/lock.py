@@ -27,4 +27,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: distributed locks
+# about: `kv.lock` admits one holder at a time. Values that are written through the `Lock` are stored only while it is
+# about: held.
 # prints: painted by True

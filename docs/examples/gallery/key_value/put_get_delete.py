@@ -24,5 +24,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store; nats.js JetStream guide, Materialized views: KV
+# about: `kv.get` returns the value and its revision. After `kv.delete` it raises `KeyDeleted`, which is a
+# about: `KeyNotFound`.
 # prints: eu.colour b'red' 1
 # prints: KeyDeleted

@@ -22,4 +22,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Atomic batch publish (2.12)
+# about: `kv.get_many` reads several keys as of one moment. The updates of a `kv.atomic` block are stored together, or
+# about: none of them.
 # prints: {'ann': b'90', 'bob': b'30'}

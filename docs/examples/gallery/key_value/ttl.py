@@ -21,5 +21,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: TTL (2.11)
+# about: A key that was made with `ttl=` expires. Because the bucket has `limit_marker_ttl`, `kv.watch` sees that as
+# about: well.
 # prints: ann PUT
 # prints: ann PURGE

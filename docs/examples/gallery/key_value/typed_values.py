@@ -25,4 +25,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store
+# about: `kv.typed` encodes and decodes the values, here a dataclass as JSON.
 # prints: 250 EUR

@@ -23,6 +23,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Key/value store: watch; nats.js JetStream guide, Materialized views: KV watch
+# about: `kv.watch` yields the current values that match, and then every change: `put`, `delete` or `purge`.
 # prints: {'eu.colour': b'red'}
 # prints: PUT b'blue'
 # prints: DEL b''

@@ -23,4 +23,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store: files
+# about: `store.put_file` and `store.get_file` copy files of any size, piece by piece.
 # prints: all is well

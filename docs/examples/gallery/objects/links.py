@@ -18,4 +18,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store: links
+# about: `store.add_link` gives an object a second name; `store.get_bytes` follows it.
 # prints: b'all is well' True

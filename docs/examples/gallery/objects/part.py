@@ -18,4 +18,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store
+# about: `store.get` with `offset` and `length` reads a part of an object, and only the chunks that it needs.
 # prints: b'klmno'

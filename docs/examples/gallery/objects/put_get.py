@@ -22,5 +22,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store; nats.js JetStream guide, Materialized views: object store
+# about: `store.put` cuts the content into chunks. `store.get` yields them, and raises `DigestMismatch` if they are not
+# about: what was stored.
 # prints: 3000000 23
 # prints: 3000000 three megabytes

@@ -23,6 +23,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Object store: watch, list, delete
+# about: `store.watch` yields an `ObjectInfo` for each change, `store.list` those of all objects, and
+# about: `store.update_meta` renames.
 # prints: draft 3
 # prints: final 3
 # prints: []

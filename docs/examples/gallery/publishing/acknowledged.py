@@ -22,5 +22,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Publishing to streams; Python tutorial, Publisher; nats.go JetStream guide, Synchronous publish
+# about: `js.publish` returns the `PubAck` of the stream. If no stream has the subject, it raises `NoStream`.
 # prints: ORDERS 1 False
 # prints: not stored: nowhere

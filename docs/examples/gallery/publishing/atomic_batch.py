@@ -25,5 +25,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Atomic batch publish (2.12)
+# about: The messages of a `js.atomic_batch` are stored together when its block ends, and none of them if it ends with
+# about: an exception.
 # prints: 2 messages
 # prints: bob has moved and 2 are stored

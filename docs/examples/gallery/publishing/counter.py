@@ -19,5 +19,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Distributed counters (2.12)
+# about: Each message of the stream is a number to add: `js.counter_add` returns the new total, and `js.counter_get`
+# about: reads it.
 # prints: 3 13
 # prints: 13

@@ -18,6 +18,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Message deduplication; nats.go JetStream guide, Publish options
+# about: Within `duplicate_window` seconds the stream stores a `msg_id` once. The `PubAck` of the others says that they
+# about: are duplicates.
 # prints: 1 False
 # prints: 1 True
 # prints: 1 True

@@ -22,4 +22,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Optimistic concurrency: expected last sequence; nats.go JetStream guide, Publish options
+# about: The stream stores the message only if the last one of its subject has the expected number. Otherwise
+# about: `js.publish` raises `WrongLastSequence`.
 # prints: somebody was faster: WrongLastSequence

@@ -17,4 +17,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Per-message TTL (2.11)
+# about: `ttl=` of `js.publish` is the lifetime of this message in seconds; the stream must have `allow_msg_ttl`.
 # prints: 3600

@@ -19,4 +19,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Message scheduling (2.12)
+# about: The stream keeps the message, and publishes it to `schedule_target` when its `Schedule` says so: here after a
+# about: second.
 # prints: b'reminder'

@@ -19,4 +19,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Asynchronous publishing; nats.go JetStream guide, Async publish
+# about: `js.publisher` sends while up to `max_pending` acknowledgements are outstanding, and waits for all of them at
+# about: the end of its block.
 # prints: 1000 acknowledged, 1000 stored

@@ -21,6 +21,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Services framework: discovery
+# about: `nc.ping_services`, `nc.discover_services` and `nc.service_stats` ask all running services, whatever language
+# about: they are written in.
 # prints: echo 1.2.3
 # prints: ['echo']
 # prints: 0 requests

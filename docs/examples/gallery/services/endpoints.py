@@ -23,5 +23,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Services framework
+# about: A `Group` is a prefix for subjects of endpoints, here `v1`; `nc.call` sends the request and raises the errors
+# about: of the service.
 # prints: b'9'
 # prints: ['v1.max']

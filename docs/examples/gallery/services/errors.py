@@ -29,6 +29,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Services framework: error handling
+# about: A handler that raises `ServiceError` chooses code and description. Any other exception reaches the caller of
+# about: `nc.call` as an error 500.
 # prints: b'3'
 # prints: 400 not by zero
 # prints: 500 ValueError

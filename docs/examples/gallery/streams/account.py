@@ -17,4 +17,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, JetStream resource management; Account information
+# about: `js.account_info` returns what the account uses of JetStream, and its limits.
 # prints: 1 stream, 0 consumers

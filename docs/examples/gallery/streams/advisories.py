@@ -28,4 +28,6 @@ async def reject(message: JsMessage) -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Monitoring JetStream: advisories
+# about: The message is refused until `max_deliver` is reached. `js.advisories` then yields the server's
+# about: `MaxDeliveries`.
 # prints: 1 was delivered 2 times

@@ -26,5 +26,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Disaster recovery: backup and restore
+# about: `stream.backup` writes messages, configuration and consumers into a file, from which `js.restore_stream` makes
+# about: the stream again.
 # prints: True
 # prints: 4 messages

@@ -30,5 +30,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Stream management; Python tutorial, Create a stream; nats.go JetStream guide, Stream management
+# about: `js.create_stream` names subjects and limits. For a name that exists with another configuration it raises
+# about: `StreamExists`.
 # prints: ('orders.>',) 604800.0
 # prints: refused: StreamExists

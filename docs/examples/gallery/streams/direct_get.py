@@ -22,6 +22,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Direct get; nats.js JetStream guide, Message retrieval
+# about: `stream.get_batch` and `stream.get_last_messages` read stored messages without a consumer, and
+# about: `stream.subjects` counts them by subject.
 # prints: [b'1', b'2', b'3']
 # prints: [b'2', b'3']
 # prints: [('orders.eu', 2), ('orders.us', 2)]

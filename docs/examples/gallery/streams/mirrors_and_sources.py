@@ -23,5 +23,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Source and mirror streams
+# about: A mirror copies one stream, and a stream with sources collects several. `StreamSource` names the origins of
+# about: both.
 # prints: ['orders.EU']
 # prints: ['orders.EU', 'orders.US']

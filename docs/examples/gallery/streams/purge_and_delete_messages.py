@@ -22,5 +22,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Stream management: purge; delete a message
+# about: `stream.get_message` reads one message, `stream.delete_message` deletes one, and `stream.purge` deletes many,
+# about: here all but the newest of a subject.
 # prints: b'1' b'4'
 # prints: 3 messages left

@@ -25,4 +25,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Subject transforms; Republish
+# about: A `SubjectTransform` changes the subjects under which messages are stored. `Republish` sends each stored
+# about: message to subscribers, too.
 # prints: stored.ann.eu 1

@@ -21,6 +21,8 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Stream management; nats.go JetStream guide, Listing streams
+# about: `stream.update` changes the given fields and leaves the others alone. `js.streams` and `js.stream_names` list,
+# about: `js.delete_stream` deletes.
 # prints: [('FOO', 2048)]
 # prints: FOO
 # prints: []

@@ -21,4 +21,5 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Retention policies: work queue
+# about: With the retention `workqueue`, a message is removed when it is acknowledged: one of three is left.
 # prints: 1 left

@@ -21,4 +21,6 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, JetStream clustering
+# about: The server that leads the stream is killed. `js.publish` waits until another one leads, and nothing is lost or
+# about: stored twice.
 # prints: 2 messages

@@ -22,5 +22,7 @@ async def main() -> None:
 asyncio.run(main())
 
 # origin: NATS docs, Pinging the server
+# about: The server stops answering, with its connections open. The client finds out by its pings, reports
+# about: `Disconnected`, and connects again.
 # prints: lost: StaleConnection
 # prints: back: True
