@@ -41,10 +41,12 @@ NOTE = '<p class="fragments">The fragments of this page run as they stand{where}
 INSIDE = " inside an <code>async def</code>"
 INSTALL = (
     "Each program starts a server of its own, so it runs as it stands: `pip install 'natsproto[server]'`, copy it into "
-    "a file, and run that with Python. [All examples](../../examples.md)."
+    "a file, and run that with Python. The log of the client, on stderr, is not shown. "
+    "[All examples](../../examples.md)."
 )
 NAMES = {
     "nc": "<code>nc</code> is a client (<code>nc = await natsproto.connect(url)</code>)",
+    "natsproto": "<code>natsproto</code> is imported",
     "server": "<code>server</code> is a server of <code>natsproto.testing.run_server</code> with JetStream",
 }
 BOOSTS = {"reference/": 0.2, "examples/": 0.3, "compat.md": 0.5}
@@ -381,9 +383,17 @@ def with_programs(markdown: str) -> str:
 
 
 def with_note(markdown: str) -> str:
-    """A page that says, before the first fragment that uses them, what ``nc`` and ``server`` are."""
+    """A page that says, before its first fragment, what the names are that its fragments use and do not define."""
     fragments = list(FRAGMENT.finditer(markdown))
-    used = [name for name in NAMES if any(re.search(rf"(?<![\w.]){name}\b", found[1]) for found in fragments)]
+    used = [
+        name
+        for name in NAMES
+        if any(
+            re.search(rf"(?<![\w.]){name}\b", found[1])
+            and not re.search(rf"^import {name}\b|\bas {name}\b", found[1], re.MULTILINE)
+            for found in fragments
+        )
+    ]
     if not used:
         return markdown
     asynchronous = any(re.search(r"\b(?:await|async)\b", found[1]) for found in fragments)

@@ -8,6 +8,7 @@ program: those of a page are run one after the other on one server, and print wh
 from __future__ import annotations
 
 import ast
+import builtins
 import importlib
 import inspect
 import logging
@@ -39,6 +40,8 @@ DOCS = Path(__file__).parent.parent / "docs"
 INCLUDED = "--8<-- "  # a program of docs/examples, which tests/test_examples.py runs
 BLOCK = re.compile(r"^```(python|py)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROGRAM = re.compile(r'^```python title="(\S+)"\n(.*?)^```$(?:\n+```text\n(.*?)^```$)?', re.MULTILINE | re.DOTALL)
+FRAGMENT = re.compile(r"^```(python|py)\b[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+NOTED = {"natsproto", "nc", "server"}
 ROW = re.compile(r"^\| `(\w+)` \| (.+?) \|", re.MULTILINE)
 
 
@@ -108,6 +111,50 @@ def test_every_included_file_exists() -> None:
         file, _, section = name.partition(":")
         text = (DOCS / "examples" / file).read_text()
         assert not section or (f"# --8<-- [start:{section}]" in text and f"# --8<-- [end:{section}]" in text), name
+
+
+def names_of(code: str) -> tuple[set[str], set[str]]:
+    """The names that code uses without defining them, and those that it defines."""
+    used, defined = set[str](), set[str]()
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Load()):
+                used.add(name)
+            case (
+                ast.Name(id=name) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)) | ast.MatchAs(name=str(name))
+            ):
+                defined.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                defined.add(name)
+            case ast.alias(name=name, asname=given):
+                defined.add((given or name).partition(".")[0])
+    return used - defined - {"__file__", *dir(builtins)}, defined
+
+
+def unexplained(markdown: str) -> set[str]:
+    """The names in code of a page that neither the code before them defines nor the text before them mentions. The site
+    says itself what ``NOTED`` are, where fragments that run use them.
+    """
+    found, known = set[str](), set[str]()
+    for fragment in FRAGMENT.finditer(markdown):
+        fence, code = fragment.groups()
+        if included := re.match(rf'{INCLUDED}"(.+?\.py)(?::\w+)?"', code):
+            code = (DOCS / "examples" / included[1]).read_text()
+        used, defined = names_of(code)
+        mentioned = re.findall(r"\w+", " ".join(re.findall(r"`([^`\n]+)`", markdown[: fragment.start()])))
+        found |= used - known - set(mentioned) - (NOTED if fence == "python" else set())
+        known |= defined
+    return found
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: str(page.relative_to(DOCS)))
+def test_code_of_a_page_uses_what_the_page_explains(page: Path) -> None:
+    assert unexplained(page.read_text()) == set()
+
+
+def test_unexplained_names_are_found() -> None:
+    page = "```python\nimport a\nawait nc.flush(a, b, len)\n```\n`c`:\n```py\nc(a)\nd(nc)\n```\n"
+    assert unexplained(page) == {"b", "d", "nc"}
 
 
 @pytest.mark.parametrize("code", blocks("py"))
