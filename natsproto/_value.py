@@ -46,7 +46,10 @@ class Value:
         cls._checked = cls._check is not Value._check
         cls.__doc__ = DocWithFields(cls.__doc__)  # type: ignore[assignment]
 
-    def __init__(self, **given: object) -> None:
+    def __init__(self, *unnamed: object, **given: object) -> None:
+        if unnamed:
+            first = "".join(self._fields[:1])
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only, such as {first}=...")
         names = given.keys()
         if names != self._known and not self._required <= names <= self._known:
             missing = ", ".join(sorted(self._required - given.keys()))

@@ -171,6 +171,10 @@ class Retry:
     """
 
     def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
+        if not isinstance(js, JetStream):
+            raise TypeError(
+                f"Retry publishes dead letters with a JetStream context, nc.jetstream(), not {type(js).__name__}"
+            )
         self._js = js
         self.policy: RetryPolicy = policy
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
@@ -27,6 +28,27 @@ async def test_failed_put_says_to_put_it_again() -> None:
             await putting
         assert "msg_id" not in str(info.value)
         await nc.close()  # a drain would wait to remove the chunk
+
+
+async def test_put_over_a_long_outage_names_the_object() -> None:
+    async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:
+        store = await nc.jetstream().create_object_store("files")
+
+        async def parts() -> AsyncIterator[bytes]:
+            yield b"x" * 1000
+            while not (await store.status()).stream.state.messages:
+                pass
+            await nc.flush()  # the acknowledgement has come, too
+            server.kill()
+            await settled(lambda: not nc.is_connected)
+            yield b"x" * 1000
+
+        with pytest.raises(
+            RequestTimeout, match="put of object 'one', which is not finished: no answer within"
+        ) as info:
+            await store.put("one", parts(), chunk_size=1000, timeout=0.5)
+        assert "raise timeout= to wait out an outage" in str(info.value)
+        await nc.close()
 
 
 async def test_offline_put_waits_for_one_timeout(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ import pytest
 import natsproto
 from natsproto import Client, Message, errors, sync
 from natsproto.jetstream import JetStream, JsMessage, OrderedConsumer, PullConsumer, Stream, StreamSource
+from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import run_server
 
 LIMITED = """
@@ -89,6 +90,18 @@ async def test_fields_have_names(nats_client: Client, orders: Stream, jetstream:
         for function in functions:
             with pytest.raises(TypeError, match=said):
                 await function("new", "a.>")
+
+
+def test_values_take_keywords() -> None:
+    policy: Any = RetryPolicy
+    with pytest.raises(TypeError, match=r"^RetryPolicy takes keyword arguments only, such as dead_letter_subject="):
+        policy("dead")
+
+
+async def test_retry_needs_jetstream(nats_client: Client) -> None:
+    client: Any = nats_client
+    with pytest.raises(TypeError, match=r"with a JetStream context, nc\.jetstream\(\), not Client"):
+        Retry(client, RetryPolicy(dead_letter_subject="dead"))
 
 
 async def test_payload_says_how_to_encode(nats_client: Client) -> None:

@@ -65,8 +65,8 @@ class AckWaitExceeded(Event):
     level: ClassVar[int] = logging.WARNING
     line: ClassVar[str] = (
         "a handler of consumer %(consumer)r takes longer than its ack_wait of %(ack_wait)g s (%(seconds).3g s so far), "
-        "so its message is delivered again: pass keep_alive=True, or give the consumer a longer ack_wait "
-        "(keep_alive needs the event loop: executor=True for a def handler that blocks)"
+        "so its message is delivered again: give the consumer a longer ack_wait, or pass keep_alive=True to consume "
+        "(it needs the event loop: executor=True for a def handler that blocks); smaller batches take less"
     )
 
 

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain
+from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain, RequestTimeout
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api_errors import ErrCode, bucket_errors
 from natsproto.jetstream._backup import Progress
@@ -268,6 +268,9 @@ class Upload:
                 raise error from exc
             if isinstance(failed, PublishUncertain):
                 failed = with_advice(failed, "the object is not finished: put it again")
+            elif isinstance(failed, RequestTimeout):
+                what = f"put of object {self._info.name!r}, which is not finished"
+                failed = RequestTimeout(what, failed.timeout, disconnected=failed.disconnected)
             if failed is exc:
                 raise
         raise failed  # not from PublishFailed, of which it is the cause already
