@@ -35,6 +35,7 @@ from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
 from tests import error_messages
 from tests.spark.java import missing
+from tests.test_examples import is_shown_as
 
 DOCS = Path(__file__).parent.parent / "docs"
 INCLUDED = "--8<-- "  # a program of docs/examples, which tests/test_examples.py runs
@@ -171,7 +172,9 @@ def programs() -> list[object]:
 @pytest.mark.slow
 @pytest.mark.parametrize("page", programs())
 def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> None:
-    """One that runs until Ctrl-C gets something to do from the first one, and then SIGINT."""
+    """Compared as the examples are. One that runs until Ctrl-C gets something to do from the first one, and SIGINT
+    when it has printed all.
+    """
     if "pyspark" in page.read_text() and (problem := missing()):
         pytest.skip(problem)
     with run_server(jetstream=True) as server:
@@ -186,13 +189,13 @@ def test_programs_of_a_page_print_what_it_says(page: Path, tmp_path: Path) -> No
                 endless = "stop_event(" in code
                 if endless:
                     subprocess.run([sys.executable, str(found[0][0])], check=True, capture_output=True, timeout=60)
-                lines = iter(process.stdout.readline, "")
-                for wanted in filter("...".__ne__, output.splitlines()):
-                    seen = any(wanted == line.rstrip() for line in lines)
-                    assert seen, f"{path.name} did not print {wanted!r}; {process.stderr.read()}"
-                if endless:
-                    process.send_signal(signal.SIGINT)
+                printed = list[str]()
+                for line in process.stdout:
+                    printed.append(line.rstrip())
+                    if endless and is_shown_as(printed, output.splitlines()):
+                        process.send_signal(signal.SIGINT)
                 assert process.wait(60) == 0, process.stderr.read()
+                assert is_shown_as(printed, output.splitlines()), (printed, output)
 
 
 def test_programs_load_jetstream_at_the_top() -> None:
