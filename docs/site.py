@@ -397,7 +397,9 @@ def with_note(markdown: str) -> str:
     if not used:
         return markdown
     asynchronous = any(re.search(r"\b(?:await|async)\b", found[1]) for found in fragments)
-    note = NOTE.format(where=INSIDE * asynchronous, names=" and ".join(NAMES[name] for name in used))
+    *others, last = (NAMES[name] for name in used)
+    names = f"{', '.join(others)} and {last}" if others else last
+    note = NOTE.format(where=INSIDE * asynchronous, names=names)
     first = fragments[0].start()
     return f"{markdown[:first]}{note}\n\n{markdown[first:]}"
 
