@@ -57,6 +57,8 @@ def tick(state: DeliveryState[int], now: float, *, may_give_back: bool = True) -
         (1, 0.5, 1000, 500, 2),
         (8, 9.0, 1000, 500, 8),
         (8, 0.1, 1000, 1, 8),  # the workers do not starve
+        (600, 0.1, 1000, 500, 750),  # a pull is for many of them
+        (600, 0.1, 1000, 499, 600),
         (1, 0.1, 1000, 1, 1),
     ],
 )

@@ -7,6 +7,7 @@ import time
 
 import pytest
 
+from natsproto import Client
 from natsproto.errors import ConfigError
 from natsproto.jetstream import BatchFailed, JetStream, JsMessage, PullConsumer
 from tests.kit.acknowledged import until_all_acknowledged
@@ -41,6 +42,15 @@ async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) 
     assert (work.handled, work.failed, work.in_progress) == (1030, 0, 0)
     await jetstream.connection.flush()
     await until_all_acknowledged(consumer)
+
+
+async def test_large_batches_need_few_pulls(nats_client: Client, jetstream: JetStream) -> None:
+    """A batch of as many messages as are prefetched is one pull, not one for each message."""
+    consumer = await make_consumer(jetstream, 4000)
+    async with nats_client.subscribe("$JS.API.CONSUMER.MSG.NEXT.S.c") as pulls:
+        await consumer.consume_batches(lambda batch: None, max_messages=500, max_wait=0.2, stop_after=4000).run()
+        await nats_client.flush()
+        assert pulls.pending_msgs <= 20
 
 
 async def test_oldest_message_waits_for_max_wait(jetstream: JetStream) -> None:

@@ -19,7 +19,7 @@ from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, nak_all
+from natsproto.jetstream._message import JsMessage, counted_size, nak_all
 
 BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]
 
@@ -83,8 +83,7 @@ class BatchTasks(HandlerTasks):
                 took = monotonic() - began
                 buffer.on_batch_handled(batch, took, self._max_messages)
                 self._check_turns(took)
-                for message in batch:
-                    self._messages._release(message)
+                self._messages._add_consumed(len(batch), counted_size(batch) if buffer.counts_bytes else 0)
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:

@@ -14,6 +14,8 @@ from enum import Enum
 from itertools import chain, repeat
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
+
 M = TypeVar("M")
 
 WAITING_PART: Final = 0.1
@@ -324,8 +326,9 @@ class DeliveryState(Generic[M]):
         if waiting and handle_time:
             span = min(self.free_seconds, max(MAX_SPAN_S, 2 * self.round_trip))
             waiting = min(waiting, max(int(workers * (span / handle_time - 1)), 0))
+        spare = workers // 4 if prefetch >= DEFAULT_MAX_MESSAGES else 0  # so that not each one pulls for itself
         self.bound = min(
-            workers + waiting + self._behind, max(prefetch, workers), self.terms.max_ack_pending or UNLIMITED
+            workers + waiting + self._behind, max(prefetch, workers + spare), self.terms.max_ack_pending or UNLIMITED
         )
 
     def _free_part(self, wait: float) -> float:
