@@ -50,7 +50,7 @@ ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
-_NOT_ACKNOWLEDGED = "never acknowledged: each time the worker ended or took longer than ack_wait"
+_NOT_ACKNOWLEDGED = "never acknowledged: each time the worker ended, took longer than ack_wait, or had no policy"
 _rng = random.SystemRandom()
 
 
@@ -77,7 +77,8 @@ class MessageRetried(Event):
 class MessageDeadLettered(Event):
     """A message became a dead letter after ``attempts`` attempts. It is stored on ``dead_letter_subject``.
 
-    ``error`` is None when no attempt was acknowledged: each one's worker ended, or took longer than ``ack_wait``.
+    ``error`` is None when the message had too many attempts before this one, such as those of workers that ended, took
+    longer than ``ack_wait``, or had no policy yet.
     """
 
     stream: str
@@ -97,16 +98,17 @@ class MessageDeadLettered(Event):
 
     def log_line(self) -> tuple[int, str]:
         """See Event."""
-        return self.level, self.line if self.error is not None else self.line.replace("%(error)r", _NOT_ACKNOWLEDGED)
+        line = self.line if self.error is not None else self.line.replace("%(error)r", _NOT_ACKNOWLEDGED)
+        return self.level, line.replace(" attempts", " attempt") if self.attempts == 1 else line
 
 
 class RetryPolicy(Value):
     """The number and the delays of retries, and the subject for dead letters.
 
     ``dead_letter_subject`` is a subject of a stream. ``max_attempts`` (5) counts all deliveries, also those to other
-    workers. ``delays`` are the seconds after each attempt; the last one is used for all further attempts. Without
-    ``delays``, ``first_delay`` (1) doubles up to ``max_delay`` (60). A random part of up to ``jitter`` (0.2) of the
-    delay is added.
+    workers and those before there was a policy. ``delays`` are the seconds after each attempt; the last one is used for
+    all further attempts. Without ``delays``, ``first_delay`` (1) doubles up to ``max_delay`` (60). A random part of up
+    to ``jitter`` (0.2) of the delay is added.
 
     ``retry_on`` (Exception) are the errors that are retried. ``give_up_on`` (InvalidPayload) are errors that no retry
     can fix: they make a dead letter at once, and take precedence. ConfigError or InvalidSubject for invalid values.
@@ -260,7 +262,7 @@ class Retry:
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
         metadata, subject = message.metadata, self.policy.dead_letter_subject
-        attempts = min(metadata.num_delivered, self.policy.max_attempts)  # beyond them the handler was not called
+        attempts = metadata.num_delivered - (error is None)  # without an error there was no call for this delivery
         try:
             await self._js.publish(
                 subject,
@@ -315,7 +317,7 @@ class DeadLetter(Value):
     seq: int
     consumer: str
     attempts: int
-    """How often a handler was tried."""
+    """How often it was delivered to a handler, also before there was a policy."""
     error_type: str
     """The class of the last error, such as ``builtins.ValueError``."""
     error: str

@@ -208,9 +208,12 @@ async def test_retry_tries_what_may_be_mended(
     assert letter.attempts == attempts
 
 
-async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, consumer: PullConsumer) -> None:
+async def test_message_that_killed_its_workers_is_buried(
+    jetstream: JetStream, consumer: PullConsumer, nats_client: Client
+) -> None:
+    events = heard(nats_client)
     await jetstream.publish("s.1", b"poison")
-    for _ in range(2):  # two workers died: it was delivered, and nobody answered
+    for _ in range(5):  # workers died, or failed without a policy
         await (await consumer.next()).nak()
 
     async def handle(message: JsMessage) -> None:
@@ -219,8 +222,23 @@ async def test_message_that_killed_its_workers_is_buried(jetstream: JetStream, c
     consumption = consumer.consume(with_middleware(handle, Retry(jetstream, quick(max_attempts=2))), stop_after=1)
     await consumption.run()
     [letter] = await dead(jetstream)
-    assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 2, "", 0)
+    assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 5, "", 0)
     assert "never acknowledged" in letter.error
+    assert [event.attempts for event in events if isinstance(event, MessageDeadLettered)] == [5]
+
+
+@pytest.mark.parametrize(("deliveries", "said"), [(1, "after 1 attempt of"), (2, "after 2 attempts of")])
+async def test_deliveries_of_a_failed_message_are_counted(
+    jetstream: JetStream, consumer: PullConsumer, caplog: pytest.LogCaptureFixture, deliveries: int, said: str
+) -> None:
+    """In batches, more deliveries than ``max_attempts`` may have called the handler."""
+    await jetstream.publish("s.1", b"bad")
+    for _ in range(deliveries - 1):
+        await (await consumer.next()).nak()
+    await Retry(jetstream, quick(max_attempts=1)).failed(await consumer.next(), ValueError("no"))
+    [letter] = await dead(jetstream)
+    assert letter.attempts == deliveries
+    assert said in caplog.records[-1].getMessage()
 
 
 WORKER = """
@@ -231,19 +249,19 @@ from natsproto.retry import Retry, RetryPolicy
 
 async def main():
     async with natsproto.connect(sys.argv[1]) as nc:
-        js = nc.jetstream()
+        js, dying = nc.jetstream(), nc.jetstream()
 
-        class Dying:
-            connection = nc
-            async def publish(self, *args, **given):
-                await js.publish(*args, **given)
-                os.kill(os.getpid(), signal.SIGKILL)
+        async def publish(*args, **given):
+            await js.publish(*args, **given)
+            os.kill(os.getpid(), signal.SIGKILL)
+
+        dying.publish = publish
 
         def fail(message):
             raise ValueError("no")
 
         consumer = await (await js.stream("S")).consumer("worker")
-        retry = Retry(Dying(), RetryPolicy(dead_letter_subject="dead.s", max_attempts=1))
+        retry = Retry(dying, RetryPolicy(dead_letter_subject="dead.s", max_attempts=1))
         await consumer.consume(with_middleware(fail, retry)).run()
 
 asyncio.run(main())
