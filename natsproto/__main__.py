@@ -161,18 +161,18 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
                 letter = DeadLetter.of(message)
             except NatsError:
                 continue  # another message
-            if number == args.limit:
-                print(f"there are more than {number}: raise --limit", file=sys.stderr)
-                break
-            number += 1
+            if (number := number + 1) > args.limit:
+                continue
             error = f"{letter.error_type}: {letter.error}".removeprefix("builtins.").removeprefix(": ")
             if args.json:
-                fields = {name: getattr(letter, name) for name in FIELDS}
-                fields |= {"data": letter.data.decode(errors="backslashreplace"), "seq": message.seq}
-                print(json.dumps(fields))
+                content = {"data": letter.data.decode(errors="backslashreplace"), "seq": message.seq}
+                print(json.dumps({name: getattr(letter, name) for name in FIELDS} | content))
             else:
-                print(_printable(f"{message.seq:6} {letter.subject} after {letter.attempts} attempts: {error}"))
-    if not args.json:
+                tried = f"{letter.attempts} attempts" if letter.attempts != 1 else "1 attempt"
+                print(_printable(f"{message.seq:6} {letter.subject} after {tried}: {error}"))
+    if number > args.limit:
+        print(f"{args.limit} of {number} dead letters: raise --limit", file=sys.stderr if args.json else sys.stdout)
+    elif not args.json:
         print(f"{number} dead letters")
     return 0
 
