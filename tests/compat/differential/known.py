@@ -28,6 +28,8 @@ STREAM = Step("manage", {"client": 0, "call": "add_stream", "arguments": {"name"
 PUSH = Step("js_subscribe", {"client": 0, "sub": "sub1", "kind": "none", "arguments": {"subject": "a.b"}})
 _BUCKET = Step("open_bucket", {"client": 0, "bucket": "bucket", "create": {}})
 _STORE = Step("open_store", {"client": 0, "store": "store", "create": {}})
+_PUSHED = Step("js_subscribe", {"client": 0, "sub": "sub0", "kind": "plain", "arguments": {"subject": "a.>"}})
+_PUT = Step("put_object", {"store": "store", "name": "o", "size": 0, "how": "bytes"})
 _SERVICE = Step("add_service", {"client": 0, "service": "service", "config": {"name": "svc", "version": "1.0.0"}})
 _ENDPOINT = Step("add_endpoint", {"service": "service", "kind": "responds", "config": {"name": "e"}})
 
@@ -42,6 +44,11 @@ KNOWN: dict[str, list[Step]] = {
     "a fetch with heartbeats told of no messages without a connection": [
         *(CONNECT, STREAM, _PULL, _fetch(0.04), DOWN, _fetch(0.04), UP),
     ],
+    "a push subscription told of the end of its client after closed_cb": [
+        Step("connect", {"client": 0, "options": {"max_reconnect_attempts": 2}}),
+        *(STREAM, _PUSHED, DOWN, UP, Step("state", {"client": 0})),
+    ],
+    "a put of an empty object waited for two timeouts in an outage": [*(CONNECT, _STORE, DOWN, _PUT, UP)],
     "the time when a service was started had a time zone": [
         *(CONNECT, _SERVICE, Step("service", {"service": "service", "call": "stats"})),
     ],

@@ -84,7 +84,8 @@ class PushSubscription(Subscription):
                 except Exception as exc:
                     await failed(f"callback of {self._subject!r}", exc)
         except NatsError as exc:
-            await failed(f"subscription {self._subject!r}", exc)
+            if not self._conn.is_closed:  # else closed_cb tells
+                await failed(f"subscription {self._subject!r}", exc)
 
     async def _end(self, limit: int) -> None:
         if limit:
