@@ -135,6 +135,18 @@ SAFER = {
         "its future waits for ever; what was buffered in an outage is sent after it",
         "`TimeoutError` after the timeout of the context; what was not sent until then is dropped",
     ),
+    "Requests, `js.publish` and other calls that time out while the client reconnects": (
+        "are sent after the outage all the same: a message is stored, a stream deleted",
+        "are not sent any more",
+    ),
+    "`close()` in an outage, with data that was not sent": (
+        "raises `ConnectionResetError`; `closed_cb` is not called",
+        "closes, and `closed_cb` is called",
+    ),
+    "`ObjectStore.put` of more than `pending_size` in an outage": (
+        "`TimeoutError` after the timeout of the context",
+        "`OutboundBufferLimitError` at once",
+    ),
     "The configuration of ordered consumers": (
         "a heartbeat every 5 s; gone 5 s after its client",
         "a heartbeat every second; gone 5 min after its client, so that it outlasts an outage",

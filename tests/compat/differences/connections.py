@@ -182,6 +182,23 @@ async def flush_offline(package: Any, server: Server) -> str:
     return error
 
 
+@shows(
+    "`close()` in an outage, with data that was not sent",
+    theirs=("ConnectionResetError", False),
+    ours=("", True),
+)
+async def close_offline(package: Any, server: Server) -> tuple[str, bool]:
+    """What it raises, and whether it is told."""
+    async with FaultProxy(server.host, server.port) as proxy:
+        log = CallbackLog()
+        nc = await package.connect(proxy.url, **FAST, **log.callbacks())
+        proxy.refuse()
+        proxy.cut()
+        await log.until("disconnected_cb")
+        await nc.publish("s")
+        return await raised(nc.close()), "closed_cb" in log.names
+
+
 @shows("Calls that wait for a reply when the client is closed", theirs="TimeoutError", ours="ConnectionClosedError")
 async def closed_while_waiting(package: Any, server: Server) -> str:
     nc = await package.connect(server.url)

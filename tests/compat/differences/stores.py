@@ -6,7 +6,8 @@ from typing import Any
 
 from natsproto.testing import FaultProxy, Server
 from tests.compat.differences import raised, shows
-from tests.compat.differences.streams import published
+from tests.compat.differences.streams import FAST, published
+from tests.compat.helpers import CallbackLog
 
 
 async def stored(nc: Any, stream: str) -> list[Any]:
@@ -23,6 +24,22 @@ async def invalid_key(package: Any, server: Server) -> str:
     async with await package.connect(server.url) as nc:
         kv = await nc.jetstream().create_key_value(bucket="B")
         return await raised(kv.purge("k*"))
+
+
+@shows(
+    "`ObjectStore.put` of more than `pending_size` in an outage", theirs="TimeoutError", ours="OutboundBufferLimitError"
+)
+async def put_too_much(package: Any, server: Server) -> str:
+    async with FaultProxy(server.host, server.port) as proxy:
+        log = CallbackLog()
+        nc = await package.connect(proxy.url, pending_size=10_000, **FAST, **log.callbacks())
+        store = await nc.jetstream(timeout=0.2).create_object_store("B")
+        proxy.refuse()
+        proxy.cut()
+        await log.until("disconnected_cb")
+        error = await raised(store.put("o", b"x" * 20_000))
+        await raised(nc.close())
+    return error
 
 
 @shows("A bucket that was deleted", theirs="KeyNotFoundError", ours="BucketNotFoundError")

@@ -144,6 +144,28 @@ async def not_json(package: Any, server: Server) -> str:
         return await raised(nc.jetstream().publish("s"))
 
 
+@shows(
+    "Requests, `js.publish` and other calls that time out while the client reconnects",
+    theirs=("TimeoutError", 1),
+    ours=("TimeoutError", 0),
+)
+async def sent_later(package: Any, server: Server) -> tuple[str, int]:
+    """What a publish in an outage raises, and how many messages are stored before the next one."""
+    async with FaultProxy(server.host, server.port) as proxy:
+        log = CallbackLog()
+        nc = await package.connect(proxy.url, **FAST, **log.callbacks())
+        js = await stream_of(package, nc)
+        proxy.refuse()
+        proxy.cut()
+        await log.until("disconnected_cb")
+        error = await raised(js.publish("s", timeout=0.1))
+        await proxy.allow()
+        await log.until("reconnected_cb")
+        stored = (await js.publish("s")).seq - 1
+        await nc.close()
+    return error, stored
+
+
 @shows("`publish_async()` without an acknowledgement", theirs="waits", ours="TimeoutError")
 async def unacknowledged(package: Any, server: Server) -> str:
     async with await package.connect(server.url) as nc:

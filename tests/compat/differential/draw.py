@@ -22,12 +22,26 @@ STREAMS = ["S", "T"]
 DURABLES = ["d", "e"]
 KEYS = ["k", "k.l", "m"]
 WRONG_KEYS = ["", "a b", ".k", "k.", "k*", "k>"]
-NOT_OFFLINE = ("js_publish_async", "put_object")
-"""Calls that differ in an outage, by rows of the list, and with them all that follows. So does a fetch with heartbeats:
-nats-py gets them later, for the next fetch.
+NOT_OFFLINE = "js_publish_async"
+"""A call that differs in an outage, by a row of the list, and with it all that follows. So does a fetch with
+heartbeats, which nats-py gets later, for the next fetch.
 """
+LAST = frozenset(
+    {
+        *("add_stream", "update_stream", "delete_stream", "purge_stream", "publish", "delete_msg", "request"),
+        *("add_consumer", "delete_consumer", "pull_subscribe", "js_subscribe"),
+        *("open_bucket", "put", "create", "update", "delete", "purge", "delete_key_value"),
+        *("open_store", "delete_object_store"),
+    }
+)
+"""Calls after whose timeout in an outage nothing can be compared: nats-py still sends the request when it is over."""
 
 T = TypeVar("T")
+
+
+def is_last(step: Step) -> bool:
+    """True for a request of the program that changes something; in an outage it is the last call."""
+    return step.name != "publish" and step.arguments.get("call", step.name) in LAST
 
 
 class Draw:
@@ -53,6 +67,8 @@ class Draw:
             steps += topic()
             if self.chance.random() < 0.06:
                 steps += self._outage(topic)
+                if is_last(steps[-1]):
+                    return steps
         if self.chance.random() < 0.5:
             steps.append(Step(self.pick("close", "drain"), {"client": 0}))
             steps += topics[self.chance.choice(chosen)]()
@@ -81,16 +97,21 @@ class Draw:
         return Step("connect", {"client": client, "options": options})
 
     def _outage(self, topic: Callable[[], list[Step]]) -> list[Step]:
-        """A cut, a reconnect that the program asks for, or some time without a server or the way to it."""
+        """A cut, a reconnect that the program asks for, or some time without a server or the way to it, which may last
+        until the end.
+        """
         end = self.pick("FIN", "RST")
         down = Step("down", {"client": 0, "end": end, "stops": self.pick(True, False)})
-        calls = [step for step in topic()[:2] if step.name not in NOT_OFFLINE and not step.arguments.get("heartbeat")]
+        calls = [step for step in topic()[:2] if step.name != NOT_OFFLINE and not step.arguments.get("heartbeat")]
         meanwhile = self.pick([], [Step("state", {"client": 0})], calls)
         outage = self.pick(
             [Step("cut", {"client": 0, "end": end})],
             [Step("force_reconnect", {"client": self.client})],
             [down, *meanwhile, Step("up", {})],
         )
+        last = [place for place, step in enumerate(outage) if is_last(step)]
+        if last:
+            return outage[: last[0] + 1]
         return [*outage, Step("state", {"client": 0})]
 
     def _begin(self, topic: str) -> list[Step]:

@@ -176,6 +176,12 @@ def without_write(value: Any) -> Any:
     return value
 
 
+def put_too_much(found: Difference) -> bool:
+    both = (raised(found.theirs), raised(found.ours))
+    refused = both == ("errors.TimeoutError", "errors.OutboundBufferLimitError")
+    return called(found, "put_object") and before(found, "down") and refused
+
+
 def not_json(found: Difference) -> bool:
     return (raised(found.theirs), raised(found.ours)) == ("json.decoder.JSONDecodeError", "errors.Error")
 
@@ -334,6 +340,7 @@ CASES: dict[str, Case] = {
     "A call with several mistakes, such as an invalid subject after `close()`": one_of_several,
     "`error_cb` of a client that gives up after a reset": gave_up,
     "`flush()` while the client reconnects": flushed_offline,
+    "`ObjectStore.put` of more than `pending_size` in an outage": put_too_much,
     "`subscribe(max_msgs=...)`": max_msgs,
     "`next_msg()` of a subscription with a future": future_is_read,
     "`next_msg()` after the last message": ended,
