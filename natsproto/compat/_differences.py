@@ -223,7 +223,7 @@ SAFER = {
     "`subscribe_bind(ordered_consumer=True)`": ("no consumer is created, and nothing arrives", "one is created"),
     "`publish_async()` of a message that is refused": (
         "`error_cb`; its future and `publish_async_completed()` wait for ever",
-        "its future has the error",
+        "`error_cb`, and its future has the error",
     ),
     "`updates()` of a watcher that was stopped": ("returns an internal object", "returns `None`"),
     "`NUID` after `os.fork()`": ("both processes make the same ids", "the ids differ"),

@@ -44,6 +44,8 @@ class ClientPeer(Protocol):
 
     def _failed(self, where: str, error: BaseException) -> Awaitable[None]: ...
 
+    def _refused(self, error: BaseException) -> None: ...
+
 
 class MessagePeer(Protocol):
     """The message of an error."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import io
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
@@ -202,6 +203,23 @@ async def test_published_futures_are_settled(js: JetStreamContext) -> None:
     assert js.publish_async_pending() == 0
     with pytest.raises(js_errors.APIError):
         await refused
+
+
+@pytest.mark.differs("Logging")
+async def test_unread_future_is_a_line_in_the_log(nc: nats.NATS, caplog: pytest.LogCaptureFixture) -> None:
+    js = nc.jetstream(timeout=0.1)
+    await nc.subscribe("silent")
+    future = await js.publish_async("silent", b"")
+    await js.publish_async_completed()
+    read = await js.publish_async("silent", b"")
+    with pytest.raises(nats.errors.TimeoutError):
+        await read
+    del future, read
+    gc.collect()
+    [line] = [one for one in caplog.records if "its future" in one.message]
+    assert (line.name, line.exc_info) == ("natsproto", None)
+    assert line.message == "publish_async to 'silent' failed, and nobody read its future: nats: timeout"
+    assert "never retrieved" not in caplog.text
 
 
 async def test_bucket_speaks_as_nats_py_does(js: JetStreamContext) -> None:

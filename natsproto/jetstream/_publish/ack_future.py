@@ -71,7 +71,7 @@ class AckFuture:
         try:
             self.result()
         except NatsError as exc:
-            return exc
+            return exc.with_traceback(None)  # which would keep the caller's frame while the publisher keeps the error
         return None
 
     def __await__(self) -> Generator[object, None, PubAck]:

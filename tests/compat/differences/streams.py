@@ -269,10 +269,17 @@ async def ordered_bind(package: Any, server: Server) -> str:
         return await raised(sub.next_msg(timeout=2))
 
 
-@shows("`publish_async()` of a message that is refused", theirs="waits", ours="BadRequestError")
-async def refused_future(package: Any, server: Server) -> str:
-    async with await package.connect(server.url) as nc:
+@shows(
+    "`publish_async()` of a message that is refused",
+    theirs=("waits", ["BadRequestError"]),
+    ours=("BadRequestError", ["BadRequestError"]),
+)
+async def refused_future(package: Any, server: Server) -> tuple[str, list[str]]:
+    """What its future has, and what ``error_cb`` is told."""
+    log = CallbackLog()
+    async with await package.connect(server.url, **log.callbacks()) as nc:
         js = await stream_of(package, nc)
         future = await js.publish_async("s", b"x", stream="OTHER")
-        await asyncio.wait([future], timeout=2)
-        return type(future.exception()).__name__ if future.done() else "waits"
+        await until(lambda: bool(log.errors))
+        told = type(future.exception()).__name__ if future.done() else "waits"
+        return told, [type(error).__name__ for error in log.errors]

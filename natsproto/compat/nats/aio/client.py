@@ -8,7 +8,7 @@ import logging
 import re
 import ssl
 from collections import UserString
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -209,6 +209,16 @@ class Client:
         assert self._callbacks is not None
         await self._callbacks.report(error)
 
+    def _refused(self, error: BaseException) -> None:
+        """Call ``error_cb`` for a message that a stream refused."""
+        assert self._callbacks is not None
+        self._start_report(self._callbacks.report(error))
+
+    def _start_report(self, report: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(report)
+        self._reports.add(task)
+        task.add_done_callback(self._reports.discard)
+
     async def _on_event(self, event: natsproto.Event) -> None:
         if isinstance(event, natsproto.Reconnected):
             self.stats["reconnects"] += 1
@@ -224,9 +234,7 @@ class Client:
         found = None if chosen is None else known.get(f"{chosen.uri.hostname}:{chosen.uri.port}")
         if chosen is not None and found is None:
             # No event, as there is no client yet while the first connection is made.
-            report = asyncio.ensure_future(self._failed("reconnect_to_server_handler", errors.ServerNotInPoolError()))
-            self._reports.add(report)
-            report.add_done_callback(self._reports.discard)
+            self._start_report(self._failed("reconnect_to_server_handler", errors.ServerNotInPoolError()))
         return (servers[0] if found is None else found).address, delay
 
     def _slow_consumer(self, event: natsproto.SlowConsumerDetected) -> Exception | None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Final
 
-from natsproto import NatsError
 from natsproto.compat._options import clean_headers
 from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
@@ -14,8 +14,10 @@ from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import api, subscriptions
 from natsproto.compat.nats.js.buckets import Buckets
-from natsproto.compat.nats.js.errors import BadRequestError, Error, NotFoundError, TooManyStalledMsgsError
+from natsproto.compat.nats.js.errors import APIError, BadRequestError, Error, NotFoundError, TooManyStalledMsgsError
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
+
+log: Final = logging.getLogger("natsproto")
 
 DEFAULT_JS_SUB_PENDING_MSGS_LIMIT = 512 * 1024
 DEFAULT_JS_SUB_PENDING_BYTES_LIMIT = 256 * 1024 * 1024
@@ -34,6 +36,18 @@ IN_ORDER = (
 """The options that an ordered consumer accepts."""
 
 Callback = Callable[[Msg], Awaitable[None]]
+
+
+class _PublishFuture(asyncio.Future[api.PubAck]):
+    """The future of an acknowledgement. An error that nobody reads is a line in the log, not asyncio's traceback."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__()
+        self._subject = subject
+
+    def __del__(self) -> None:
+        if self._log_traceback:
+            log.error("publish_async to %r failed, and nobody read its future: %s", self._subject, self.exception())
 
 
 class JetStreamContext(Buckets):
@@ -112,7 +126,7 @@ class JetStreamContext(Buckets):
         except BaseException:
             self._room.release()
             raise
-        future: asyncio.Future[api.PubAck] = asyncio.get_running_loop().create_future()
+        future = _PublishFuture(subject)
         self._published.add(future)
 
         def settle(ack: AckFuture) -> None:
@@ -120,10 +134,14 @@ class JetStreamContext(Buckets):
             self._published.discard(future)
             if future.done():
                 return
-            try:
+            failure = ack.exception()
+            if failure is None:
                 future.set_result(_pub_ack(ack.result()))
-            except NatsError as exc:
-                future.set_exception(translate_error(exc))
+                return
+            error = translate_error(failure)
+            future.set_exception(error)
+            if isinstance(error, APIError):
+                self._nc._refused(error)
 
         ack.add_done_callback(settle)
         return future
