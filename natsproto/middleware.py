@@ -28,14 +28,16 @@ Call: TypeAlias = Callable[[], Awaitable[None]]
 
 
 class Middleware(Protocol[M_contra]):
-    """Code around a handler: an ``async def`` function, or an object with an ``async def __call__``:
+    """Code around a handler: an ``async def`` function, or an object with an ``async def __call__``.
 
-    async def timed(message: Message, call: Call) -> None:
-        began = perf_counter()
-        try:
-            await call()
-        finally:
-            print(message.subject, perf_counter() - began)
+    This one measures handlers:
+
+        async def timed(message: Message, call: Call) -> None:
+            began = perf_counter()
+            try:
+                await call()
+            finally:
+                print(message.subject, perf_counter() - began)
     """
 
     def __call__(self, message: M_contra, call: Call, /) -> Awaitable[None]:

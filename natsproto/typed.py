@@ -103,7 +103,7 @@ class Typed(Generic[T, R]):
     async def publish(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publish a value; see ``Connection.publish``.
+        """Publish a value; see ``Client.publish``.
 
         Args:
             subject: The subject to publish to, without wildcards.
@@ -116,7 +116,7 @@ class Typed(Generic[T, R]):
     def publish_nowait(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
     ) -> None:
-        """Publish a value without waiting; see ``Connection.publish_nowait``.
+        """Publish a value without waiting; see ``Client.publish_nowait``.
 
         Args:
             subject: The subject to publish to, without wildcards.
@@ -134,7 +134,7 @@ class Typed(Generic[T, R]):
         timeout: float | timedelta | None = None,
         headers: HeadersLike | None = None,
     ) -> TypedMessage[R]:
-        """Publish a value and wait for the first reply; see ``Connection.request``. ServiceError for a service's error
+        """Publish a value and wait for the first reply; see ``Client.request``. ServiceError for a service's error
         response.
 
         Args:
@@ -161,7 +161,7 @@ class Typed(Generic[T, R]):
         sentinel: Sentinel | None = None,
         headers: HeadersLike | None = None,
     ) -> AsyncGenerator[TypedMessage[R]]:
-        """Publish a value and yield every reply; see ``Connection.request_many``.
+        """Publish a value and yield every reply; see ``Client.request_many``.
 
         Args:
             subject: The subject to publish to, without wildcards.
@@ -201,7 +201,7 @@ class Typed(Generic[T, R]):
         pending_bytes_limit: int | None = None,
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
     ) -> Subscription[TypedMessage[T]]:
-        """Subscribe to messages with values of the type; see ``Connection.subscribe``.
+        """Subscribe to messages with values of the type; see ``Client.subscribe``.
 
         Reading ``value`` raises InvalidPayload for a payload of another type; the subscription continues.
 

@@ -76,7 +76,9 @@ class ConnectOptions(Value):
     user: str
     """The name it logs in by; "" for none."""
     password: str
+    """The password of ``user``; "" for none."""
     token: str
+    """A login without a user name; "" for none."""
     jwt: str
     """The user JWT that it presents; verify it before you believe what it says."""
     nkey: str

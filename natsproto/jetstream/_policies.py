@@ -20,6 +20,7 @@ class RetentionPolicy(StrEnum):
 
 
 RetentionPolicyLike: TypeAlias = RetentionPolicy | Unlisted | Literal["limits", "interest", "workqueue"]
+"""A RetentionPolicy, or its string."""
 
 
 class StorageType(StrEnum):
@@ -32,6 +33,7 @@ class StorageType(StrEnum):
 
 
 StorageTypeLike: TypeAlias = StorageType | Unlisted | Literal["file", "memory"]
+"""A StorageType, or its string."""
 
 
 class DiscardPolicy(StrEnum):
@@ -44,6 +46,7 @@ class DiscardPolicy(StrEnum):
 
 
 DiscardPolicyLike: TypeAlias = DiscardPolicy | Unlisted | Literal["old", "new"]
+"""A DiscardPolicy, or its string."""
 
 
 class Compression(StrEnum):
@@ -56,6 +59,7 @@ class Compression(StrEnum):
 
 
 CompressionLike: TypeAlias = Compression | Unlisted | Literal["none", "s2"]
+"""A Compression, or its string."""
 
 
 class PersistMode(StrEnum):
@@ -68,6 +72,7 @@ class PersistMode(StrEnum):
 
 
 PersistModeLike: TypeAlias = PersistMode | Unlisted | Literal["default", "async"]
+"""A PersistMode, or its string."""
 
 
 class DeliverPolicy(StrEnum):
@@ -90,13 +95,14 @@ class DeliverPolicy(StrEnum):
 DeliverPolicyLike: TypeAlias = (
     DeliverPolicy | Unlisted | Literal["all", "last", "new", "by_start_sequence", "by_start_time", "last_per_subject"]
 )
+"""A DeliverPolicy, or its string."""
 
 
 class AckPolicy(StrEnum):
     """Which acknowledgements a consumer waits for."""
 
     NONE = "none"
-    """None: a message counts as handled when it is delivered."""
+    """A message counts as handled when it is delivered."""
     ALL = "all"
     """That of one message, which covers all earlier ones."""
     EXPLICIT = "explicit"
@@ -106,6 +112,7 @@ class AckPolicy(StrEnum):
 
 
 AckPolicyLike: TypeAlias = AckPolicy | Unlisted | Literal["none", "all", "explicit", "flow_control"]
+"""An AckPolicy, or its string."""
 
 
 class ReplayPolicy(StrEnum):
@@ -118,6 +125,7 @@ class ReplayPolicy(StrEnum):
 
 
 ReplayPolicyLike: TypeAlias = ReplayPolicy | Unlisted | Literal["instant", "original"]
+"""A ReplayPolicy, or its string."""
 
 
 class PriorityPolicy(StrEnum):
@@ -134,3 +142,4 @@ class PriorityPolicy(StrEnum):
 
 
 PriorityPolicyLike: TypeAlias = PriorityPolicy | Unlisted | Literal["none", "overflow", "pinned_client", "prioritized"]
+"""A PriorityPolicy, or its string."""

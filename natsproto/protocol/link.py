@@ -41,11 +41,17 @@ class LinkState(Enum):
         __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow
 
     AWAIT_INFO = auto()
+    """Connected; the server has not sent its INFO."""
     UPGRADING = auto()
+    """The TLS handshake is next."""
     AWAIT_CREDENTIALS = auto()
+    """CONNECT is to be sent, with the credentials for the server's nonce."""
     AUTHENTICATING = auto()
+    """CONNECT was sent; a PONG accepts it."""
     READY = auto()
+    """Accepted: messages may flow."""
     FAILED = auto()
+    """The end: nothing is parsed any more."""
 
 
 class Trigger(Enum):
@@ -132,6 +138,7 @@ class LinkFailed(Value):
 
 
 LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | PongFor | ServerErr | LinkFailed
+"""The results of ``Link.receive``."""
 
 
 class Link:

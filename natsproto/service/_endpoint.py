@@ -88,9 +88,9 @@ class Endpoint:
         concurrency: int,
         on_error: Callable[[NatsError], None],
     ) -> None:
-        self.name = name
-        self.subject = subject
-        self.queue_group = queue_group
+        self.name: str = name
+        self.subject: str = subject
+        self.queue_group: str | None = queue_group
         """None without a queue group: then every instance of the service receives every request."""
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata))
         self._where = f"endpoint {name!r}"

@@ -49,6 +49,7 @@ class Inherited(Enum):
 
 
 INHERITED: Final = Inherited.INHERITED
+"""For ``queue_group``: that of the enclosing group or service."""
 QueueGroup: TypeAlias = str | Literal[Inherited.INHERITED] | None
 """A name, None for no queue group, or INHERITED."""
 

@@ -19,7 +19,7 @@ log = logging.getLogger("natsproto.spark")
 
 Row: TypeAlias = tuple[str, str, int, datetime, bytes, dict[str, list[str]] | None, int]
 """Stream, subject, sequence, time of storing, payload, headers (None: none), bytes of subject, headers and payload."""
-ROW_SCHEMA = (
+ROW_SCHEMA: str = (
     "stream string, subject string, seq long, timestamp timestamp, data binary, "
     "headers map<string,array<string>>, size int"
 )

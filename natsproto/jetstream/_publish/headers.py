@@ -53,7 +53,7 @@ class ExpectationArgs(TypedDict, total=False):
 
 
 class MessageArgs(ExpectationArgs, total=False):
-    """The same with ``msg_id``: the stream stores an id once within its ``duplicate_window``."""
+    """Those of ``ExpectationArgs``, and ``msg_id``: the stream stores an id once within its ``duplicate_window``."""
 
     msg_id: str | None
     """An id of the message: within the stream's ``duplicate_window`` a second one with it is acknowledged and not

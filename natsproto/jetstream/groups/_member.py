@@ -30,7 +30,7 @@ class Member(RunHint):
     def __init__(
         self, name: str, log: ClientLog, follower: ConfigFollower | None, stall_watch: StallWatch | None
     ) -> None:
-        self.name = name
+        self.name: str = name
         """The name of the member."""
         self._follower, self._stall_watch = follower, stall_watch
         self._task: asyncio.Task[None] | None = None

@@ -69,8 +69,11 @@ class GroupConfig(Record):
     """
 
     max_members: int = integer()
+    """The number of partitions; further members get no messages."""
     members: Strings = strings(default=())
+    """Those that share the partitions evenly; empty with ``member_mappings``."""
     member_mappings: Many[MemberMapping] = many(MemberMapping, default=())
+    """Which partitions each member has, instead of an even share; empty with ``members``."""
 
     bucket: ClassVar[str]
     """The key/value bucket that holds configurations of this kind."""

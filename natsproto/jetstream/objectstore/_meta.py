@@ -79,6 +79,7 @@ class ObjectOptions(Record):
     link: ObjectLink | None = optional(ObjectLink, default=None)
     """The target of a link; None: an object with content of its own."""
     max_chunk_size: int = integer(default=0)
+    """Bytes of each chunk but the last; 0: 128 KiB, and none of a link."""
 
 
 class ObjectInfo(Record):
