@@ -32,6 +32,7 @@ from natsproto.jetstream.kv._entry import Ttl
 from natsproto.jetstream.objectstore._upload import ObjectContent
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
+from natsproto.protocol.pool import ServerState
 from natsproto.service._endpoint import Handler as RequestHandler
 from natsproto.service._endpoint import StatsHandler
 from natsproto.service._service import QueueGroup
@@ -73,6 +74,7 @@ __all__ = [
     "Secret",
     "Sentinel",
     "ServerKind",
+    "ServerState",
     "SlowPolicyLike",
     "StatsHandler",
     "StorageTypeLike",
