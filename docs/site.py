@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import ast
 import builtins
+import copy
+import dataclasses
 import functools
 import importlib
 import inspect
 import math
 import re
 import tomllib
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
 from typing import Any, get_args
@@ -64,6 +67,10 @@ WRAPPED = re.compile(r"(\w+)\((?:\w+\.)?(\w+)(?:\[.*\])?\.(\w+)\b.*\)", re.DOTAL
 """A blocking method: the descriptor, and the class and the method of the asyncio client that it is around."""
 BASES = {"Enum", "Mapping", "NamedTuple", "Protocol", "StrEnum", "TypedDict", "datetime"}
 """What a class says that it inherits from, beside Python's own classes and those that have a heading."""
+LINKED = re.compile(r'(?<!["\w])[A-Z]\w+(?!")')
+STDLIB = ("os", "pathlib", "concurrent.futures", "contextlib", "datetime", "enum", "random", "signal", "socket", "ssl")
+STDLIB += ("typing", "collections.abc")
+"""The modules of Python whose types are in signatures, the one that documents a type after others that import it."""
 CONSTANT = re.compile(r"(?:\w+\.)?[A-Z][A-Z0-9_]+")
 OBJECTS = {
     "nc": "natsproto.Client",
@@ -77,15 +84,21 @@ OBJECTS = {
 
 
 @functools.cache
+def headings() -> list[str]:
+    """The identifiers of what has a heading in the reference."""
+    pages = sorted((ROOT / "docs/reference").glob("*.md"))
+    return [name for page in pages for name in re.findall(r"^::: (natsproto[\w.]*)$", page.read_text(), re.MULTILINE)]
+
+
+@functools.cache
 def targets() -> dict[str, str]:
-    """The headings of the reference: the identifier of each class by its name, of the more general module first."""
+    """The classes and types of the reference: the identifier of each by its name, of the more general module first."""
     found: dict[str, str] = {}
-    for page in sorted((ROOT / "docs/reference").glob("*.md")):
-        for identifier in re.findall(r"^::: (natsproto[\w.]*)$", page.read_text(), re.MULTILINE):
-            name = identifier.rpartition(".")[2]
-            blocking = identifier.startswith(("natsproto.sync", "natsproto.protocol", "natsproto.otel"))
-            if name[0].isupper() and not blocking and identifier.count(".") < found.get(name, "." * 9).count("."):
-                found[name] = identifier
+    for identifier in headings():
+        name = identifier.rpartition(".")[2]
+        blocking = identifier.startswith(("natsproto.sync", "natsproto.protocol", "natsproto.otel"))
+        if name[0].isupper() and not blocking and identifier.count(".") < found.get(name, "." * 9).count("."):
+            found[name] = identifier
     return found
 
 
@@ -106,7 +119,7 @@ class Reference(griffe.Extension):
         """Hide such an object; link the classes in its text; tell of a blocking method which method it calls."""
         words = "" if obj.docstring is None else " ".join(obj.docstring.value.splitlines()[:3])
         copies = obj.name in ("replace", "extra") and obj.path.split(".")[-2] in ("Value", "BaseRecord", "Record")
-        member = isinstance(obj.parent, griffe.Class) and any("Enum" in str(base) for base in obj.parent.bases)
+        member = isinstance(obj.parent, griffe.Class) and _is_enum(obj.parent)
         unexplained = isinstance(obj, griffe.Attribute) and not (obj.docstring or member or _is_field(obj))
         private = obj.name.startswith("_") and not obj.name.startswith("__")
         if copies or unexplained or private or re.search(r"\blayers?\s+on\s+top\b", words):
@@ -124,7 +137,10 @@ class Reference(griffe.Extension):
             obj.annotation = None
 
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
-        """Give blocking methods, which are descriptors around those of the asyncio client, the same arguments."""
+        """Give blocking methods, which are descriptors around those of the asyncio client, the same arguments.
+
+        Then write each type so that a reader knows it.
+        """
         if pkg.name != "natsproto":
             return
         for module in pkg["sync"].modules.values():
@@ -135,14 +151,31 @@ class Reference(griffe.Extension):
                     found = WRAPPED.fullmatch(str(attribute.value)) if isinstance(attribute, griffe.Attribute) else None
                     if found is not None and attribute.docstring is None:
                         cls.members[name] = _blocking_method(attribute, *found.groups())
+        known = {pkg.modules_collection[identifier].canonical_path for identifier in headings()}
+        objects = list(_objects(pkg))
+        aliases = {one.path: one for one in objects if isinstance(one, griffe.Attribute) and _is_alias(one)}
+        for path, alias in aliases.items():
+            named = griffe.TypeAlias(alias.name, value=alias.value, docstring=alias.docstring, parent=alias.parent)
+            alias.parent.members[alias.name] = named
+            for other in alias.aliases.values():
+                other._target = named
+            if path in known:
+                objects.append(named)
+        unknown = {path: alias.value for path, alias in aliases.items() if path not in known}
+        for _ in range(2):  # an alias of an alias
+            unknown = {path: _replaced(value, unknown) for path, value in unknown.items()}
+        for cls in (one for one in objects if isinstance(one, griffe.Class)):
+            _inherit(cls, known)
+        for one in _objects(pkg):
+            _write_types(one, unknown)
 
     def on_class(self, *, cls: griffe.Class, **_: Any) -> None:
         """Hide special members, and the constructor of what only natsproto creates, as its class says, or has fields.
 
         Fields are a list in a record, and where some have no text of their own: that of the class is about them.
         """
-        words = "" if cls.docstring is None else " ".join(cls.docstring.value.split())
-        made_here = "reated by " in words or (".errors." in cls.path and cls.name != "ServiceError")
+        error = ".errors." in cls.path or "NatsError" in map(str, cls.bases)
+        made_here = _is_made_here(cls) or (error and cls.name != "ServiceError")
         init = cls.members.get("__init__")
         wrapper = isinstance(init, griffe.Function) and any(one.name == "portal" for one in init.parameters)
         if (made_here or wrapper or cls.name in ("Value", "BaseRecord")) and init is not None:
@@ -157,23 +190,131 @@ class Reference(griffe.Extension):
             if (name.startswith("__") and name != "__init__") or name in coroutine or name in repeated
         ]:
             del cls.members[special]
-        fields = [
-            member
-            for member in cls.members.values()
-            if isinstance(member, griffe.Attribute)
-            and member.annotation is not None
-            and str(member.annotation) != "Final"
-            and "property" not in member.labels
-            and not member.name.startswith("_")
-            and not any(word in str(member.annotation) for word in ("ClassVar", "TypeAlias"))
-        ]
-        settings = cls.name.endswith(("Args", "Config", "Options"))  # those are read one by one, and linked
-        plain = not any(isinstance(member, griffe.Function) for member in cls.members.values())
-        if fields and not settings and (plain or any(field.docstring is None for field in fields)):
-            text = "" if cls.docstring is None else cls.docstring.value
-            cls.docstring = griffe.Docstring("\n".join([text, "", "Fields:", "", *map(_row, fields)]), parent=cls)
-            for field in fields:
-                del cls.members[field.name]
+        _list_fields(cls)
+
+
+def _is_enum(cls: griffe.Class) -> bool:
+    return any("Enum" in str(base) for base in cls.bases)
+
+
+def _is_made_here(cls: griffe.Class) -> bool:
+    """True if its text says what creates it."""
+    return cls.docstring is not None and "reated by " in " ".join(cls.docstring.value.split())
+
+
+def _objects(parent: griffe.Module | griffe.Class) -> Iterator[griffe.Object]:
+    """Everything that a module or a class defines itself."""
+    for one in list(parent.members.values()):
+        if not isinstance(one, griffe.Alias):
+            yield one
+            if isinstance(one, griffe.Module | griffe.Class):
+                yield from _objects(one)
+
+
+def _is_alias(attribute: griffe.Attribute) -> bool:
+    """True for a name of a type, whose annotation is then its value, see ``_type_of``."""
+    value = attribute.value
+    return (
+        attribute.annotation is value
+        and isinstance(value, griffe.Expr)
+        and not isinstance(value, griffe.ExprCall)
+        and attribute.parent is not None
+        and attribute.parent.is_module
+    )
+
+
+def _list_fields(cls: griffe.Class) -> None:
+    """Make the members of an enumeration a list, and the fields of a class that has texts for some at most."""
+    if _is_enum(cls):
+        text = "" if cls.docstring is None else cls.docstring.value
+        members = [one for one in cls.members.values() if isinstance(one, griffe.Attribute)]
+        cls.docstring = griffe.Docstring("\n".join([text, "", *map(_member_row, members)]), parent=cls)
+        for member in members:
+            del cls.members[member.name]
+    fields = [
+        member
+        for member in cls.members.values()
+        if isinstance(member, griffe.Attribute)
+        and member.annotation is not None
+        and str(member.annotation) != "Final"
+        and "property" not in member.labels
+        and not member.name.startswith("_")
+        and not any(word in str(member.annotation) for word in ("ClassVar", "TypeAlias"))
+    ]
+    settings = cls.name.endswith(("Args", "Config", "Options"))  # those are read one by one, and linked
+    plain = not any(isinstance(member, griffe.Function) for member in cls.members.values())
+    if fields and not settings and (plain or any(field.docstring is None for field in fields)):
+        text = "" if cls.docstring is None else cls.docstring.value
+        rows = [_row(field.name, f": {_short(field.annotation)}", field) for field in fields]
+        cls.docstring = griffe.Docstring("\n".join([text, "", "**Fields:**", "", *rows]), parent=cls)
+        for field in fields:
+            del cls.members[field.name]
+
+
+def _inherit(cls: griffe.Class, known: set[str]) -> None:
+    """Show what a class has from a base without a heading: with the types that it gives it, and no constructor."""
+    for base in cls.mro():
+        if base.canonical_path not in known and _is_made_here(cls):
+            base.members.pop("__init__", None)
+    for base in cls.bases:
+        extended = cls.module.members.get(str(base))
+        if isinstance(extended, griffe.Class) and "TypedDict" in map(str, extended.bases):
+            cls.members = {**{name: copy.copy(key) for name, key in extended.members.items()}, **cls.members}
+            cls.bases = extended.bases
+        if not isinstance(base, griffe.ExprSubscript) or base.canonical_path in known:
+            continue
+        generic = cls.modules_collection.get_member(base.canonical_path) if "natsproto" in base.canonical_path else None
+        if generic is None:
+            continue
+        names = [one for parent in generic.bases if str(parent).startswith("Generic") for one in _arguments(parent)]
+        given = dict(zip([name.canonical_path for name in names], _arguments(base), strict=False))
+        for name, member in generic.members.items():
+            if name not in cls.members and name[0] != "_" and isinstance(member, griffe.Attribute | griffe.Function):
+                own = copy.copy(member)
+                own.parent = cls
+                own.lineno = (own.lineno or 0) - 10_000  # before what the class adds
+                if isinstance(own, griffe.Function):
+                    own.parameters = griffe.Parameters(*map(copy.copy, own.parameters))
+                _write_types(own, given)
+                cls.members[name] = own
+
+
+def _arguments(subscript: griffe.ExprSubscript) -> list[griffe.Expr]:
+    """What stands in the brackets of a type."""
+    return list(subscript.slice.elements) if isinstance(subscript.slice, griffe.ExprTuple) else [subscript.slice]
+
+
+def _write_types(one: griffe.Object, values: Mapping[str, griffe.Expr]) -> None:
+    """Replace names by their values in the types of a function, an attribute or a type."""
+    if isinstance(one, griffe.Function):
+        for function in (one, *(one.overloads or ())):
+            function.returns = _replaced(function.returns, values)
+            for parameter in function.parameters:
+                parameter.annotation = _replaced(parameter.annotation, values)
+    elif isinstance(one, griffe.Attribute):
+        one.annotation = _replaced(one.annotation, values)
+    elif isinstance(one, griffe.TypeAlias):
+        one.value = _replaced(one.value, values)
+
+
+def _replaced(part: Any, values: Mapping[str, griffe.Expr]) -> Any:
+    """A part of a type in which names are replaced by their values."""
+    if isinstance(part, list | tuple):
+        return type(part)(_replaced(one, values) for one in part)
+    if isinstance(part, griffe.ExprName | griffe.ExprAttribute):
+        return values.get(part.canonical_path, part)
+    if not isinstance(part, griffe.Expr):
+        return part
+    value = values.get(part.canonical_path) if isinstance(part, griffe.ExprSubscript) else None
+    names = dict.fromkeys(one.canonical_path for one in value.iterate() if _is_variable(one)) if value else {}
+    if names:
+        return _replaced(value, dict(zip(names, _replaced(_arguments(part), values), strict=True)))
+    fields = {field.name: _replaced(getattr(part, field.name), values) for field in dataclasses.fields(part)}
+    return dataclasses.replace(part, **fields)
+
+
+def _is_variable(part: object) -> bool:
+    return isinstance(part, griffe.ExprName) and re.fullmatch(r"[A-Z](_\w+)?", part.name) is not None
 
 
 def _simplify(parameter: griffe.Parameter, module: str, *, expanded: bool) -> None:
@@ -201,7 +342,15 @@ def _type_of(attribute: griffe.Attribute) -> griffe.Expr | str | None:
         return attribute.value
     if isinstance(annotation, griffe.ExprSubscript) and str(annotation.left).endswith("Choice"):
         return annotation.slice.elements[0]  # type: ignore[union-attr]
-    return annotation if annotation is None or _short(annotation) == str(annotation) else _short(annotation)
+    short = _short(annotation)
+    return annotation if annotation is None or short == str(annotation) else _type(short, attribute.parent)
+
+
+def _type(text: str, scope: griffe.Module | griffe.Class) -> griffe.Expr | None:
+    """A type, as it would be in this scope, or is in Python."""
+    paths = {name: path.rpartition(".")[0] for name, path in python_types().items()}
+    known = {name: griffe.ExprName(name, module) for name, module in paths.items()}
+    return _replaced(griffe.get_expression(ast.parse(text, mode="eval").body, parent=scope), known)
 
 
 def _blocking_method(
@@ -223,7 +372,7 @@ def _blocking_method(
     return made
 
 
-def _returned(method: griffe.Attribute) -> str | None:
+def _returned(method: griffe.Attribute) -> griffe.Expr | None:
     """What a blocking method returns that makes a blocking object of what it gets; None where Python does not know."""
     owner = method.parent
     assert owner is not None
@@ -232,13 +381,36 @@ def _returned(method: griffe.Attribute) -> str | None:
     if returned is inspect.Signature.empty:
         return None
     plain = isinstance(returned, type) and not get_args(returned)
-    return returned.__name__ if plain else _short(returned).replace("'", "")
+    return _type(returned.__name__ if plain else _short(returned).replace("'", ""), owner)
 
 
-def _row(field: griffe.Attribute) -> str:
-    """A field in a list: its name, its type, and its text if it has one."""
+def _row(name: str, more: str, field: griffe.Attribute) -> str:
+    """A field or a member in a list: its name, its type or value, and its text if it has one."""
     text = "" if field.docstring is None else f": {' '.join(field.docstring.value.split())}"
-    return f"* `{field.name}: {_short(field.annotation)}`{text}"
+    return f"* <code>{name}{LINKED.sub(_type_link, more)}</code>{text}"
+
+
+def _member_row(member: griffe.Attribute) -> str:
+    """A member of an enumeration, with its value if programs may know it."""
+    value = str(member.value).replace("'", '"')
+    return _row(member.name, "" if value == "auto()" else f" = {value}", member)
+
+
+@functools.cache
+def python_types() -> dict[str, str]:
+    """The types of Python by their names."""
+    return {
+        name: f"{module}.{name}"
+        for module in STDLIB
+        for name in dir(importlib.import_module(module))
+        if name[0].isupper() or module in ("datetime", "socket")
+    }
+
+
+def _type_link(found: re.Match[str]) -> str:
+    """A type in a list as a link, if it is one that the reference or Python's documentation explains."""
+    target = targets().get(found[0]) or python_types().get(found[0])
+    return f'<autoref identifier="{target}" optional>{found[0]}</autoref>' if target else found[0]
 
 
 def _is_field(attribute: griffe.Attribute) -> bool:
@@ -275,7 +447,8 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
             part = re.sub(r"</code>\s*\n\s*\)", "</code>)", part)
             part = re.sub(r"Bases: (<code>.*?</code>)</p>", _bases, part)
             parts[number] = re.sub(r"\s*\n\s*", "\n", part)
-    return re.sub(r'(<a class="autorefs [^"]*") title="[^"]*"', r"\1", "".join(parts))
+    output = re.sub(r'<a class="autorefs [^"]*"(?: title="[^"]*")?', '<a class="autorefs"', "".join(parts))
+    return re.sub(r'<span class="p">([^<]*)</span>', r"\1", output)
 
 
 def _bases(found: re.Match[str]) -> str:
@@ -285,14 +458,15 @@ def _bases(found: re.Match[str]) -> str:
     kept = [
         code
         for code, name in zip(codes, names, strict=True)
-        if code.startswith("<code><a ") or name in BASES or hasattr(builtins, name)
+        if name in BASES or hasattr(builtins, name) or (code.startswith("<code><a ") and "docs.python.org" not in code)
     ]
     return f"Bases: {', '.join(kept)}</p>" if kept else "</p>"
 
 
 def _one_each(line: str) -> str:
     """The parameters of a signature that share a line, each in its own."""
-    return line if "[" in line or not line.startswith("    ") else line.replace(",</span> ", ",</span>\n    ")
+    indent = line[: len(line) - len(line.lstrip())]
+    return line if "[" in line or not indent else line.replace(",</span> ", f",</span>\n{indent}")
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
@@ -300,8 +474,11 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     [version] = re.findall(r'__version__ = "(.+)"', (ROOT / "natsproto/_version.py").read_text())
     config.copyright = (
         f'natsproto {version}, an alpha · <a href="{REPOSITORY}">repository</a> · '
-        f'<a href="{config.site_url}changelog/">release notes</a> · Apache-2.0'
+        f'<a href="{config.site_url}changelog/">release notes</a> · Apache\N{NON-BREAKING HYPHEN}2.0'
     )
+    for name in python_types().values():
+        address = f"https://docs.python.org/3/library/{name.rpartition('.')[0]}.html#{name}"
+        config.plugins["autorefs"].register_url(name, address)  # type: ignore[attr-defined]
     return config
 
 
@@ -317,7 +494,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The index of the gallery links to files, for those who read it in the repository; here they are sections.
 
-    Decisions are for those who change natsproto: the search leaves them out, as the menu does.
+    Decisions are for those who change natsproto: the search leaves them out, as the menu does, and one page lists them.
     """
     place = page.file.src_uri
     if place.startswith(("decisions/", "reference/protocol")):
@@ -328,18 +505,39 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
         markdown = with_linked_tests(markdown)
     markdown = LAYERS.sub(lambda found: drawing(found[1]), markdown).replace("<!-- chart -->", chart(markdown))
     if place.startswith("reference/"):
-        markdown = re.sub(r"^::: (natsproto[\w.]*)\.([A-Z]\w+)$", without_inherited, markdown, flags=re.MULTILINE)
+        markdown = with_options(markdown)
+    if place.startswith("decisions/"):
+        return markdown.replace("\n", f"\n\n[All decisions]({'../' * place.count('/')}architecture.md#decisions)\n", 1)
+    if place == "architecture.md":
+        markdown += with_decisions()
+    if place != "compat.md":
+        markdown = with_links(markdown, place)
     if place != "examples.md":
-        return markdown if place.startswith("decisions/") else with_programs(with_note(with_links(markdown)))
+        return with_programs(with_note(markdown))
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
 
 
-def without_inherited(found: re.Match[str]) -> str:
-    """An event alone: what all events have is said once, under Event."""
-    kind = getattr(importlib.import_module(found[1]), found[2])
-    if not (isinstance(kind, type) and issubclass(kind, natsproto.Event) and kind is not natsproto.Event):
-        return found[0]
-    return f"{found[0]}\n    options:\n      inherited_members: false"
+def with_decisions() -> str:
+    """The titles of all decisions, as links."""
+    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    titles = (page.read_text().partition("\n")[0].removeprefix("# ") for page in pages)
+    rows = (f"* [{title}](decisions/{page.name})" for page, title in zip(pages, titles, strict=True))
+    return "\n".join(["", *rows, ""])
+
+
+def with_options(markdown: str) -> str:
+    """A page of the reference whose sections contain their classes, with events alone, without what all events have."""
+    lines: list[str] = []
+    level = 2
+    for line in markdown.replace("\n    options:", "").split("\n"):
+        lines.append(line)
+        level = 3 if line.startswith("## ") else level
+        if found := re.fullmatch(r"::: (natsproto[\w.]*)\.(\w+)", line):
+            kind = getattr(importlib.import_module(found[1]), found[2])
+            lines += ["    options:", f"      heading_level: {level}"]
+            if isinstance(kind, type) and issubclass(kind, natsproto.Event) and kind is not natsproto.Event:
+                lines.append("      inherited_members: false")
+    return "\n".join(lines)
 
 
 def with_linked_tests(markdown: str) -> str:
@@ -352,8 +550,9 @@ def with_linked_tests(markdown: str) -> str:
     return re.sub(r"`(test_\w+)`", lambda found: f"[{found[0]}]({REPOSITORY}/blob/main/{files[found[1]]})", markdown)
 
 
-def with_links(markdown: str) -> str:
-    """A page on which the classes and verbs in inline code are links to the reference."""
+def with_links(markdown: str, place: str) -> str:
+    """A page on which the classes and verbs in inline code are links to the reference, but for names of nats-py."""
+    names = r"^\|[^|\n]*\|" if place == "from-nats-py.md" else r"\Z"
 
     def link(found: re.Match[str]) -> str:
         owner, _, name = found[1].partition(".")
@@ -362,7 +561,8 @@ def with_links(markdown: str) -> str:
             return found[0]
         return f"[{found[0]}][{target}{_}{name}]"
 
-    blocks = re.split(r"(^```.*?^```|^:::.*?$|^#+ .*?$|\[[^\]]*\]\([^)]*\))", markdown, flags=re.DOTALL | re.MULTILINE)
+    kept = rf"(^```.*?^```|^:::.*?$|^#+ .*?$|\[[^\]]*\]\([^)]*\)|{names})"
+    blocks = re.split(kept, markdown, flags=re.DOTALL | re.MULTILINE)
     return "".join(block if number % 2 else CODE.sub(link, block) for number, block in enumerate(blocks))
 
 

@@ -58,11 +58,12 @@ FINDS = {
     "howto/django": "django",
     "howto/kubernetes": "kubernetes",
     "howto/docker-compose": "docker",
-    "testing": "pytest, mock",
+    "testing": "pytest, mock, server in tests",
     "howto/exactly-once": "exactly once",
     "sync": "sync, blocking client, without asyncio",
     "from-nats-py": "nats-py, migrate",
     "spark": "spark",
+    "spark-deploy": "databricks, spark-submit",
     "typed": "pydantic, json",
     "events": "events, disconnected",
     "benchmarks": "benchmark",
@@ -187,6 +188,25 @@ def test_pages_of_the_reference_can_be_read(site: Path) -> None:
     assert "value: V,\n    *,\n    ttl: Ttl" in text_of(pages["sync-stores"])
     for field in ("max_msgs_per_subject", "allow_batched", "subject_delete_marker_ttl"):
         assert f"<b><code>{field}</code></b>" in pages["jetstream"], "create_stream lists the fields of StreamConfig"
+
+
+def test_types_of_the_reference_are_known(site: Path) -> None:
+    pages = {path.parent.name: path.read_text() for path in (site / "reference").rglob("index.html")}
+    texts = {name: text_of(html) for name, html in pages.items()}
+    unknown = ("HandlerResult", "StrPath", "TlsSource", "config: C\n", "JetStream(\n", "StaticGroup(\n")
+    assert [(name, word) for name, text in texts.items() for word in unknown if word in text] == []
+    assert 'LIMITS = "limits": Until a limit' in texts["stream-config"]
+    assert texts["handlers"].count("with_middleware(\n") == 2, "the overloads without the implementation"
+    assert "msg_id: str | None = ..." in texts["typing"].partition("MessageArgs(")[2].partition("ExpectationArgs(")[0]
+    for link in ("../client/#natsproto.Client", "https://docs.python.org/3/library/collections.abc.html#"):
+        assert link in pages["typing"] + pages["auth"], f"no link to {link}"
+
+
+def test_names_of_nats_py_are_no_links(site: Path) -> None:
+    assert "autorefs" not in (site / "compat/index.html").read_text()
+    rows = re.findall(r"<tr>\n(<td[^\n]*)", (site / "from-nats-py/index.html").read_text())
+    assert len(rows) > 200
+    assert [row for row in rows if "autorefs" in row] == []
 
 
 def test_search_leaves_the_wire_protocol_out(site: Path) -> None:
