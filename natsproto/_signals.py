@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+from collections.abc import Callable
+from functools import partial
 from types import FrameType
 
 from natsproto.errors import LocalProtocolError
@@ -24,36 +26,58 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     Args:
         *signals: The signals that set the event; none: SIGINT and SIGTERM.
     """
-    if threading.current_thread() is not threading.main_thread():
-        raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        raise LocalProtocolError(
+            "call it inside the event loop; in a blocking program use natsproto.sync.stop_event()"
+        ) from None
     stop = asyncio.Event()
-    handler = _StopHandler(asyncio.get_running_loop(), stop, signals or (signal.SIGINT, signal.SIGTERM))
-    for number in handler.before:
-        signal.signal(number, handler)
+    handle_stop(signals, partial(_set_in_loop, loop, stop))
     return stop
 
 
-class _StopHandler:
-    """The handler of the first signal. It sets the events of all calls of ``stop_event`` before, too."""
+def check_until(until: object) -> None:
+    """Raise TypeError for what is no event of asyncio, before something starts that would never end."""
+    if until is not None and not isinstance(until, asyncio.Event):
+        raise TypeError("until must be an asyncio.Event, such as that of stop_event()")
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, stop: asyncio.Event, signals: tuple[signal.Signals, ...]
-    ) -> None:
-        self._loop, self._stop = loop, stop
+
+def handle_stop(signals: tuple[signal.Signals, ...], set_event: Callable[[], bool]) -> None:
+    """Call ``set_event`` at the first of these signals. It returns False if nobody can wait for the event any more."""
+    if threading.current_thread() is not threading.main_thread():
+        raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
+    handler = _StopHandler(set_event, signals or (signal.SIGINT, signal.SIGTERM))
+    for number in handler.before:
+        signal.signal(number, handler)
+
+
+def _set_in_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> bool:
+    try:
+        loop.call_soon_threadsafe(stop.set)
+    except RuntimeError:  # the loop is closed
+        return False
+    return True
+
+
+class _StopHandler:
+    """The handler of the first signal. It sets the events of all calls of ``stop_event`` before, too.
+
+    ``set_event`` returns False if nobody can wait for the event any more.
+    """
+
+    def __init__(self, set_event: Callable[[], bool], signals: tuple[signal.Signals, ...]) -> None:
+        self._set_event = set_event
         self.before = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         if not self._set(signal.Signals(number)):
-            signal.raise_signal(number)  # the loops are closed: the program has ended without the events
+            signal.raise_signal(number)  # the program goes on, or ends, without the events
 
     def _set(self, number: signal.Signals) -> bool:
-        """Restore the handlers of before and set the events. False if there is none whose loop is open."""
+        """Restore the handlers of before and set the events. False if nobody can wait for one of them."""
         for one, handler in self.before.items():
             signal.signal(one, handler)
-        try:
-            self._loop.call_soon_threadsafe(self._stop.set)
-            is_set = True
-        except RuntimeError:  # the loop is closed
-            is_set = False
+        is_set = self._set_event()
         earlier = self.before[number]
         return (isinstance(earlier, _StopHandler) and earlier._set(number)) or is_set

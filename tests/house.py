@@ -75,12 +75,8 @@ ENGLISH: dict[str, int] = {}
 
 LAYER_INTERFACE = {
     "Connection": {
+        *["_drain_timeout", "_emit", "_on_loop_blocked", "_instrumentation", "_log", "_further_reply"],
         *[
-            "_emit",
-            "_on_loop_blocked",
-            "_instrumentation",
-            "_log",
-            "_further_reply",
             "_new_id",
             "_random_bits",
             "_outbox",

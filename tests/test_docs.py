@@ -63,16 +63,18 @@ def compiled(code: str) -> object:
 
 
 @pytest.fixture
-def own_log_level() -> Iterator[None]:
-    """Examples set the level of the log; none may depend on another that ran before it."""
+def own_log_level_and_signals() -> Iterator[None]:
+    """Examples set the level of the log, and call ``stop_event``; no test may depend on one that ran before it."""
     logger = logging.getLogger("natsproto")
-    level = logger.level
+    level, handlers = logger.level, {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     logger.setLevel(logging.NOTSET)
     yield
     logger.setLevel(level)
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
 
 
-@pytest.mark.usefixtures("own_log_level")
+@pytest.mark.usefixtures("own_log_level_and_signals")
 @pytest.mark.parametrize("code", blocks("python"))
 async def test_example_in_the_documentation_runs(code: str) -> None:
     async with run_server(jetstream=True) as server, natsproto.connect(server.url) as nc:

@@ -85,10 +85,6 @@ PARTS = {
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
     "Client.subscribe(executor)": ON_THE_LOOP,
-    "ConsumeContext.run": "it runs when consume returns",
-    "ConsumeContext.wait(until)": "an interrupt ends the wait",
-    "JoinedMember.run": "it runs when join_group returns",
-    "JoinedMember.wait(until)": "an interrupt ends the wait",
     **{
         f"{kind}.{name}(executor)": "requests are handled in threads anyway"
         for kind in ("Group", "Service")

@@ -328,6 +328,11 @@ class Connection:
         return await self._registry.request_mux().further_reply(first, timeout)
 
     @property
+    def _drain_timeout(self) -> float:
+        """The option of that name. For layers on top."""
+        return self._options.drain_timeout
+
+    @property
     def _request_timeout(self) -> float:
         """The default timeout of requests in seconds."""
         return self._options.request_timeout

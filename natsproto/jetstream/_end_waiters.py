@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from natsproto._core.event_bus import ClientLog
 from natsproto._durations import NO_LIMIT_S
+from natsproto._signals import check_until
 from natsproto.errors import NatsError, Unavailable
 
 
@@ -38,6 +39,7 @@ class EndWaiters:
         timeout: float = NO_LIMIT_S,
     ) -> None:
         """Wait until these tasks, except the current one, are done or the event is set; at most ``timeout`` seconds."""
+        check_until(until)
         me, loop = asyncio.current_task(), asyncio.get_running_loop()
         deadline = loop.time() + timeout
         stopped = () if until is None else (asyncio.ensure_future(until.wait()),)

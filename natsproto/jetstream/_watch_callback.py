@@ -15,6 +15,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, check_handler, finish, handler_trace
+from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 from natsproto.jetstream._end_waiters import EndWaiters
 
@@ -152,6 +153,8 @@ class WatchCallback(RunHint, Generic[E]):
         Args:
             until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
+        self._begun = True  # an error replaces the warning
+        check_until(until)
         async with self:
             await self.wait(until)
 

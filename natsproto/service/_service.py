@@ -19,9 +19,10 @@ from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
-from natsproto._durations import time_limit
+from natsproto._durations import DEFAULT, Default, time_limit
 from natsproto._handler_threads import Executor, with_executor
 from natsproto._handlers import check_handler, is_async_generator
+from natsproto._signals import check_until
 from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
@@ -309,18 +310,21 @@ class Service(WarnIfUnused, Group):
 
     # ---------------------------------------------------------------- ending
 
-    async def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 25.0) -> None:
+    async def stop(
+        self, error: Exception | None = None, *, timeout: float | timedelta | Default | None = DEFAULT
+    ) -> None:
         """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
-        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds (None: no limit) lists unfinished
-        requests; RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has
-        stopped. In a handler, it does not wait for that handler. While the service is stopping already, it only waits.
+        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists unfinished requests;
+        RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
+        handler, it does not wait for that handler. While the service is stopping already, it only waits.
 
         Args:
             error: Why it stops, which ``wait_stopped`` returns; None: no error.
-            timeout: Seconds for the requests in progress; None: no limit.
+            timeout: Seconds for the requests in progress, which are cancelled then. Left out: the option
+                ``drain_timeout``; None: no limit.
         """
-        wait = time_limit("timeout", timeout)
+        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._begun = True
         if self._is_stopping:
             await self.wait_stopped()
@@ -349,11 +353,25 @@ class Service(WarnIfUnused, Group):
             ]
             raise DrainTimeout(f"stop of service {self.name!r}", wait, left)
 
-    async def wait_stopped(self) -> Exception | None:
+    async def wait_stopped(self, until: asyncio.Event | None = None) -> Exception | None:
         """Wait until the service has stopped and return the reason: the ``error`` given to ``stop``, the server's
         refusal of an endpoint, the error that closed the client, or None.
+
+        Returns None also when the event is set: the service runs on until its block is left, which answers the requests
+        that have arrived. Cancelling ends only the wait.
+
+        Args:
+            until: An event whose setting ends the wait, such as that of ``stop_event()``; None: it waits until stopped.
         """
-        return await asyncio.shield(self._stopped)
+        check_until(until)
+        if until is None:
+            return await asyncio.shield(self._stopped)
+        is_set = asyncio.ensure_future(until.wait())
+        try:
+            await asyncio.wait((self._stopped, is_set), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            is_set.cancel()
+        return self._stopped.result() if self._stopped.done() else None
 
     def _finish(self, error: Exception | None) -> None:
         if self._stopped.done():

@@ -13,6 +13,7 @@ from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, Key
 from natsproto.sync._objects import ObjectReader, ObjectStore, ObjectWatcher
 from natsproto.sync._publishers import AckFuture, AtomicBatch, FastPublisher, Publisher
 from natsproto.sync._services import Endpoint, Group, Request, ResponseStream, Service
+from natsproto.sync._signals import stop_event
 from natsproto.sync._subscription import Message, Subscription
 
 __all__ = [
@@ -50,4 +51,5 @@ __all__ = [
     "Subscription",
     "System",
     "connect",
+    "stop_event",
 ]

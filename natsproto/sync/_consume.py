@@ -83,9 +83,27 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         """True after its end: no handler is running and none will be called."""
         return self._inner.closed
 
-    def wait(self) -> None:
-        """Wait until it has ended; raise the error that made the consumer unusable. An interrupt ends only the wait."""
-        self._portal.call(self._inner.wait)
+    def run(self, until: threading.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set, then stop it.
+
+        Raises the error that made the consumer unusable (ConsumerGone, PullRefused). DrainTimeout when running calls
+        take longer than the option ``drain_timeout``. An interrupt stops it, too.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
+        """
+        with self:
+            self.wait(until)
+
+    def wait(self, until: threading.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set; raise the error that made the consumer unusable.
+
+        An interrupt ends only the wait.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it waits until stopped.
+        """
+        self._portal.call_until(self._inner.wait, until)
 
     def stop(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop calling the handler, wait for running calls, and return waiting messages to the server.

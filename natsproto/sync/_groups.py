@@ -74,9 +74,26 @@ class JoinedMember(SyncWrapper[groups.JoinedMember]):
         """Wait until it reads the member's consumer; raise the error that ended it. An interrupt ends only the wait."""
         self._portal.call(self._inner.wait_joined)
 
-    def wait(self) -> None:
-        """Wait until it has ended; raise the error that ended it. An interrupt ends only the wait."""
-        self._portal.call(self._inner.wait)
+    def run(self, until: threading.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set, then stop it. Raises the error that ended it.
+
+        An interrupt stops it, too.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
+        """
+        with self:
+            self.wait(until)
+
+    def wait(self, until: threading.Event | None = None) -> None:
+        """Wait until it has ended, or until the event is set; raise the error that ended it.
+
+        An interrupt ends only the wait.
+
+        Args:
+            until: An event whose setting ends it, such as that of ``stop_event()``; None: it waits until stopped.
+        """
+        self._portal.call_until(self._inner.wait, until)
 
     def stop(self) -> None:
         """Wait for running calls and leave the group: the partitions move at once. In the handler it does not wait."""

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
 from natsproto.errors import ConnectionClosed, LocalProtocolError
+from natsproto.sync._signals import check_until
 from natsproto.sync._threads import ThreadTracker
 
 P = ParamSpec("P")
@@ -25,6 +26,9 @@ DETACHED_TIMEOUT_S: Final = 5.0
 """Seconds that ``run_detached`` waits. The garbage collector may call it in a thread that holds a lock, so the wait
 must end.
 """
+
+STOP_INTERVAL_S: Final = 0.1
+"""Seconds between two looks whether the event of ``call_until`` is set."""
 
 QUICK_S: Final = 0.001
 """Seconds between two calls of a thread that does nothing long in between."""
@@ -157,6 +161,18 @@ class Portal:
 
         return self._wait(work())
 
+    def call_until(self, method: Callable[[asyncio.Event | None], Awaitable[R]], until: threading.Event | None) -> R:
+        """Await the method on the loop, with an event that is set soon after ``until``, and return its result. An
+        interrupt cancels it. TypeError if ``until`` is another kind of event.
+        """
+        check_until(until)
+        stop = None if until is None else asyncio.Event()
+
+        async def work() -> R:
+            return await method(stop)
+
+        return self._wait(work(), None, None if until is None or stop is None else (until, stop))
+
     def run(self, function: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run a function that does not wait on the loop and return its result."""
 
@@ -210,7 +226,12 @@ class Portal:
             with suppress(Empty):
                 call.outcome.get(timeout=DETACHED_TIMEOUT_S)
 
-    def _wait(self, work: Coroutine[object, object, R], undo: Callable[[R], object] | None = None) -> R:
+    def _wait(
+        self,
+        work: Coroutine[object, object, R],
+        undo: Callable[[R], object] | None = None,
+        stop: tuple[threading.Event, asyncio.Event] | None = None,
+    ) -> R:
         try:
             self.check()
         except BaseException:
@@ -220,7 +241,7 @@ class Portal:
         error: BaseException | None = None
         try:
             self.post(call.start)
-            task = call.outcome.get()
+            task = call.outcome.get() if stop is None else self._outcome_until(call, *stop)
             if task is not None and not task.cancelled():
                 error = task.exception()
                 if error is None:
@@ -232,6 +253,15 @@ class Portal:
             raise ConnectionClosed() if error is None else error
         finally:
             del error, task  # whose traceback has this frame
+
+    def _outcome_until(self, call: _Call[R], until: threading.Event, stop: asyncio.Event) -> asyncio.Task[R] | None:
+        is_set = False
+        while True:
+            if not is_set and until.is_set():
+                self.post(stop.set)
+                is_set = True
+            with suppress(Empty):
+                return call.outcome.get(timeout=STOP_INTERVAL_S)
 
     def _abandon(self, call: _Call[Any]) -> None:
         try:

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from natsproto import service
+from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import check_handler, check_result, is_async_generator
 from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
@@ -336,8 +337,6 @@ class Group(SyncWrapper[G], Generic[G]):
 class Service(Group[service.Service], SyncContext[service.Service]):
     """A running instance of a service. Created by ``Client.add_service``; leaving ``with`` stops it."""
 
-    wait_stopped: Final = blocking(service.Service.wait_stopped)
-
     def __init__(self, portal: Portal, inner: service.Service) -> None:
         super().__init__(portal, inner, HandlerThreads(portal))
 
@@ -373,14 +372,27 @@ class Service(Group[service.Service], SyncContext[service.Service]):
         """Reset the counters to zero and the start time to now."""
         self._portal.run(self._inner.reset)
 
-    def stop(self, error: Exception | None = None, *, timeout: float | timedelta | None = 25.0) -> None:
+    def wait_stopped(self, until: threading.Event | None = None) -> Exception | None:
+        """Wait until the service has stopped and return the reason: the ``error`` given to ``stop``, the server's
+        refusal of an endpoint, the error that closed the client, or None.
+
+        Returns None also when the event is set: the service runs on until its block is left, which answers the requests
+        that have arrived. An interrupt ends only the wait.
+
+        Args:
+            until: An event whose setting ends the wait, such as that of ``stop_event()``; None: it waits until stopped.
+        """
+        return self._portal.call_until(self._inner.wait_stopped, until)
+
+    def stop(self, error: Exception | None = None, *, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """Stop accepting requests, handle those already received, then end; see the async service.
 
         In a handler it returns at once, because the service waits for the handler's own request too.
 
         Args:
             error: Why it stops, which ``wait_stopped`` returns; None: no error.
-            timeout: Seconds for the requests in progress; None: no limit.
+            timeout: Seconds for the requests in progress, which are cancelled then. Left out: the option
+                ``drain_timeout``; None: no limit.
         """
         if self._threads.is_current:
             self._portal.run_detached(partial(self._inner.stop, error, timeout=timeout), wait=False)

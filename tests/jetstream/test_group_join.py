@@ -588,6 +588,17 @@ def test_blocking_members_share_the_partitions(nats_server: Server) -> None:
     assert sorted(handled) == sorted(f"o.{number}" for number in range(20))
 
 
+def test_blocking_member_runs_until_its_event(nats_server: Server) -> None:
+    with sync.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream("O", subjects=["o.*"], storage="memory")
+        js.publish("o.1")
+        stop = threading.Event()
+        member = js.stream("O").join_group("g", lambda message: stop.set())
+        member.run(until=stop)
+        assert member.closed
+
+
 def test_blocking_member_may_stop_in_its_handler(nats_server: Server) -> None:
     with sync.connect(nats_server.url) as nc:
         js = nc.jetstream()

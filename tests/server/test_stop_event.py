@@ -5,12 +5,18 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any
 
 import pytest
 
 import natsproto
-from natsproto.errors import LocalProtocolError
+from natsproto import sync
+from natsproto.errors import DrainTimeout, LocalProtocolError, NoResponders
 from natsproto.jetstream import JetStream
+from natsproto.service import Request
 from natsproto.testing import Server
 
 WORKER = """
@@ -32,13 +38,68 @@ asyncio.run(main())
 """
 
 
-async def start_worker(server: Server, jetstream: JetStream, work: str) -> asyncio.subprocess.Process:
+BLOCKING_WORKER = """
+import sys
+from natsproto import sync
+
+def handle(message):
+    print("begun", message.seq, flush=True)
+    {work}
+    print("handled", message.seq, flush=True)
+
+stop = sync.stop_event()
+with sync.connect(sys.argv[1]) as client:
+    consumer = client.jetstream().stream("S").consumer("c")
+    consumer.consume(handle).run(until=stop)
+"""
+
+SERVICE = """
+import asyncio, sys
+import natsproto
+
+async def answer(request):
+    print("begun", flush=True)
+    await request.respond((await asyncio.to_thread(sys.stdin.readline)).encode())
+
+async def main():
+    stop = natsproto.stop_event()
+    async with natsproto.connect(sys.argv[1]) as nc, nc.add_service("calc", "1.0.0") as service:
+        service.add_endpoint("answer", answer)
+        service.add_endpoint("other", lambda request: request.respond())
+        await nc.flush()
+        print("ready", flush=True)
+        print(await service.wait_stopped(stop))
+
+asyncio.run(main())
+"""
+
+BLOCKING_SERVICE = """
+import sys
+from natsproto import sync
+
+def answer(request):
+    print("begun", flush=True)
+    request.respond(sys.stdin.readline().encode())
+
+stop = sync.stop_event()
+with sync.connect(sys.argv[1]) as client, client.add_service("calc", "1.0.0") as service:
+    service.add_endpoint("answer", answer)
+    service.add_endpoint("other", lambda request: request.respond())
+    client.flush()
+    print("ready", flush=True)
+    print(service.wait_stopped(stop))
+"""
+
+
+async def start_worker(
+    server: Server, jetstream: JetStream, work: str, program: str = WORKER
+) -> asyncio.subprocess.Process:
     stream = await jetstream.create_stream("S", subjects=["s"])
     await stream.create_consumer("c")
     for _ in range(20):
         await jetstream.publish("s")
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", WORKER.format(work=work), server.url, stdout=-1, stderr=-1
+        sys.executable, "-c", program.format(work=work), server.url, stdin=-1, stdout=-1, stderr=-1
     )
     assert worker.stdout is not None
     assert await worker.stdout.readline() == b"begun 1\n"
@@ -64,12 +125,122 @@ async def test_second_ctrl_c_ends_at_once(nats_server: Server, jetstream: JetStr
     assert (out, worker.returncode) == (b"", -signal.SIGINT)
 
 
-async def test_stop_event_needs_the_main_thread() -> None:
+async def test_blocking_worker_ends_by_sigterm(nats_server: Server, jetstream: JetStream) -> None:
+    worker = await start_worker(nats_server, jetstream, "sys.stdin.readline()", BLOCKING_WORKER)
+    worker.send_signal(signal.SIGTERM)
+    consumer = await (await jetstream.stream("S")).consumer("c")
+    assert len(await consumer.fetch(19, timeout=20)) == 19  # they are returned while the handler runs
+    out, err = await worker.communicate(b"\n")
+    assert (out, err, worker.returncode) == (b"handled 1\n", b"", 0)
+    assert (await consumer.info()).ack_floor.stream_seq == 1
+
+
+async def test_second_sigterm_ends_a_blocking_worker(nats_server: Server, jetstream: JetStream) -> None:
+    worker = await start_worker(nats_server, jetstream, "sys.stdin.readline()", BLOCKING_WORKER)
+    worker.send_signal(signal.SIGTERM)
+    consumer = await (await jetstream.stream("S")).consumer("c")
+    assert len(await consumer.fetch(19, timeout=20)) == 19  # it has noticed the first one
+    worker.send_signal(signal.SIGTERM)
+    assert await asyncio.wait_for(worker.wait(), 10) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("program", [SERVICE, BLOCKING_SERVICE], ids=["async", "blocking"])
+async def test_service_answers_before_it_ends(nats_server: Server, program: str) -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, nats_server.url, stdin=-1, stdout=-1, stderr=-1
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"ready\n"
+    async with natsproto.connect(nats_server.url) as nc:
+        answer = asyncio.create_task(nc.request("answer", timeout=30))
+        assert await process.stdout.readline() == b"begun\n"
+        process.send_signal(signal.SIGTERM)
+        with suppress(NoResponders):
+            while await nc.request("other", timeout=30):
+                pass  # it still takes requests
+        out, err = await process.communicate(b"42\n")
+        assert (await answer).data == b"42\n"
+    assert (out, err, process.returncode) == (b"None\n", b"", 0)
+
+
+async def test_leaving_a_service_lasts_drain_timeout(nats_server: Server) -> None:
+    async with natsproto.connect(nats_server.url, drain_timeout=0.2) as nc:
+        stop = asyncio.Event()
+
+        async def hang(_: Request) -> None:
+            stop.set()
+            await asyncio.get_running_loop().create_future()
+
+        async def serve() -> None:
+            async with nc.add_service("calc", "1.0.0") as service:
+                endpoint = service.add_endpoint("hangs", hang)
+                await nc.publish("hangs", reply="nobody")
+                assert await service.wait_stopped(stop) is None
+                assert endpoint.in_progress  # the service runs on
+
+        with pytest.raises(DrainTimeout, match=r"within 0\.2 s; unfinished: 1 unfinished request"):
+            await serve()
+
+
+@pytest.mark.parametrize("make", [natsproto.stop_event, sync.stop_event], ids=["async", "blocking"])
+async def test_stop_event_needs_the_main_thread(make: Callable[[], object]) -> None:
     async def in_thread() -> None:
-        natsproto.stop_event()
+        make()
 
     with pytest.raises(LocalProtocolError, match="main thread"):
         await asyncio.to_thread(asyncio.run, in_thread())
+
+
+def test_stop_event_needs_a_loop() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with pytest.raises(LocalProtocolError, match=r"inside the event loop.*natsproto\.sync\.stop_event"):
+        natsproto.stop_event()
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_events_of_both_clients_are_set() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    blocking, stop = sync.stop_event(signal.SIGTERM), natsproto.stop_event()
+    signal.raise_signal(signal.SIGTERM)
+    await asyncio.wait_for(stop.wait(), 5)
+    assert await asyncio.to_thread(blocking.wait, 5)
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_dropped_event_does_not_count() -> None:
+    seen: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: seen.append(number))
+    try:
+        sync.stop_event(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+        assert seen == [signal.SIGTERM]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+WRONG: list[Any] = [threading.Event(), True]
+
+
+@pytest.mark.parametrize("wrong", WRONG, ids=["of threads", "bool"])
+async def test_other_events_are_refused(nats_client: natsproto.Client, jetstream: JetStream, wrong: Any) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    consumer = await stream.create_consumer("c")
+    kv = await jetstream.create_key_value("B")
+    refused = pytest.raises(TypeError, match=r"until must be an asyncio\.Event")
+    with refused:
+        await consumer.consume(print).run(until=wrong)
+    with refused:
+        await kv.watch(cb=print).run(until=wrong)
+    async with consumer.consume(print) as work, kv.watch(cb=print) as watching:
+        with refused:
+            await work.wait(wrong)
+        with refused:
+            await watching.wait(wrong)
+        assert not work.closed
+    assert (await consumer.info()).num_waiting == 0
+    async with nats_client.add_service("calc", "1.0.0") as service:
+        with refused:
+            await service.wait_stopped(wrong)
 
 
 async def test_stop_event_restores_the_handlers() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -28,6 +29,42 @@ def make_consumer(client: sync.Client, count: int, **fields: Any) -> sync.PullCo
     for number in range(count):
         js.publish("s", b"%d" % number)
     return stream.create_consumer("c", filter_subject="s", **fields)
+
+
+def test_run_ends_with_its_event(client: sync.Client) -> None:
+    consumer, stop = make_consumer(client, 3), threading.Event()
+
+    def handle(message: sync.JsMessage) -> None:
+        if message.seq == 2:
+            stop.set()
+
+    work = consumer.consume(handle)
+    work.run(until=stop)
+    assert work.closed
+    assert work.handled >= 2
+
+
+def test_wait_ends_with_its_event(client: sync.Client) -> None:
+    stop = threading.Event()
+    stop.set()
+    with make_consumer(client, 0).consume(print) as work:
+        work.wait(stop)
+        assert not work.closed
+
+
+def test_run_raises_what_ends_the_consumer(client: sync.Client, caplog: pytest.LogCaptureFixture) -> None:
+    consumer = make_consumer(client, 1)
+    with pytest.raises(ConsumerGone):
+        consumer.consume(lambda _: client.jetstream().stream("S").delete_consumer("c")).run(threading.Event())
+    assert "has ended" not in caplog.text  # it is raised
+
+
+def test_run_refuses_an_event_of_asyncio(client: sync.Client) -> None:
+    wrong: Any = asyncio.Event()
+    work = make_consumer(client, 0).consume(print)
+    with pytest.raises(TypeError, match=r"until must be a threading\.Event"):
+        work.run(until=wrong)
+    assert work.closed
 
 
 def test_handlers_run_in_threads(client: sync.Client) -> None:

@@ -21,6 +21,7 @@ from natsproto._core.timed_steps import TimedSteps
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, handler_trace, is_async_callable
+from natsproto._signals import check_until
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
@@ -456,6 +457,8 @@ class ConsumeContext(RunHint):
         Args:
             until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
+        self._begun = True  # an error replaces the warning
+        check_until(until)
         async with self:
             await self.wait(until)
 
@@ -483,7 +486,7 @@ class ConsumeContext(RunHint):
             timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
                 None: no limit.
         """
-        wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._begun = True
         if not self._tasks:
             return

@@ -11,6 +11,7 @@ from typing import Self
 
 from natsproto._async_hints import RunHint
 from natsproto._core.event_bus import ClientLog
+from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream.groups._follower import ConfigFollower
@@ -94,6 +95,8 @@ class Member(RunHint):
         Args:
             until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
         """
+        self._begun = True  # an error replaces the warning
+        check_until(until)
         async with self:
             await self.wait(until)
 
