@@ -88,6 +88,7 @@ def with_middleware(
         wrapped = _wrap(outer, wrapped)
     update_wrapper(wrapped, handler)
     wrapped.__dict__["middleware"] = (*middleware, *middleware_of(handler))
+    wrapped.__dict__["_natsproto_layer"] = (wrapped, middleware, handler)
     return wrapped
 
 
@@ -95,6 +96,17 @@ def middleware_of(handler: object) -> tuple[object, ...]:
     """Return the middleware around a handler, the outermost first."""
     found: object = getattr(handler, "middleware", ())
     return found if isinstance(found, tuple) else ()
+
+
+def unwrap(handler: Callable[[M], T]) -> tuple[Callable[[M], T], tuple[Any, ...]]:
+    """Return the handler inside of middleware, and the middleware around it. Other decorators stay around the handler,
+    although ``functools.wraps`` gives them the attributes of what they are around.
+    """
+    around: tuple[Any, ...] = ()
+    while (layer := getattr(handler, "_natsproto_layer", None)) and layer[0] is handler:
+        around += layer[1]
+        handler = layer[2]
+    return handler, around
 
 
 def _as_generator() -> Callable[[Any], AsyncIterator[Any]]:

@@ -26,7 +26,7 @@ from natsproto.errors import (
     StreamBroken,
     Unavailable,
 )
-from natsproto.middleware import middleware_of, with_middleware
+from natsproto.middleware import unwrap, with_middleware
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.service._endpoint import Endpoint, Handler, Request, error_from
 from natsproto.service._responses import error_headers
@@ -314,10 +314,8 @@ class StreamEndpoint(Endpoint):
         open_inbox: Callable[[], CreditInbox],
         **settings: Any,
     ) -> None:
-        middleware: Any = middleware_of(handler)
-        while middleware_of(handler):
-            handler = handler.__wrapped__  # type: ignore[attr-defined]  # with_middleware has set it
-        self._generator, self._open_inbox = handler, open_inbox
+        self._generator, middleware = unwrap(handler)
+        self._open_inbox = open_inbox
         respond: Handler = self._respond_in_parts
         if middleware:
             respond = with_middleware(respond, *middleware)

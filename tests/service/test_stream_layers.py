@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import dataclass
+from functools import wraps
 
 import pytest
 from opentelemetry.sdk.trace import TracerProvider
@@ -115,6 +116,34 @@ async def test_middleware_is_around_the_whole_response(nats_client: Client) -> N
             [part async for part in nats_client.stream("parts", payload)]
         assert raised.value.code == code
     assert service.endpoints[0].stats().num_errors == 2
+
+
+async def test_decorator_around_middleware_is_not_skipped(nats_client: Client) -> None:
+    """``functools.wraps`` gives it the attributes of the handler that it guards."""
+
+    async def passes(request: Request, call: Call) -> None:
+        await call()
+
+    async def parts(request: Request) -> AsyncIterator[bytes]:
+        yield b"secret"
+
+    def guarded(handler: Callable[[Request], AsyncIterator[bytes]]) -> Callable[[Request], AsyncIterator[bytes]]:
+        @wraps(handler)
+        async def guard(request: Request) -> AsyncIterator[bytes]:
+            if request.data != b"please":
+                raise ServiceError(403, "no")
+            async for part in handler(request):
+                yield part
+
+        return guard
+
+    async with nats_client.add_service("guarded", "1.0.0") as service:
+        service.add_endpoint("inside", with_middleware(guarded(parts), passes))
+        service.add_endpoint("outside", guarded(with_middleware(parts, passes)))
+        assert [part.data async for part in nats_client.stream("inside", b"please")] == [b"secret"]
+        for subject in ("inside", "outside"):
+            with pytest.raises(ServiceError, match="no"):
+                [part async for part in nats_client.stream(subject)]
 
 
 async def test_spans_of_a_response(nats_server: Server) -> None:
