@@ -12,6 +12,11 @@ class JetStreamError(NatsError):
     """Base of errors of JetStream: of its API, streams, consumers and acknowledgements."""
 
 
+_WORK_QUEUE_ADVICE = "use one consumer for all workers, or give each a filter_subject that no other one has"
+_ADVICE = {10099: _WORK_QUEUE_ADVICE, 10100: _WORK_QUEUE_ADVICE}
+"""The advice by ``err_code``, for errors whose class has none."""
+
+
 class ApiError(JetStreamError):
     """The JetStream API replied with an error.
 
@@ -30,7 +35,8 @@ class ApiError(JetStreamError):
     def __init__(self, code: int, err_code: int, description: str, operation: str = "") -> None:
         self.code, self.err_code, self.description, self.operation = code, err_code, description, operation
         said = f"{operation}: {description}" if operation else description
-        super().__init__(f"{said} (code {code}, err_code {err_code}){f': {self.advice}' if self.advice else ''}")
+        advice = self.advice or _ADVICE.get(err_code)
+        super().__init__(f"{said} (code {code}, err_code {err_code}){f': {advice}' if advice else ''}")
 
 
 class BadRequest(ApiError):

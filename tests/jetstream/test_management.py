@@ -818,3 +818,12 @@ async def test_mirror_of_another_domain_fills_and_is_read(leaf: Client) -> None:
     assert info.mirror is not None
     assert info.mirror.name == "S"
     assert (await mirror.get_message(2)).data == b"2"
+
+
+@pytest.mark.parametrize(("filters", "err_code"), [({}, 10099), ({"filter_subject": "s.a"}, 10100)], ids=str)
+async def test_second_consumer_of_a_work_queue(jetstream: JetStream, filters: dict[str, Any], err_code: int) -> None:
+    stream = await memory_stream(jetstream, retention="workqueue")
+    await stream.create_consumer("first", **filters)
+    with pytest.raises(errors.InvalidConsumerConfig, match="use one consumer for all workers") as caught:
+        await stream.create_consumer("second", **filters)
+    assert caught.value.err_code == err_code
