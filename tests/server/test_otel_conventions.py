@@ -192,7 +192,8 @@ async def test_templates_may_be_a_function_that_fails(nats_server: Server, caplo
 
 
 def test_templates_that_cannot_be_are_refused() -> None:
-    with pytest.raises(InvalidSubject):
-        otel.Telemetry(templates=["a..b"])
+    for template in ("a..b", "orders.{id", "orders.id}", "orders.{a}{b}", "orders.no{id}", "orders.{a.b}"):
+        with pytest.raises(InvalidSubject):
+            otel.Telemetry(templates=["good.{id}", template])
     with pytest.raises(ConfigError):
         otel.Telemetry(templates="orders.*")
