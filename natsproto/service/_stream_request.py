@@ -291,12 +291,17 @@ class IncomingStream:
             self.notifier.wake()
 
     def _look_at(self, last: Message) -> None:
-        """React to an end that the reader has not come to yet."""
-        if last.is_no_responders:
+        """React to an end that the reader has not come to yet.
+
+        A responder is gone after its end, too: credit that was under way then is not an error.
+        """
+        gone = last.is_no_responders
+        if gone:
             self._inbox.pop()
-            self._finish(self.state.gone(self._inbox))
-        elif END_HEADER in last.headers:
+        if any(frame.has_headers and END_HEADER in frame.headers for frame in (self._inbox if gone else (last,))):
             self._release()
+        elif gone:
+            self._finish(self.state.gone(self._inbox))
 
     def on_disconnect(self, error: ConnectionLost) -> None:
         """Parts may be lost from now on."""

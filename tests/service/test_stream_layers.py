@@ -22,7 +22,10 @@ from natsproto.middleware import Call, with_middleware
 from natsproto.otel import Telemetry
 from natsproto.service import Request
 from natsproto.testing import Server
+from tests.core.helpers import scripted_network
 from tests.faults.helpers import settled
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour
 from tests.server.helpers import client
 from tests.service.test_streams import read_into, streams_of
 
@@ -279,6 +282,27 @@ async def test_stop_waits_for_running_responses(nats_server: Server) -> None:
             await stopping
         with pytest.raises(Exception, match="no responders"):
             [part async for part in other.stream("slow")]
+
+
+@virtual_clock
+async def test_late_credit_does_not_break_a_response() -> None:
+    """The end of the response and the answer to credit that came after it, no responders, arrive in one read."""
+    async with scripted_network(Behaviour(route=False)) as net:
+        nc = await net.connect()
+
+        async def read() -> list[bytes]:
+            return [part.data async for part in nc.stream("parts")]
+
+        reading = asyncio.create_task(read())
+        sid = (await net.server.expect("SUB")).args[-1]
+        reply = (await net.server.expect("HPUB", "parts")).args[1]
+        end, gone = b"NATS/1.0\r\nStream-End: 1\r\n\r\n", b"NATS/1.0 503\r\n\r\n"
+        (await net.server.connection()).send(
+            b"MSG %b %b credit.1 1\r\nx\r\n" % (reply.encode(), sid.encode())
+            + b"HMSG %b %b credit.1 %d %d\r\n%b\r\n" % (reply.encode(), sid.encode(), len(end), len(end), end)
+            + b"HMSG %b %b %d %d\r\n%b\r\n" % (reply.encode(), sid.encode(), len(gone), len(gone), gone)
+        )
+        assert await reading == [b"x"]
 
 
 async def test_stop_that_does_not_wait_tells_the_requester(nats_server: Server) -> None:
