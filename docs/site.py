@@ -439,7 +439,7 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
     parts = re.split(r"(<pre\b.*?</pre>)", output, flags=re.DOTALL)
     for number, part in enumerate(parts):
         if number % 2:
-            part = re.sub(r'<span title="[^"]*">([^<]*)</span>', r"\1", part)
+            part = re.sub(r'<span (?:title="[^"]*"|class="p")>([^<]*)</span>', r"\1", part)
             parts[number] = "\n".join(_one_each(line) for line in part.split("\n"))
         else:
             part = re.sub(r",?\s*default:\s*<code>\.\.\.</code>", "", part)  # the server decides: the text says it
@@ -447,8 +447,7 @@ def on_post_page(output: str, page: Page, **_: Any) -> str:
             part = re.sub(r"</code>\s*\n\s*\)", "</code>)", part)
             part = re.sub(r"Bases: (<code>.*?</code>)</p>", _bases, part)
             parts[number] = re.sub(r"\s*\n\s*", "\n", part)
-    output = re.sub(r'<a class="autorefs [^"]*"(?: title="[^"]*")?', '<a class="autorefs"', "".join(parts))
-    return re.sub(r'<span class="p">([^<]*)</span>', r"\1", output)
+    return re.sub(r'<a class="autorefs [^"]*"(?: title="[^"]*")?', '<a class="autorefs"', "".join(parts))
 
 
 def _bases(found: re.Match[str]) -> str:
@@ -466,7 +465,13 @@ def _bases(found: re.Match[str]) -> str:
 def _one_each(line: str) -> str:
     """The parameters of a signature that share a line, each in its own."""
     indent = line[: len(line) - len(line.lstrip())]
-    return line if "[" in line or not indent else line.replace(",</span> ", f",</span>\n{indent}")
+    depth = 0
+    parts = re.split(r'(<span class="s\d?">.*?</span>|<[^>]*>|[\[\](),])', line) if indent else [line]
+    for number, part in enumerate(parts):
+        depth += (part in "[(" and part != "") - (part in "])" and part != "")
+        if part == "," and depth == 0 and parts[number + 1].startswith(" "):
+            parts[number : number + 2] = [",", f"\n{indent}{parts[number + 1].lstrip()}"]
+    return "".join(parts)
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
