@@ -32,7 +32,8 @@ async def work(url: str) -> None:
     """In production a separate program: handle orders until SIGTERM."""
     stop = natsproto.stop_event()  # set by SIGTERM or Ctrl-C
 
-    async with natsproto.connect(url, name="worker") as nc:
+    # Running handlers have drain_timeout to finish: less than the time until SIGKILL.
+    async with natsproto.connect(url, name="worker", drain_timeout=20) as nc:
         js = nc.jetstream(timeout=10)  # seconds that publishing may take, an outage included
         orders = nc.typed(Order)
 
@@ -48,10 +49,9 @@ async def work(url: str) -> None:
         stream = await js.stream("ORDERS")
         consumer = await stream.create_consumer("shipping", ack_wait=2, max_ack_pending=200)
         # A message that the handler has not acknowledged is acknowledged when it returns.
-        async with consumer.consume(with_middleware(ship, retry), concurrency=16, prefetch=100) as shipping:
-            await shipping.wait(stop)  # until SIGTERM; raises if the consumer is deleted
-            async with asyncio.timeout(20):  # less than the time until SIGKILL
-                await shipping.stop()  # no new calls; running ones finish, and waiting messages go back to the server
+        shipping = consumer.consume(with_middleware(ship, retry), concurrency=16, prefetch=100)
+        # Until SIGTERM: then running calls finish, and waiting messages go back. Raises if the consumer is deleted.
+        await shipping.run(until=stop)
         print(f"an orderly end: {'nothing' if shipping.in_progress == 0 else 'something'} in progress")
 
 

@@ -22,7 +22,7 @@ async def main() -> None:
             handled += 1
 
         async with consumer.consume(handle, concurrency=4, stop_after=10) as work:
-            await work.wait()  # without stop_after: wait(stop), with an asyncio.Event
+            await work.wait()
         print(handled, "handled,", (await consumer.info()).num_pending, "left")
 
 
