@@ -161,6 +161,62 @@ async def test_stop_cancels_calls_after_its_timeout(nats_server: Server, ends: s
         assert (await consumer.next(timeout=5)).metadata.num_delivered == 2
 
 
+@pytest.mark.parametrize("ends", ["run", "wait", "nobody"])
+async def test_gone_consumer_ends_calls_that_hang(
+    nats_server: Server, ends: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with natsproto.connect(nats_server.url, drain_timeout=0.2) as nc:
+        stream = await make(nc.jetstream(), 1)
+        consumer = await stream.create_consumer(durable_name="d")
+        began = asyncio.Event()
+
+        async def hang(message: JsMessage) -> None:
+            began.set()
+            await asyncio.Event().wait()
+
+        work = consumer.consume(hang, concurrency=2)  # the pull for the other call learns of it
+
+        async def worker() -> None:
+            if ends == "run":
+                await work.run()
+            async with work:
+                await (work.wait() if ends == "wait" else eventually(lambda: work.closed))
+
+        working = asyncio.create_task(worker())
+        await began.wait()
+        await consumer.delete()
+        await eventually(lambda: "cancels after 0.2 s what is left of 1 messages being handled" in caplog.text)
+        with pytest.raises(ConsumerGone):
+            await asyncio.wait_for(working, 10)
+        assert work.closed
+        assert work.handled == 1
+        assert len(errors(caplog)) == (ends == "nobody")
+
+
+async def test_call_that_ends_in_time_outlives_its_consumer(
+    nats_server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with natsproto.connect(nats_server.url, drain_timeout=30) as nc:
+        stream = await make(nc.jetstream(), 1)
+        consumer = await stream.create_consumer(durable_name="d")
+        began, go_on = asyncio.Event(), asyncio.Event()
+        done: list[int] = []
+
+        async def slow(message: JsMessage) -> None:
+            began.set()
+            await go_on.wait()
+            done.append(message.seq)
+
+        working = asyncio.create_task(consumer.consume(slow, concurrency=2).run())
+        await began.wait()
+        await consumer.delete()
+        await eventually(lambda: "cancels after 30 s" in caplog.text)
+        go_on.set()
+        with pytest.raises(ConsumerGone):
+            await asyncio.wait_for(working, 10)
+        assert done == [1]
+
+
 async def test_stop_waits_within_its_timeout(jetstream: JetStream) -> None:
     stream = await make(jetstream, 1)
     consumer = await stream.create_consumer(durable_name="d")

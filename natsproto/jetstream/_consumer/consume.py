@@ -233,9 +233,13 @@ class HandlerTasks:
                 return True
             if not await messages._wait() and not ready:
                 break
-        error = messages.error
-        self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
+        self.report_end()
         return False
+
+    def report_end(self) -> None:
+        """Log the error that ended it, unless a call waits for it."""
+        error = self._messages.error
+        self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
 
     async def _is_ours(self, queue: DeliveryQueue[JsMessage], message: JsMessage) -> bool:
         """Return False for a message that was taken and must not be handled now."""
@@ -437,6 +441,7 @@ class ConsumeContext(RunHint):
         if not self._tasks:
             await self._messages.__aenter__()
             self._tasks = self._handler_tasks.start()
+            self._messages.buffer.wait_end().add_done_callback(self._on_end)
         return self
 
     async def __aexit__(
@@ -452,7 +457,7 @@ class ConsumeContext(RunHint):
         """Start it, and wait until it has ended, or until the event is set, which stops it.
 
         Raises the error that made the consumer unusable (ConsumerGone, PullRefused). Cancelling also cancels running
-        calls.
+        calls, and so does the end of the option ``drain_timeout`` after the consumer has gone.
 
         Args:
             until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until stopped.
@@ -522,6 +527,24 @@ class ConsumeContext(RunHint):
         for task in self._tasks:
             if task is not me:
                 task.cancel()
+
+    def _on_end(self, _: asyncio.Future[None]) -> None:
+        """No more messages come. If the consumer is gone, calls that run have ``drain_timeout``, as in ``stop``."""
+        error = self._messages.error
+        if isinstance(error, ConsumerGone) and (self.in_progress or self.pending):
+            wait = self._connection._drain_timeout
+            self._connection._log.warning(
+                "consume() ends, and cancels after %g s what is left of %d messages being handled: %s",
+                wait,
+                self.in_progress,
+                error,
+            )
+            asyncio.get_running_loop().call_later(wait, self._end_calls)
+
+    def _end_calls(self) -> None:
+        if not self._handler_tasks.is_stopping and not self.closed:  # ``stop`` has a limit of its own
+            self._handler_tasks.report_end()
+            self._cancel()
 
     def _check_started(self) -> None:
         self._begun = True  # suppresses the warning about an unused object
