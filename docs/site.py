@@ -34,7 +34,7 @@ GALLERY = ROOT / "docs/examples/gallery"
 REPOSITORY = "https://github.com/natsproto/natsproto"
 CHANGELOG_HEAD = "---\ntags: [release notes, changelog, what is new, version]\n---\n\n"
 LONG_WORD = 15  # letters of code that do not fit in one of two columns of a narrow screen
-WHOLE_LINE = 26  # letters of code that may need a line of a narrow screen for themselves
+WHOLE_LINE = 34  # letters of code that may need a line of a narrow screen for themselves
 FIGURE = 8  # letters of a cell that takes little of a narrow screen
 SHORT = 24  # letters of a cell that fits beside the name of its column
 LAYERS = re.compile(r"^<!-- layers: (\S+) -->$", re.MULTILINE)
@@ -633,7 +633,8 @@ def _breakable(html: str, limit: int) -> str:
 def _breakable_word(word: str, limit: int) -> str:
     if len(word) >= limit:
         marks = "/:=" if "/" in word else "._:=@>(-"
-        return re.sub(rf"(?<=\w)[{marks}](?=[\w*$])|,", r"\g<0><wbr>", word)
+        place = "<wbr>" if len(word) >= WHOLE_LINE else '<wbr class="cell">'  # on a screen of middle width
+        return re.sub(rf"(?<=\w)[{marks}](?=[\w*$])|,", rf"\g<0>{place}", word)
     return f'<span class="unbroken">{word}</span>' if "-" in word else word
 
 
