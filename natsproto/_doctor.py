@@ -189,7 +189,7 @@ async def _jetstream(client: Client) -> AsyncGenerator[Step]:
     try:
         account = await js.account_info()
         used = f"{account.storage:,} bytes in files, {account.memory:,} in memory"
-        yield Step("JetStream", "ok", f"{account.streams} streams, {account.consumers} consumers; {used}")
+        yield Step("JetStream", "ok", f"streams: {account.streams}, consumers: {account.consumers}; {used}")
     except PermissionDenied:
         yield Step("JetStream", "unseen", f"its state is {_UNSEEN}")
     except errors.JetStreamNotEnabled as exc:
@@ -220,7 +220,7 @@ async def _replicas(client: Client) -> Step:
     if wrong:
         more = f" and {len(wrong) - 3} more" if len(wrong) > 3 else ""
         return Step("replicas", "failed", "; ".join(wrong[:3]) + more, "start the servers that are missing")
-    return Step("replicas", "ok", f"{number} streams, {replicated} of them replicated, none behind")
+    return Step("replicas", "ok", f"streams: {number}, replicated: {replicated}, none behind")
 
 
 def _clock(ahead: float | None) -> Step:

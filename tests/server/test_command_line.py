@@ -170,7 +170,7 @@ async def test_doctor_of_replicas() -> None:
         urls = ",".join(cluster.urls)
         good = Done("doctor", urls, "--json")
         assert good.code == 0
-        assert good.steps["replicas"]["text"] == "2 streams, 1 of them replicated, none behind"
+        assert good.steps["replicas"]["text"] == "streams: 2, replicated: 1, none behind"
         leader = (await (await js.stream("ONE")).info()).cluster
         assert leader is not None
         away = next(server for server in cluster.servers if server.name != leader.leader)
