@@ -48,8 +48,8 @@ class Value:
 
     def __init__(self, *unnamed: object, **given: object) -> None:
         if unnamed:
-            first = "".join(self._fields[:1])
-            raise TypeError(f"{type(self).__name__} takes keyword arguments only, such as {first}=...")
+            example = f", such as {self._fields[0]}=..." if self._fields else ""
+            raise TypeError(f"{type(self).__name__} takes keyword arguments only{example}")
         names = given.keys()
         if names != self._known and not self._required <= names <= self._known:
             missing = ", ".join(sorted(self._required - given.keys()))

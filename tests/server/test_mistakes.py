@@ -96,6 +96,9 @@ def test_values_take_keywords() -> None:
     policy: Any = RetryPolicy
     with pytest.raises(TypeError, match=r"^RetryPolicy takes keyword arguments only, such as dead_letter_subject="):
         policy("dead")
+    event: Any = natsproto.Event
+    with pytest.raises(TypeError, match=r"^Event takes keyword arguments only$"):
+        event("dead")
 
 
 async def test_retry_needs_jetstream(nats_client: Client) -> None:
