@@ -24,7 +24,7 @@ from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, Me
 from natsproto.jetstream._codec import accept_delays, accept_seconds
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_reported
+from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
@@ -165,7 +165,8 @@ class Retry:
     message is retried, an ERROR with the handler's frames if it becomes a dead letter. A message that the handler has
     acknowledged itself is left alone. A message delivered more often than ``max_attempts`` has killed its workers, or
     was beside one that has; it becomes a dead letter without another call.
-    Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``.
+    Leave the consumer's ``max_deliver`` unlimited, or set it higher than ``max_attempts``: the last delivery that the
+    consumer allows is the last attempt, and without acknowledgements it is the only one. The log warns of it once.
 
     Args:
         js: A context of the account in question, from ``nc.jetstream()``.
@@ -178,6 +179,7 @@ class Retry:
                 f"Retry publishes dead letters with a JetStream context, nc.jetstream(), not {type(js).__name__}"
             )
         self._js = js
+        self._has_warned = False
         self.policy: RetryPolicy = policy
 
     async def __call__(self, message: JsMessage, call: Call) -> None:
@@ -241,7 +243,8 @@ class Retry:
         if message.is_acked:
             return
         metadata = message.metadata
-        if self.policy.gives_up(error, metadata.num_delivered):
+        max_attempts = self._max_attempts(message, metadata)
+        if self.policy.gives_up(error, metadata.num_delivered) or metadata.num_delivered >= max_attempts:
             await self._give_up(message, error)
             return
         delay = self.policy.delay_of(metadata.num_delivered)
@@ -254,11 +257,26 @@ class Retry:
                     consumer=metadata.consumer,
                     seq=metadata.stream_seq,
                     attempt=metadata.num_delivered,
-                    max_attempts=self.policy.max_attempts,
+                    max_attempts=max_attempts,
                     delay=delay,
                     error=error,
                 )
             )
+
+    def _max_attempts(self, message: JsMessage, metadata: Metadata) -> int:
+        """The attempts of the policy, or fewer where the consumer delivers less often."""
+        wanted = self.policy.max_attempts
+        limit = max_deliver_of(message) or wanted
+        if limit < wanted and not self._has_warned:
+            self._has_warned = True
+            self._js.connection._log.warning(
+                "consumer %r of stream %r limits deliveries to %d, below max_attempts=%d of the RetryPolicy",
+                metadata.consumer,
+                metadata.stream,
+                limit,
+                wanted,
+            )
+        return min(limit, wanted)
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
         metadata, subject = message.metadata, self.policy.dead_letter_subject

@@ -32,6 +32,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api_errors import api_error, consumer_gone
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -82,15 +83,16 @@ class Metadata(Value):
 
 
 class AckWait(float):
-    """The ack_wait of a consumer in seconds (0: unknown), its backoff, the prefix of its API, and when the message was
-    extended last (0: never; time.monotonic).
+    """The ack_wait of a consumer in seconds (0: unknown), its backoff, how often it delivers a message at most (0: no
+    limit, or unknown), the prefix of its API, and when the message was extended last (0: never; time.monotonic).
     """
 
-    __slots__ = ("api_prefix", "backoff", "extended_at")
+    __slots__ = ("api_prefix", "backoff", "extended_at", "max_deliver")
 
     api_prefix: str
     backoff: Sequence[float]
     extended_at: float
+    max_deliver: int
 
     @classmethod
     def of(cls, config: ConsumerConfig | None, api_prefix: str) -> AckWait:
@@ -99,12 +101,16 @@ class AckWait(float):
         made.api_prefix = api_prefix
         made.backoff = () if config is None else config.backoff
         made.extended_at = 0.0
+        made.max_deliver = 0 if config is None else max(config.max_deliver, 0)
+        if config is not None and config.ack_policy == AckPolicy.NONE:
+            made.max_deliver = 1
         return made
 
     def extended(self) -> AckWait:
         """Return the same for a message that is extended now."""
         made = type(self)(self)
         made.api_prefix, made.backoff, made.extended_at = self.api_prefix, self.backoff, monotonic()
+        made.max_deliver = self.max_deliver
         return made
 
 
@@ -488,6 +494,11 @@ def counted_size(messages: Sequence[JsMessage]) -> int:
     if not size or b"Nats-Pin-Id" in heads or not subjects.isascii():
         return sum(message._counted_size for message in messages)
     return size + sum(map(len, map(_data_of, messages)))
+
+
+def max_deliver_of(message: JsMessage) -> int:
+    """Return how often the consumer delivers this message at most; 0: no limit, or unknown, as once acknowledged."""
+    return message._note.max_deliver if isinstance(message._note, AckWait) else 0
 
 
 def consumer_seq(message: JsMessage) -> int:

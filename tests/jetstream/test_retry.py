@@ -227,6 +227,26 @@ async def test_message_that_killed_its_workers_is_buried(
     assert [event.attempts for event in events if isinstance(event, MessageDeadLettered)] == [5]
 
 
+@pytest.mark.parametrize(("limits", "most"), [({"max_deliver": 2}, 2), ({"ack_policy": "none"}, 1)])
+async def test_last_delivery_is_the_last_attempt(
+    jetstream: JetStream, stream: Stream, caplog: pytest.LogCaptureFixture, limits: dict[str, Any], most: int
+) -> None:
+    """The server makes no further one, whatever the policy promises."""
+
+    async def fail(message: JsMessage) -> None:
+        await message.in_progress()
+        raise ValueError("no")
+
+    limited = await stream.create_consumer("limited", **limits)
+    for _ in range(2):
+        await jetstream.publish("s.1")
+    handler = with_middleware(fail, Retry(jetstream, quick(max_attempts=4)))
+    await limited.consume(handler, stop_after=2 * most).run()
+    assert [letter.attempts for letter in await dead(jetstream)] == [most] * 2
+    assert f"attempt {most} of" not in caplog.text
+    assert caplog.text.count(f"'limited' of stream 'S' limits deliveries to {most}, below max_attempts=4") == 1
+
+
 @pytest.mark.parametrize(("deliveries", "said"), [(1, "after 1 attempt of"), (2, "after 2 attempts of")])
 async def test_deliveries_of_a_failed_message_are_counted(
     jetstream: JetStream, consumer: PullConsumer, caplog: pytest.LogCaptureFixture, deliveries: int, said: str
