@@ -28,7 +28,10 @@ async def get_price(request: ServiceRequest) -> None:
 
 @asynccontextmanager
 async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, natsproto.Client]]:
-    async with natsproto.connect(app.state.url, name="shop") as nc, nc.add_service("prices", "1.0.0") as prices:
+    async with (
+        natsproto.connect(app.state.url, name="shop", drain_timeout=8) as nc,
+        nc.add_service("prices", "1.0.0") as prices,
+    ):
         prices.add_endpoint("get", get_price, subject="prices.get")
         yield {"nc": nc}  # becomes request.state
 
@@ -40,8 +43,10 @@ app = FastAPI(lifespan=lifespan)
 async def price(flower: str, request: Request) -> object:
     try:
         return (await request.state.nc.call("prices.get", flower.encode(), timeout=2)).json()
-    except (ServiceError, NoResponders, RequestTimeout, ConnectionLost) as error:
-        raise HTTPException(getattr(error, "code", 503), str(error)) from error  # 503 or the service's
+    except ServiceError as error:
+        raise HTTPException(error.code if 400 <= error.code < 600 else 502, str(error)) from error
+    except (NoResponders, RequestTimeout, ConnectionLost) as error:
+        raise HTTPException(503, str(error)) from error
 
 
 @app.get("/ready")
