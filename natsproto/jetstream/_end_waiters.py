@@ -47,7 +47,10 @@ class EndWaiters:
             while busy := [task for task in tasks if not task.done() and task is not me]:
                 left = deadline - loop.time()
                 await asyncio.wait((*busy, *stopped), timeout=left, return_when=asyncio.FIRST_COMPLETED)
-                if (stopped and stopped[0].done()) or loop.time() >= deadline:
+                if stopped and stopped[0].done():
+                    stopped[0].result()  # RuntimeError for an event of another loop
+                    return
+                if loop.time() >= deadline:
                     return
         finally:
             for future in stopped:

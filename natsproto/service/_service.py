@@ -369,6 +369,8 @@ class Service(WarnIfUnused, Group):
         is_set = asyncio.ensure_future(until.wait())
         try:
             await asyncio.wait((self._stopped, is_set), return_when=asyncio.FIRST_COMPLETED)
+            if is_set.done():
+                is_set.result()  # RuntimeError for an event of another loop
         finally:
             is_set.cancel()
         return self._stopped.result() if self._stopped.done() else None

@@ -34,7 +34,6 @@ from natsproto.protocol.subject import publish_subject
 from natsproto.service._stream_state import (
     ALIVE,
     CANCEL,
-    END_HEADER,
     HEARTBEAT_HEADER,
     MAX_HEARTBEAT_S,
     MIN_HEARTBEAT_S,
@@ -298,7 +297,7 @@ class IncomingStream:
         gone = last.is_no_responders
         if gone:
             self._inbox.pop()
-        if any(frame.has_headers and END_HEADER in frame.headers for frame in (self._inbox if gone else (last,))):
+        if self.state.has_end(self._inbox if gone else (last,), self._inbox):
             self._release()
         elif gone:
             self._finish(self.state.gone(self._inbox))

@@ -7,7 +7,7 @@ both have ``Heartbeats``, which say when to send the next sign of life and when 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from math import inf
 
@@ -243,6 +243,17 @@ class IncomingParts:
         self._covered, reply = self._spare.pop()
         self._spare = deque([(0, older) for _, older in self._spare], maxlen=_MAX_SPARE)
         return self._used(reply)
+
+    def has_end(self, frames: Iterable[Message], waiting: Sequence[Message]) -> bool:
+        """True if one of the frames ends this stream, not that of another responder. ``waiting`` were not read yet."""
+        if self.form is Form.UNKNOWN and waiting:
+            self._choose_form(_reply_of(waiting[0]))
+        return any(
+            frame.has_headers
+            and END_HEADER in frame.headers
+            and (self.form is not Form.NUMBERED or (_reply_of(frame) or b"").startswith(self._prefix))
+            for frame in frames
+        )
 
     def reply_for_control(self, waiting: Sequence[Message]) -> str:
         """Return the subject for a sign of life or a cancellation, with the frames that were not read yet; empty if

@@ -255,13 +255,12 @@ class Portal:
             del error, task  # whose traceback has this frame
 
     def _outcome_until(self, call: _Call[R], until: threading.Event, stop: asyncio.Event) -> asyncio.Task[R] | None:
-        is_set = False
-        while True:
-            if not is_set and until.is_set():
-                self.post(stop.set)
-                is_set = True
+        # Not outcome.get with a timeout: in CPython it never ends if a signal's handler runs past the deadline.
+        while not until.wait(STOP_INTERVAL_S):
             with suppress(Empty):
-                return call.outcome.get(timeout=STOP_INTERVAL_S)
+                return call.outcome.get_nowait()
+        self.post(stop.set)
+        return call.outcome.get()
 
     def _abandon(self, call: _Call[Any]) -> None:
         try:

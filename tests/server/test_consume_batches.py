@@ -44,6 +44,27 @@ async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) 
     await until_all_acknowledged(consumer)
 
 
+@pytest.mark.parametrize("way", ["consume_batches", "batches", "window"])
+async def test_batch_may_be_emptied_by_its_reader(jetstream: JetStream, way: str) -> None:
+    """Its messages count as handled all the same, and more are pulled."""
+    consumer = await make_consumer(jetstream, 1500)
+    seqs: list[int] = []
+
+    def handle(batch: list[JsMessage]) -> None:
+        while batch:
+            message = batch.pop()
+            message.ack_nowait()
+            seqs.append(message.seq)
+
+    if way == "consume_batches":
+        await consumer.consume_batches(handle, max_messages=100, stop_after=1500).run()
+    else:
+        async with consumer.messages(stop_after=1500) as messages:
+            async for batch in messages.batches(100, max_wait=0.1 if way == "window" else None):
+                handle(batch)
+    assert sorted(seqs) == list(range(1, 1501))
+
+
 async def test_large_batches_need_few_pulls(nats_client: Client, jetstream: JetStream) -> None:
     """A batch of as many messages as are prefetched is one pull, not one for each message."""
     consumer = await make_consumer(jetstream, 4000)

@@ -243,6 +243,24 @@ async def test_other_events_are_refused(nats_client: natsproto.Client, jetstream
             await service.wait_stopped(wrong)
 
 
+async def test_event_of_another_loop_is_an_error(nats_client: natsproto.Client, jetstream: JetStream) -> None:
+    """Not taken for an event that is set."""
+    event = asyncio.Event()
+
+    async def bind() -> None:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(0.01):
+                await event.wait()
+
+    await asyncio.to_thread(asyncio.run, bind())
+    consumer = await (await jetstream.create_stream("S", subjects=["s"])).create_consumer("c")
+    with pytest.raises(RuntimeError, match="different event loop"):
+        await consumer.consume(print).run(until=event)
+    async with nats_client.add_service("calc", "1.0.0") as service:
+        with pytest.raises(RuntimeError, match="different event loop"):
+            await service.wait_stopped(event)
+
+
 async def test_stop_event_restores_the_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
     stop = natsproto.stop_event(signal.SIGTERM)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import signal
 import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -57,6 +60,25 @@ def test_run_raises_what_ends_the_consumer(client: sync.Client, caplog: pytest.L
     with pytest.raises(ConsumerGone):
         consumer.consume(lambda _: client.jetstream().stream("S").delete_consumer("c")).run(threading.Event())
     assert "has ended" not in caplog.text  # it is raised
+
+
+def test_slow_signal_handler_does_not_hide_the_event(client: sync.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The handler of the signal that sets the event runs when the wait for it is due to look again."""
+    monkeypatch.setattr(_portal, "STOP_INTERVAL_S", 0.02)
+    stop = threading.Event()
+
+    def on_signal(*_: object) -> None:
+        time.sleep(0.05)
+        threading.Thread(target=stop.set).start()
+
+    before = signal.signal(signal.SIGUSR1, on_signal)
+    sending = threading.Timer(0.05, os.kill, (os.getpid(), signal.SIGUSR1))
+    try:
+        sending.start()
+        make_consumer(client, 0).consume(print).run(until=stop)
+    finally:
+        sending.join()
+        signal.signal(signal.SIGUSR1, before)
 
 
 def test_run_refuses_an_event_of_asyncio(client: sync.Client) -> None:

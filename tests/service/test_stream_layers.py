@@ -305,6 +305,37 @@ async def test_late_credit_does_not_break_a_response() -> None:
         assert await reading == [b"x"]
 
 
+async def test_end_of_another_responder_is_not_the_end(nats_server: Server) -> None:
+    """Two services answer one request: the first one's parts and its end are read."""
+    go_on = asyncio.Event()
+
+    async def slow(request: Request) -> AsyncIterator[bytes]:
+        yield b"1"
+        await go_on.wait()
+        yield b"2"
+
+    async def quick(request: Request) -> AsyncIterator[bytes]:
+        await started.wait()
+        yield b"other"
+
+    started = asyncio.Event()
+    async with client(nats_server.url) as one, client(nats_server.url) as two, client(nats_server.url) as nc:
+        first, second = await one.add_service("s", "1.0.0"), await two.add_service("s", "1.0.0")
+        first.add_endpoint("e", slow, queue_group=None)
+        second.add_endpoint("e", quick, queue_group=None)
+        await one.flush()
+        await two.flush()
+        got: list[bytes] = []
+        async for part in nc.stream("e"):
+            got.append(part.data)
+            started.set()
+            await settled(lambda: second.stats().endpoints[0].num_requests == 1)
+            await two.flush()
+            await nc.flush()
+            go_on.set()
+        assert got == [b"1", b"2"]
+
+
 async def test_stop_that_does_not_wait_tells_the_requester(nats_server: Server) -> None:
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         streams = await streams_of(nc)

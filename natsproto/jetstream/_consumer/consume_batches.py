@@ -19,7 +19,7 @@ from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, counted_size, nak_all
+from natsproto.jetstream._message import JsMessage, nak_all
 
 BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]
 
@@ -83,11 +83,11 @@ class BatchTasks(HandlerTasks):
                 took = monotonic() - began
                 buffer.on_batch_handled(batch, took, self._max_messages)
                 self._check_turns(took)
-                self._messages._add_consumed(len(batch), counted_size(batch) if buffer.counts_bytes else 0)
+                self._messages._add_consumed(len(batch), 0)
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
         try:
-            result = self._call_batch(batch)
+            result = self._call_batch(batch[:])  # it may change its list
             if inspect.isawaitable(result):
                 self._in_turn = False
             await finish(result)

@@ -225,7 +225,7 @@ class Messages(AsyncForHint):
                 began = monotonic()
                 time_slice.is_over(began)  # begins the turn's time if the batch has been waited for
                 try:
-                    yield batch
+                    yield batch[:]  # the reader may change its list
                 finally:
                     buffer.hand_of(reader).clear()
                     buffer.on_batch_handled(batch, monotonic() - began, size)
