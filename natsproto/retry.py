@@ -50,7 +50,7 @@ ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
-_NOT_ACKNOWLEDGED = "never acknowledged: each time the worker ended, took longer than ack_wait, or had no policy"
+_NOT_ACKNOWLEDGED = "its last worker ended, took longer than ack_wait, had no policy or could not store the dead letter"
 _rng = random.SystemRandom()
 
 
@@ -77,8 +77,8 @@ class MessageRetried(Event):
 class MessageDeadLettered(Event):
     """A message became a dead letter after ``attempts`` attempts. It is stored on ``dead_letter_subject``.
 
-    ``error`` is None when the message had too many attempts before this one, such as those of workers that ended, took
-    longer than ``ack_wait``, or had no policy yet.
+    ``error`` is None when the message had too many attempts before this one. The last of them left no error: its worker
+    ended, took longer than ``ack_wait``, had no policy yet, or could not store the dead letter.
     """
 
     stream: str

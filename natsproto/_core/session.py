@@ -122,7 +122,7 @@ class Session:
         self._handshake_waiter: asyncio.Future[None] | None = None
         self._is_closing = False
         self._phase = "dialling"
-        self._dialled_at = loop.time()
+        self._began = loop.time()
         self.encrypted = False
         """True if the connection uses TLS."""
         self._is_held = False
@@ -199,7 +199,6 @@ class Session:
         steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]
         self._phase = " and ".join(filter(None, steps))
         self.wire = await self._runtime.dial(address, plan, self)
-        self._dialled_at = self._loop.time()
         while True:
             step = await self._next_handshake_event()
             if isinstance(step, UpgradeTls):
@@ -405,7 +404,7 @@ class Session:
         else:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
             if self._current_phase != _OPEN_PHASE:
-                silent = self._loop.time() - self._dialled_at >= _SILENT_AFTER_S
+                silent = self._loop.time() - self._began >= _SILENT_AFTER_S
                 reason += f" while {self._current_phase}{self._info_hint(silent=silent)}"
             if self._may_be_certificate_error():
                 blamed = TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}", server)

@@ -223,7 +223,7 @@ async def test_message_that_killed_its_workers_is_buried(
     await consumption.run()
     [letter] = await dead(jetstream)
     assert (letter.data, letter.attempts, letter.error_type, consumption.failed) == (b"poison", 5, "", 0)
-    assert "never acknowledged" in letter.error
+    assert "its last worker ended" in letter.error
     assert [event.attempts for event in events if isinstance(event, MessageDeadLettered)] == [5]
 
 
