@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
+from inspect import unwrap
 from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import Any, TypeAlias, TypeVar
@@ -104,7 +105,10 @@ def in_threads(
     if executor is not True and not isinstance(executor, ThreadPoolExecutor):
         raise ConfigError("executor", executor, "must be True or a ThreadPoolExecutor")
     if is_async_callable(handler):
-        raise ConfigError("executor", executor, "is for def handlers, and this one is async def: remove one of them")
+        advice = "is for def handlers, and this one is async def: remove one of them"
+        if not is_async_callable(unwrap(handler, stop=lambda one: not hasattr(one, "middleware"))):
+            advice = "goes inside of the middleware: with_middleware(in_threads(handler, threads=4), ...)"
+        raise ConfigError("executor", executor, advice)
     if type(threads) is not int or threads < 1:
         raise ConfigError("threads", threads, "must be a positive int")
     name = f"natsproto {getattr(handler, '__name__', 'handler')}"

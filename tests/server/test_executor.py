@@ -16,7 +16,7 @@ import natsproto
 from natsproto import Client, Message
 from natsproto.errors import ConfigError, DrainTimeout
 from natsproto.jetstream import JetStream, JsMessage
-from natsproto.middleware import in_threads, with_middleware
+from natsproto.middleware import Call, in_threads, with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.service import Request
 from natsproto.testing import Server
@@ -192,6 +192,8 @@ async def test_bad_executors_are_refused_by_name(jetstream: JetStream) -> None:
 
     def plain(message: Message) -> None: ...
 
+    async def around(message: Message, call: Call) -> None: ...
+
     for attempt in (
         lambda: nc.subscribe("s", cb=asynchronous, executor=True),
         lambda: nc.subscribe("s", cb=plain, executor="threads"),  # type: ignore[arg-type]
@@ -201,6 +203,15 @@ async def test_bad_executors_are_refused_by_name(jetstream: JetStream) -> None:
     ):
         with pytest.raises(ConfigError, match="executor"):
             attempt()
+    with pytest.raises(ConfigError, match=r"inside of the middleware: with_middleware\(in_threads\(handler, "):
+        consumer.consume(with_middleware(plain, around), executor=True)
+    for handler in (
+        with_middleware(asynchronous, around),
+        with_middleware(in_threads(plain), around),
+        in_threads(plain),
+    ):
+        with pytest.raises(ConfigError, match="this one is async def"):
+            consumer.consume(handler, executor=True)
     with pytest.raises(ConfigError, match="threads"):
         in_threads(plain, threads=0)
     with pytest.raises(TypeError, match="cb must be callable"):
