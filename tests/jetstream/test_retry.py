@@ -466,3 +466,11 @@ def test_policy_that_cannot_be_is_refused(given: dict[str, object], error: type[
 def test_message_without_the_headers_is_no_dead_letter() -> None:
     with pytest.raises(LocalProtocolError, match="not a dead letter"):
         DeadLetter.of(Message("s", None, b"", None, None))
+
+
+async def test_batches_take_no_middleware(jetstream: JetStream, consumer: PullConsumer) -> None:
+    def handle(messages: list[JsMessage]) -> None: ...
+
+    handler: Any = with_middleware(handle, Retry(jetstream, quick()))
+    with pytest.raises(TypeError, match=r"for single messages.*await retry\.failed\(message, error\)"):
+        consumer.consume_batches(handler)

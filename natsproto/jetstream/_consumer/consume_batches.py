@@ -20,6 +20,7 @@ from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage, nak_all
+from natsproto.middleware import unwrap
 
 BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]
 
@@ -52,6 +53,11 @@ class BatchTasks(HandlerTasks):
         max_messages: int,
         max_wait: float,
     ) -> None:
+        if unwrap(cast("Handler", handler))[1]:
+            raise TypeError(
+                "middleware is for single messages, and consume_batches passes a list: "
+                "for retries call `await retry.failed(message, error)` in the handler"
+            )
         super().__init__(connection, what, messages, cast("Handler", handler), options)
         self._call_batch = cast("BatchHandler", self._handler)
         self._max_messages = max_messages
