@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, TypeVar, Unpack, overload
 
 from opentelemetry import propagate
@@ -14,6 +14,7 @@ from natsproto._client import DEFAULT_RUNTIME, Client, Connecting, options_for
 from natsproto._handlers import HandlerResult
 from natsproto._options import OptionArgs, Options
 from natsproto._version import __version__
+from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._message import JsMessage
 from natsproto.middleware import Call, with_middleware
 from natsproto.otel._instrumentation import ClientInstrumentation, last_processed
@@ -98,15 +99,24 @@ class Telemetry:
     @contextmanager
     def _process(self, message: Message, group: str | None, consumed: int) -> Iterator[Span]:
         parent = propagate.extract(message.headers) if message.has_headers else None
+        details: dict[str, str | int] = {}
+        if isinstance(message, JsMessage):
+            with suppress(LocalProtocolError):  # no consumer has delivered it
+                metadata = message.metadata
+                group = group or metadata.consumer
+                details = {"nats.stream": metadata.stream, "messaging.message.id": str(metadata.stream_seq)}
+        instrumentation = getattr(message._origin, "_instrumentation", None)
         with self._spans.start(
             "process",
             SpanKind.CONSUMER,
             message.subject,
             len(message.data),
+            server=instrumentation.server() if isinstance(instrumentation, ClientInstrumentation) else None,
             parent=parent,
             group=group,
             messages=(message,),
             consumed=consumed,
+            details=details,
         ).active() as span:
             if isinstance(message, JsMessage):
                 last_processed.set((message, span.get_span_context()))

@@ -152,6 +152,9 @@ async def test_metrics_count_every_operation_once(nats_server: Server) -> None:
     assert total(operations, "request") == 2
     assert total(operations, "request", "natsproto.errors.NoResponders") == 1
     processed = metrics["messaging.process.duration"]
+    points = [point.attributes or {} for point in processed.data.data_points]
+    assert {said.get("messaging.consumer.group.name") for said in points} == {"packing", None}, "an endpoint has none"
+    assert all("server.address" in said for said in points)
     assert total(processed, "process") == 2 + 4 + 1
     assert total(processed, "process", "builtins.ValueError") == 2
     assert total(metrics["messaging.client.sent.messages"], "publish") == 1 + 1 + 2

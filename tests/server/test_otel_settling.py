@@ -85,6 +85,10 @@ async def test_untraced_publisher_gets_no_orphan_settle(nats_server: Server, spa
         await consumer.consume(with_middleware(handle, telemetry.tracing), stop_after=1).run()
         (process,), (settle,) = spans.of("process"), spans.of("settle S")
         assert (parent(process), parent(settle)) == (None, identity(process))
+        same = ("messaging.consumer.group.name", "messaging.message.id", "server.address", "server.port")
+        said, settled = process.attributes or {}, settle.attributes or {}
+        assert [said[name] for name in same] == [settled[name] for name in same]
+        assert (said["nats.stream"], said["messaging.consumer.group.name"]) == ("S", "d")
         await plain.jetstream().publish("s.a", b"")
         with spans.tracer.start_as_current_span("job") as job:
             await (await consumer.next(timeout=5)).ack()
