@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import random
 from collections.abc import Callable
 from datetime import UTC
 from typing import Literal
 
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto.errors import RequestTimeout, WrongRevision
 from natsproto.jetstream._api import LEAST_TIMEOUT_S
 from natsproto.jetstream._codec import Duration
@@ -19,8 +18,8 @@ from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyVal
 from natsproto.jetstream.kv._keys import V
 from natsproto.protocol.headers import Headers
 
-MIN_PAUSE_S, MAX_PAUSE_S = 0.002, 0.25
-"""Seconds before the second attempt, and the most before another; each is drawn between zero and twice its length."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.004, 0.5
+"""Seconds before the second attempt, and the most before another; each is drawn between zero and its length."""
 
 
 async def modify(
@@ -34,12 +33,11 @@ async def modify(
     if inspect.iscoroutinefunction(change):
         raise TypeError("fn must be a plain function: it may be called several times, between a read and a write")
     args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
-    loop, wait = asyncio.get_running_loop(), bucket.api.seconds(timeout)
-    deadline, pause = loop.time() + wait, MIN_PAUSE_S
+    deadline, backoff = Deadline(bucket.api.seconds(timeout)), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=1.0)
     lost: WrongRevision | None = None
-    while lost is None or loop.time() + pause < deadline:
-        left = max(deadline - loop.time(), MIN_PAUSE_S)
-        found = await bucket.find(key, direct=lost is None and bucket.stream.reads_directly, timeout=left)
+    while lost is None or await backoff.pause(deadline):
+        reads_directly = lost is None and bucket.stream.reads_directly
+        found = await bucket.find(key, direct=reads_directly, timeout=max(deadline.left, FIRST_PAUSE_S))
         value = change(None if found is None or found.is_deleted else found.value)
         if inspect.isawaitable(value) or inspect.isgenerator(value):
             if inspect.iscoroutine(value):
@@ -50,12 +48,10 @@ async def modify(
         headers = {OPERATION_HEADER: Operation.DELETE.value} if deleted else None
         expected = 0 if found is None else found.revision
         try:
-            left = max(deadline - loop.time(), LEAST_TIMEOUT_S)
+            left = max(deadline.left, LEAST_TIMEOUT_S)
             revision = await bucket.write(key, payload, headers, {} if deleted else args, expected, left)
         except WrongRevision as exc:
             lost = exc
-            await asyncio.sleep(random.uniform(0, 2 * pause))  # noqa: S311  # no secret
-            pause = min(2 * pause, MAX_PAUSE_S)
         else:
             subject = bucket.subjects.read_prefix + bucket.subjects.encode_key(key)
             stored = RawMessage(
@@ -67,4 +63,5 @@ async def modify(
                 Headers(headers) if headers else None,
             )
             return KeyValueEntry(bucket.subjects, stored)
-    raise RequestTimeout(f"modify key {key!r} in bucket {bucket.bucket!r}, which other clients changed", wait) from lost
+    operation = f"modify key {key!r} in bucket {bucket.bucket!r}, which other clients changed"
+    raise RequestTimeout(operation, deadline.seconds) from lost

@@ -13,6 +13,7 @@ from contextlib import aclosing
 from datetime import UTC
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.events import Event
 from natsproto.errors import (
     BucketNotFound,
@@ -122,14 +123,13 @@ class ObjectIndex:
         version whose chunks are being purged. The request is repeated while there is no reply: a request during an
         election is dropped, and a long upload must not fail for that.
         """
-        connection, loop = self.api.connection, asyncio.get_running_loop()
         subject = meta_subject(self.bucket, name)
-        deadline = loop.time() + self.api.seconds(timeout)
+        deadline, backoff = Deadline(self.api.seconds(timeout)), Backoff(MIN_RETRY_PAUSE_S, REQUEST_TIMEOUT_S)
         operation = f"info of object {name!r}"
         direct = False
         while True:
             try:
-                left = min(REQUEST_TIMEOUT_S, max(0.01, deadline - loop.time()))
+                left = min(REQUEST_TIMEOUT_S, max(0.01, deadline.left))
                 if direct:
                     found = await self.get_directly(subject, left)
                 else:
@@ -146,10 +146,9 @@ class ObjectIndex:
                 direct = True
                 continue
             except TRANSIENT_ERRORS:
-                if loop.time() + MIN_RETRY_PAUSE_S >= deadline:
+                await self.api.connection._wait_connected(deadline.at)
+                if not await backoff.pause(deadline):
                     raise
-            await connection._wait_connected(deadline)
-            await asyncio.sleep(MIN_RETRY_PAUSE_S)
 
     async def get_info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
         """Return the info of an object. ObjectNotFound, also for a deleted object, unless ``deleted``."""
@@ -319,8 +318,7 @@ class ObjectIndex:
             await asyncio.wait({task}, timeout=self.api.timeout)
 
     async def _purge_chunks(self, nuid: str, settled: bool) -> None:
-        subject = chunk_subject(self.bucket, nuid)
-        pause = MIN_RETRY_PAUSE_S
+        subject, backoff = chunk_subject(self.bucket, nuid), Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
         while True:
             try:
                 if not settled:
@@ -331,8 +329,7 @@ class ObjectIndex:
             except _FINAL_ERRORS:
                 return
             except NatsError:
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, MAX_RETRY_PAUSE_S)
+                await backoff.pause()
 
     # ---------------------------------------------------------------- orphaned chunks
 
