@@ -303,12 +303,14 @@ class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[JsMessage]:
         portal, inner = wrapper._reach()
+        running: list[messages.Fetch] = []
 
         async def fetch() -> list[message.JsMessage]:  # the method has to be called on the event loop
-            return await self._method(inner, *args, **kwargs)
+            running.append(self._method(inner, *args, **kwargs))
+            return await running[0]
 
-        def put_back(messages: list[message.JsMessage]) -> None:
-            self._method(inner, *args, **kwargs)._put_back(messages)
+        def put_back(got: list[message.JsMessage]) -> None:
+            running[0]._put_back(got)
 
         return [JsMessage(portal, item) for item in portal.call_or_undo(fetch, put_back)]
 

@@ -81,7 +81,6 @@ async def test_fetch_max_bytes_as_the_server_counts(jetstream: JetStream) -> Non
     assert numbers(await consumer.fetch(max_bytes=size * 3 + 50, timeout=LONG)) == [5, 6, 7]
     assert numbers(await consumer.fetch(2, max_bytes=size * 10, timeout=LONG)) == [8, 9]
     assert len(await consumer.fetch(50, max_bytes=(size + 9) * 5, timeout=LONG)) == 5
-    assert await consumer.fetch(max_bytes=10, timeout=LONG) == []
 
 
 async def test_fetch_can_be_iterated_as_messages_come(jetstream: JetStream) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from time import monotonic
 from typing import TYPE_CHECKING
 
 import pytest
@@ -86,6 +87,48 @@ async def test_messages_of_cancelled_fetch_go_back(jetstream: JetStream) -> None
     await asyncio.wait([waiting])
     got = await (await stream.consumer("d")).fetch(3, timeout=LONG)
     assert sorted(numbers(got)) == [1, 2, 3]  # redelivered messages have no order
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("way", ["fetch", "iterate"])
+async def test_long_wait_before_the_cancel_delays_nothing(jetstream: JetStream, way: str) -> None:
+    """A message is ours from its arrival: a fetch that had waited longer than ack_wait gives it to the next one too."""
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=2)
+
+    async def read() -> None:
+        if way == "fetch":
+            await consumer.fetch(10, timeout=LONG)
+        else:
+            async for _ in consumer.fetch(10, timeout=LONG):
+                await asyncio.Event().wait()
+
+    waiting = asyncio.ensure_future(read())
+    other = await stream.create_consumer(durable_name="other", filter_subject="s.other")
+    assert await other.fetch(1, timeout=2.2) == []
+    await store(stream, range(1, 6))
+    await known(consumer, lambda info: info.num_ack_pending == 5)
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    expected = [1, 2, 3, 4, 5] if way == "fetch" else [2, 3, 4, 5]
+    assert sorted(numbers(await consumer.fetch(len(expected), timeout=0.6))) == expected
+
+
+async def test_age_of_a_message_outlives_its_readers(jetstream: JetStream) -> None:
+    """A message that goes from one cancelled fetch to the next does not get younger by that."""
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
+    began, ages = monotonic(), []
+    await store(stream, [1])
+    for _ in range(3):
+        waiting = asyncio.ensure_future(consumer.fetch(10, timeout=LONG))
+        await known(consumer, lambda info: info.num_ack_pending == 1)
+        waiting.cancel()
+        await asyncio.wait([waiting])
+        assert consumer._inbox is not None
+        ages.append([one.since for one in consumer._inbox.leftover])
+    assert ages[0] == ages[1] == ages[2], "extended only after half a second"
+    assert began < ages[0][0]
 
 
 @pytest.mark.parametrize("limits", [{"ack_policy": "none"}, {"max_deliver": 1, "ack_wait": 60}])

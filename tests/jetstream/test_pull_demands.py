@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from natsproto.errors import RequestTimeout
+from natsproto.errors import ConfigError, PullRefused, RequestTimeout
 from natsproto.jetstream._message import JsMessage
 from tests.jetstream.reading import api_calls, known, make, numbers, store
 
 if TYPE_CHECKING:
     from natsproto import Client
     from natsproto.jetstream._consumer.handle import PullConsumer
+    from natsproto.jetstream._consumer.ordered import OrderedConsumer
     from natsproto.jetstream._context import JetStream
 
 LONG = 30.0
@@ -90,11 +91,39 @@ async def test_fetch_max_bytes_in_pieces(jetstream: JetStream) -> None:
     assert numbers(got) == list(range(1, len(got) + 1))
 
 
-async def test_fetch_message_over_max_bytes(jetstream: JetStream) -> None:
+@pytest.mark.parametrize("kind", ["pull", "limited", "ordered"])
+@pytest.mark.parametrize("how", ["fetch", "no wait", "available", "iterate"])
+async def test_fetch_message_over_max_bytes(jetstream: JetStream, kind: str, how: str) -> None:
+    """What fits comes; the fetch that would begin with the large message says that it is too large, each time."""
     stream = await make(jetstream)
-    await store(stream, [1], size=2000)
-    consumer = await stream.create_consumer(durable_name="d", max_bytes=1200)
-    assert await consumer.fetch(max_bytes=5000, timeout=LONG) == []
+    await store(stream, [1, 2], size=100)
+    await store(stream, [3], size=9000)
+    consumer: PullConsumer | OrderedConsumer = stream.ordered_consumer()
+    if kind != "ordered":
+        consumer = await stream.create_consumer(durable_name="d", max_bytes=1200 if kind == "limited" else 0)
+
+    async def fetch() -> list[JsMessage]:
+        if how == "available":
+            return await consumer.fetch_available(max_bytes=5000, timeout=LONG)
+        if how == "iterate":
+            return [message async for message in consumer.fetch(max_bytes=5000, timeout=LONG)]
+        return await consumer.fetch(max_bytes=5000, timeout=0 if how == "no wait" else LONG)
+
+    assert numbers(await fetch()) == [1, 2]
+    for _ in range(2):
+        with pytest.raises(PullRefused, match=f"it needs more than {1200 if kind == 'limited' else 5000} bytes"):
+            await fetch()
+
+
+@pytest.mark.parametrize("name", ["max_bytes", "prefetch_bytes", "max_messages", "prefetch"])
+async def test_no_limit_is_zero(jetstream: JetStream, name: str) -> None:
+    stream = await make(jetstream)
+    consumer = await stream.create_consumer(durable_name="d")
+    for one in (consumer, stream.ordered_consumer()):
+        with pytest.raises(ConfigError, match=f"{name} 0: must be at least 1"):
+            one.messages(**{name: 0}) if name.startswith("prefetch") else one.fetch(**{name: 0})  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match=f"{name} 0: must be at least 1"):
+        consumer.consume(print, **{name: 0}) if name.startswith("prefetch") else consumer.fetch_available(**{name: 0})  # type: ignore[arg-type]
 
 
 async def test_fetch_max_waiting(jetstream: JetStream) -> None:

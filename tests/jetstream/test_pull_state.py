@@ -684,7 +684,7 @@ ONCE = [
     (408, "Interest Expired", pending(10, 1000), Action.DONE),
     (408, "Requests Pending", {}, Action.DONE),
     (409, "Batch Completed", pending(0, 10), Action.DONE),
-    (409, "Message Size Exceeds MaxBytes", pending(10, 1000), Action.DONE),
+    (409, "Message Size Exceeds MaxBytes", pending(10, 1000), Action.STOP),
     (409, "Leadership Change", {}, Action.REFILL),
     (409, "Server Shutdown", pending(10, 1000), Action.REFILL),
     (423, "Nats-Wrong-Pin-Id", pending(10, 1000), Action.REFILL),

@@ -231,7 +231,8 @@ class PullConsumer(Consumer):
         Args:
             max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
             timeout: Seconds to wait until the list is full; None: no limit, 0: only those that are there now.
-            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit. PullRefused when the next
+                message alone has more.
             no_wait: Return what is there now. The same as ``timeout=0``.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
@@ -275,7 +276,8 @@ class PullConsumer(Consumer):
         Args:
             max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
             timeout: Seconds to wait for the first one; None: no limit, 0: only those that are there now.
-            max_bytes: The most bytes to get, with subjects and headers; None: no limit.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit. PullRefused when the next
+                message alone has more.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
             priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``

@@ -262,14 +262,13 @@ class PullSource(Puller):
         self._next_lookup = 0.0
         self._may_lookup = True
         self._reconnected = False  # and no message has come since
-        self._started_at = 0.0
+        self._arrivals: list[tuple[list[JsMessage], float]] = []  # of a fetch, with their times
 
     # ---------------------------------------------------------------- the interface of a source
 
     def start(self) -> None:
         """Start to pull; messages left over by an earlier reader come first."""
         inbox, options = self._inbox, self._options
-        self._started_at = monotonic()
         if inbox.leftover:
             self._put_leftover(inbox.take_leftover(options.most_messages))
         now = self._loop.time()
@@ -338,6 +337,8 @@ class PullSource(Puller):
             size = counted_size(messages) if options.max_bytes else 0
             before = buffer.received
             if self._deliveries is None:
+                if options.mode is not PullMode.ENDLESS:
+                    self._arrivals.append((messages, monotonic()))
                 buffer.put(messages, size)
             else:
                 self._put_followed(self._deliveries, messages, size)
@@ -365,8 +366,11 @@ class PullSource(Puller):
         if self._deliveries is None:
             self.buffer.put_counted([one.message for one in leftover])
             if self._inbox.may_redeliver and leftover:
-                old = monotonic() - EXTEND_LEFTOVER_S
-                extend_all([one.message for one in leftover if one.since < old])
+                now = monotonic()
+                old = [one.message for one in leftover if one.since < now - EXTEND_LEFTOVER_S]
+                extend_all(old)
+                self._arrivals += [([one.message], one.since) for one in leftover]
+                self._arrivals.append((old, now))
         else:
             for one in leftover:
                 self.put_late(*one)
@@ -380,7 +384,9 @@ class PullSource(Puller):
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """Return messages that were received and not handled, for the next reader."""
-        self._inbox.put_back(messages, self._started_at or monotonic())
+        now = monotonic()
+        arrived = {id(message): at for chunk, at in self._arrivals for message in chunk}
+        self._inbox.put_back([Leftover(message, arrived.get(id(message), now)) for message in messages])
 
     def remove_unread(self, messages: list[JsMessage]) -> None:
         """Count these messages, which were removed from the buffer, as never received."""

@@ -247,9 +247,9 @@ class PullInbox:
         self.leftover += [Leftover(message, now) for message in messages]
         self._offer_leftover()
 
-    def put_back(self, messages: list[JsMessage], since: float) -> None:
+    def put_back(self, messages: list[Leftover]) -> None:
         """Put back messages that were taken and not delivered: they are the next ones again."""
-        self.leftover.extendleft(Leftover(message, since) for message in reversed(messages))
+        self.leftover.extendleft(reversed(messages))
         self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
@@ -257,7 +257,8 @@ class PullInbox:
         kept = [message for message in messages if not self.is_redelivered(message)]
         nak_all([message for message in messages if self.is_redelivered(message)])
         if kept:
-            self.put_back(kept, monotonic())
+            now = monotonic()
+            self.put_back([Leftover(message, now) for message in kept])
 
     def _offer_leftover(self) -> None:
         """Offer left-over messages to active readers; the rest waits for the next one."""

@@ -124,6 +124,7 @@ def pull_options(
     most_bytes = 0 if max_bytes is None else max_bytes
     if (
         type(most) is not int
+        or max_bytes == 0
         or type(most_bytes) is not int
         or type(stop_after) is not int
         or not 1 <= most <= INT64
@@ -132,7 +133,7 @@ def pull_options(
         or refill_at is not None
         or refill_at_bytes is not None
     ):
-        _check_bounds(mode, most, most_bytes, stop_after, refill_at, refill_at_bytes)
+        _check_bounds(mode, most, max_bytes, stop_after, refill_at, refill_at_bytes)
     if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
         expires = seconds("expires", expires)
     if heartbeat is not None:
@@ -173,7 +174,7 @@ def pull_options(
 def _check_bounds(
     mode: PullMode,
     max_messages: int,
-    max_bytes: int,
+    max_bytes: int | None,
     stop_after: int,
     refill_at: int | None,
     refill_at_bytes: int | None,
@@ -181,7 +182,7 @@ def _check_bounds(
     is_endless = mode is PullMode.ENDLESS
     for what, bound, least in (
         ("prefetch" if is_endless else "max_messages", max_messages, 1),
-        ("prefetch_bytes" if is_endless else "max_bytes", max_bytes, 0),
+        ("prefetch_bytes" if is_endless else "max_bytes", 1 if max_bytes is None else max_bytes, 1),
         ("stop_after", stop_after, 0),
         ("refill_at", 0 if refill_at is None else refill_at, 0),
         ("refill_at_bytes", 0 if refill_at_bytes is None else refill_at_bytes, 0),
@@ -192,7 +193,7 @@ def _check_bounds(
             raise ConfigError(what, bound, f"must be at least {least}, and less than 2**63")
     for what, given, bound in (
         ("refill_at", refill_at, max_messages),
-        ("refill_at_bytes", refill_at_bytes, max_bytes),
+        ("refill_at_bytes", refill_at_bytes, max_bytes or 0),
     ):
         if given is not None and given > bound:
             raise ConfigError(what, given, f"cannot be above its bound of {bound}")

@@ -407,7 +407,7 @@ class PullState:
     def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> Decision:
         """The next message needs more bytes than were free; the same request would fail again."""
         most = min(self._options.max_bytes, self._limits.size)
-        if self._is_bounded:
+        if self._is_bounded and self._counts.received:  # the next fetch reports it
             held_bytes = self._counts.received_bytes - self._counts.consumed_bytes
             free = min(self._options.max_bytes - held_bytes, self._limits.size)
             return REFILL if left_bytes < free else self._finish()
