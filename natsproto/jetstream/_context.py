@@ -381,13 +381,15 @@ class JetStream(BucketManager):
     ) -> bool:
         """Remove the schedule stored under this subject; False when there was none, or it has ended.
 
-        Without ``stream`` the stream is found by its subjects. NoStream, StreamNotFound.
+        Without ``stream`` the stream is found by its subjects. NoStream, StreamNotFound; InvalidSubject for a subject
+        with wildcards.
 
         Args:
             subject: The subject to which the message with ``schedule=`` was published.
             stream: Its stream; None: the one that listens on the subject, which is looked up.
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
+        publish_subject(subject)  # as the filter of a purge, one with wildcards would remove all that it matches
         name = await self.stream_name_by_subject(subject, timeout=timeout) if stream is None else stream
         return await self._stream(name, None).purge(subject=subject, timeout=timeout) > 0
 

@@ -19,6 +19,7 @@ from natsproto.jetstream._batch_get import BatchGet, PageCursor
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import StreamInfo
+from natsproto.protocol.subject import is_literal
 
 MAX_SUBJECTS_PER_REQUEST = 1000
 """Subjects in one request for their last messages; a server accepts up to 1,024."""
@@ -161,7 +162,8 @@ class MultiLastGet:
                 found[subject] = None
             else:
                 async for name, _ in self._stream.subjects(subject, timeout=self._timeout):
-                    found[name] = None
+                    if is_literal(name):  # others would match again what the pattern matches
+                        found[name] = None
         return list(found)
 
 

@@ -6,6 +6,7 @@ Owns the rules for subjects, wildcards and queue group names. It knows nothing o
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 
 from natsproto.errors import InvalidSubject
@@ -45,6 +46,25 @@ def subscribe_subject(subject: str, what: str = "subject") -> bytes:
         if ">" in parts[:-1]:
             raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
     return wire
+
+
+def is_literal(subject: str) -> bool:
+    """Return True for a subject without wildcards and empty tokens, so that as a filter it matches only itself.
+
+    A server stores a message on the subject ``$KV.b.>``, whose last token is the character ``>``. As the filter of a
+    purge it would match every key: check each subject that was read before it is used as a filter.
+    """
+    try:
+        publish_subject(subject)
+    except InvalidSubject:
+        return False
+    return True
+
+
+def have_no_wildcards(subjects: Iterable[str]) -> bool:
+    """Return True if no subject has a wildcard or an empty token; False if one may have. Cheap for many subjects."""
+    text = "\n".join(subjects) + "\n"
+    return not (">" in text or "*" in text or ".." in text or ".\n" in text or "\n." in text)
 
 
 @lru_cache(maxsize=1024)

@@ -5,6 +5,7 @@ Owns the server's configuration, and what a stranger does with the reply subject
 
 from __future__ import annotations
 
+import asyncio
 import json
 import random
 from collections.abc import AsyncIterator, Sequence
@@ -43,6 +44,22 @@ class Peers(NamedTuple):
     client: Client
     service: Client
     stranger: Client
+
+
+async def publish_literally(server: Server, subject: str, payload: bytes = b"", headers: bytes = b"") -> None:
+    """Publish on a subject that the client refuses, such as ``$KV.b.>``, as any user can over a socket; the
+    server objects to some of them and stores them nevertheless.
+    """
+    block = b"NATS/1.0\r\n%b\r\n" % headers
+    reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+    writer.write(b'CONNECT {"verbose":false,"headers":true}\r\n')
+    writer.write(b"HPUB %b %d %d\r\n%b%b\r\n" % (subject.encode(), len(block), len(block + payload), block, payload))
+    writer.write(b"PING\r\n")
+    async with asyncio.timeout(10):
+        async for line in reader:
+            if line.startswith(b"PONG"):
+                break
+    writer.close()
 
 
 def _permissions(stranger: Stranger) -> str:

@@ -89,10 +89,10 @@ async def test_negative_size_is_unreadable(store: ObjectStore, nats_client: Clie
     with pytest.raises(InvalidReply, match=f"{field} -5") as caught:
         await store.get_bytes("forged")
     assert await names(store) == ["a", "b"]
-    advice = str(caught.value).partition("purge its subject: ")[2]
-    purge = advice.removeprefix("(await js.stream('OBJ_files')).")
+    advice = str(caught.value).partition("remove the entry: ")[2]
+    delete = advice.removeprefix("(await js.stream('OBJ_files')).")
     js = nats_client.jetstream()
-    assert await eval(purge, {"purge": (await js.stream("OBJ_files")).purge}) == 1  # as a user does
+    await eval(delete, {"delete_message": (await js.stream("OBJ_files")).delete_message})  # as a user does
     with pytest.raises(ObjectNotFound):
         await store.get_bytes("forged")
 

@@ -45,7 +45,7 @@ async def test_an_object_of_any_size_is_got_as_it_was_put(jetstream: JetStream, 
     info = await store.put("model", data)
     assert (info.name, info.bucket, info.size, info.chunks) == ("model", "files", size, -(-size // CHUNK))
     assert info.digest == "SHA-256=" + urlsafe_b64encode(hashlib.sha256(data).digest()).decode()
-    assert (len(info.nuid), info.deleted, info.chunk_size, info.link) == (22, False, CHUNK, None)
+    assert (len(info.nuid), info.deleted, info.chunk_size, info.link) == (39, False, CHUNK, None)
     assert abs(info.mtime - datetime.now(UTC)) < timedelta(minutes=1)
     assert await store.get_bytes("model") == data
     found = await store.info("model")

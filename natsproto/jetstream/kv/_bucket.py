@@ -454,9 +454,7 @@ class KeyValue(NotIndexable, Generic[V]):
         except UnsupportedByServer:
             await self.status(timeout=timeout)  # a bucket that is gone looks the same
             raise
-        if bucket.subjects.key_codec is not None:
-            messages = bucket.readable(messages)
-        entries = [KeyValueEntry(bucket.subjects, message) for message in messages]
+        entries = [KeyValueEntry(bucket.subjects, message) for message in bucket.readable(messages)]
         return {entry.key: entry for entry in entries if not entry.is_deleted}
 
     def atomic(self, *, timeout: Duration | None = None) -> KeyValueBatch[V]:

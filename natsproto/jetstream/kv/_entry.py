@@ -43,6 +43,7 @@ from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, T, V
 from natsproto.protocol.headers import Headers
+from natsproto.protocol.subject import have_no_wildcards
 
 M = TypeVar("M", "RawMessage", "JsMessage")
 Ttl = Duration | Literal["never"]
@@ -228,7 +229,8 @@ def has_write_id(entry: KeyValueEntry[V], write_id: str) -> bool:
 
 
 class KeyValueNotice(Event):
-    """A watch, or a listing, of a bucket has left out entries: the key codec cannot decode their keys.
+    """A watch, or a listing, of a bucket has left out entries: their keys are no keys, such as ``>``, which a server
+    stores as it does any other, or the key codec cannot decode them.
 
     ``keys`` are the keys as stored, ``error`` is that of the first one.
     """
@@ -238,7 +240,7 @@ class KeyValueNotice(Event):
     error: NatsError
 
     level = logging.WARNING
-    line = "bucket %(bucket)r: entries left out, as their keys are unreadable: %(error)s"
+    line = "bucket %(bucket)r: entries left out, as their keys cannot be read: %(error)s"
 
 
 class BucketStream(Generic[V]):
@@ -304,8 +306,10 @@ class BucketStream(Generic[V]):
         return 0 if entry is None else entry.revision
 
     def readable(self, messages: list[M]) -> list[M]:
-        """Return the messages whose keys can be decoded, and report the others with an event."""
+        """Return the messages whose keys have no wildcards and can be decoded; report the others with an event."""
         subjects = self.subjects
+        if subjects.key_codec is None and have_no_wildcards([message.subject for message in messages]):
+            return messages
         errors = [subjects.unreadable(message.subject) for message in messages]
         first = next(filter(None, errors), None)
         if first is None:

@@ -19,7 +19,7 @@ from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
 from natsproto.jetstream._bucket_config import KV_STREAM, KV_SUBJECTS
 from natsproto.jetstream._config import StreamConfig
 from natsproto.protocol.frames import as_bytes
-from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.protocol.subject import is_literal, publish_subject, subscribe_subject
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers ship it; TypeVar defaults are new in Python 3.13
@@ -376,8 +376,10 @@ class BucketSubjects(Generic[V]):
         encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
         return self.read_prefix + (encoded if isinstance(self.key_codec, SubjectKeys) else check_key_filter(encoded))
 
-    def unreadable(self, subject: str) -> InvalidPayload | None:
-        """Return the error of the key codec for the key of a stored subject; None when it can decode the key."""
+    def unreadable(self, subject: str) -> InvalidPayload | InvalidSubject | None:
+        """Return the error for the key of a stored subject: it has wildcards, or the key codec cannot decode it."""
+        if not is_literal(subject):
+            return InvalidSubject("key", subject.removeprefix(self.read_prefix), "is no key: " + _RULE)
         try:
             self.key_of(subject)
         except InvalidPayload as exc:

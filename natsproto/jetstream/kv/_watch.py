@@ -27,10 +27,10 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     ``async for`` yields one entry at a time, ``batches()`` all that have arrived, ``next()`` returns one within a
     timeout. The watch continues after restarts, reconnects and changes of the leader, whether it is read or not, and
-    misses no entry that the bucket still has, except those whose keys the key codec cannot decode: a KeyValueNotice
-    event reports them. Reading ends after ``stop`` or the end of the client, and raises
-    BucketNotFound when the bucket was deleted, PermissionDenied, and the server's error for the filters. Cancelling a
-    reader loses nothing.
+    misses no entry that the bucket still has, except those whose keys are invalid (``*``, ``>``) or cannot be decoded
+    by the key codec: a KeyValueNotice event reports them. Reading ends after ``stop`` or the end of the client, and
+    raises BucketNotFound when the bucket was deleted, PermissionDenied, and the server's error for the filters.
+    Cancelling a reader loses nothing.
 
     When several tasks read one watch, each entry goes to one of them and its end to all. Use a watch for each task that
     needs every entry, or the entries of a key in order.
@@ -142,9 +142,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
             self._count_initial(batch)
         if self._ignore_deletes and not none_has_headers(batch):
             batch = [message for message in batch if operation_in(message) is Operation.PUT]
-        if self._subjects.key_codec is not None:
-            batch = self._stream.readable(batch)
-        self._buffered += batch
+        self._buffered += self._stream.readable(batch)
         return True
 
     def _check_end(self, buffer: Buffer) -> None:

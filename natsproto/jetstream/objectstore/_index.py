@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from datetime import UTC
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
@@ -54,9 +54,11 @@ from natsproto.jetstream.objectstore._meta import (
     all_meta_subjects,
     check_object_name,
     chunk_subject,
+    is_own_nuid,
     meta_subject,
     read_info,
 )
+from natsproto.protocol.subject import is_literal
 
 T = TypeVar("T")
 
@@ -68,6 +70,10 @@ MAX_OWN_CHANGES = 1000
 """The most names of which an index knows that it has changed them: older changes have long reached all servers."""
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to purge chunks: the shortest and the longest."""
+MAX_LAGGING_READS, LAG_PAUSE_S = 5, 0.5
+"""Reads of all entries until a server has the last change, and the seconds between them."""
+MAX_CHUNKS_PER_PULL = 1000
+"""Chunks whose headers are requested at a time."""
 REQUEST_TIMEOUT_S = 1.0
 """Seconds without a reply before a request is repeated."""
 TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
@@ -96,6 +102,13 @@ class IndexEntry(NamedTuple):
 
     info: ObjectInfo
     sequence: int
+
+
+class Orphans(NamedTuple):
+    """Chunks that belong to no object: subjects that can be purged, and the sequences of messages on other ones."""
+
+    subjects: list[str]
+    sequences: list[int]
 
 
 class ObjectIndex:
@@ -135,7 +148,7 @@ class ObjectIndex:
                 else:
                     body = {"last_by_subj": subject}
                     found = await leader_get(self.api, self.stream.name, body, operation=operation, timeout=left)
-                return IndexEntry(read_info(self.bucket, found.subject, found.data, found.time), found.seq)
+                return IndexEntry(read_info(self.bucket, found.subject, found.seq, found.data, found.time), found.seq)
             except MessageNotFound:
                 return None
             except StreamNotFound as exc:
@@ -167,7 +180,7 @@ class ObjectIndex:
             found = await self.get_directly(subject, timeout)
         if found.seq < self._own_changes.get(name, 0):
             return None
-        return read_info(self.bucket, found.subject, found.data, found.time)
+        return read_info(self.bucket, found.subject, found.seq, found.data, found.time)
 
     async def get_directly(self, subject: str, timeout: Duration | None) -> RawMessage:
         """Get the newest message on a subject from any server."""
@@ -189,7 +202,7 @@ class ObjectIndex:
             async for batch in batches:
                 for message in batch:
                     try:
-                        yield read_info(self.bucket, message.subject, message.data, message.time)
+                        yield read_info(self.bucket, message.subject, message.seq, message.data, message.time)
                     except InvalidReply as exc:
                         if not skip:
                             raise
@@ -305,6 +318,50 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- chunks
 
+    async def purge_replaced(self, before: IndexEntry | None, now: IndexEntry) -> None:
+        """Purge the chunks of an entry that ``now`` has replaced, unless another object's entry names them.
+
+        A peer may write an entry that names the content of another object. A nuid that was made for the name of the
+        entry belongs to no other object; for any other nuid, all entries are read.
+        """
+        if before is None or not before.info.chunks:
+            return
+        if is_own_nuid(before.info):
+            await self.purge_chunks(before.info.nuid)
+        else:
+            await self._run_purge(self._purge_unnamed(before.info.nuid, now.sequence))
+
+    async def _purge_unnamed(self, nuid: str, sequence: int) -> None:
+        """Purge chunks if no entry names them, according to a server that has the one with this sequence.
+
+        If that entry is gone, the chunks stay, for ``purge_orphans``.
+        """
+        for _ in range(MAX_LAGGING_READS):
+            try:
+                is_current, is_named = await self._is_named(nuid, sequence)
+            except _FINAL_ERRORS:
+                return
+            except NatsError:
+                is_current = is_named = False
+            if is_named:
+                return
+            if is_current:
+                await self._purge_chunks(nuid, settled=True)
+                return
+            await asyncio.sleep(LAG_PAUSE_S)
+
+    async def _is_named(self, nuid: str, sequence: int) -> tuple[bool, bool]:
+        """Read all entries; return whether the one with this sequence, or a later one, was among them, and whether one
+        of them names these chunks.
+        """
+        is_current = is_named = False
+        async for message in self.stream.get_batch(subject=all_meta_subjects(self.bucket)):
+            is_current = is_current or message.seq >= sequence
+            with suppress(InvalidReply):
+                info = read_info(self.bucket, message.subject, message.seq, message.data, message.time)
+                is_named = is_named or (info.nuid == nuid and not info.deleted)
+        return is_current, is_named
+
     async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
         """Purge the chunks of an object that no longer has an info.
 
@@ -313,7 +370,10 @@ class ObjectIndex:
         Cancelling ends only the wait.
         ``settled``: no chunk can still be in flight.
         """
-        task = self.api.connection._start_cleanup(self._purge_chunks(nuid, settled))
+        await self._run_purge(self._purge_chunks(nuid, settled))
+
+    async def _run_purge(self, purge: Coroutine[Any, Any, None]) -> None:
+        task = self.api.connection._start_cleanup(purge)
         if self.api.connection.is_connected:
             await asyncio.wait({task}, timeout=self.api.timeout)
 
@@ -333,8 +393,8 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- orphaned chunks
 
-    async def find_orphans(self, older_than: float, timeout: Duration | None) -> list[str]:
-        """Find the subjects of orphaned chunks whose newest is at least ``older_than`` seconds old.
+    async def find_orphans(self, older_than: float, timeout: Duration | None) -> Orphans:
+        """Find the orphaned chunks that are at least ``older_than`` seconds old; of a subject its newest.
 
         The order makes this safe. Chunks are listed first, so objects completed meanwhile are in the infos, which are
         read later. Infos are read twice: from any server, which is fast, and, for the chunks not found there, from the
@@ -348,12 +408,27 @@ class ObjectIndex:
         now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
         chunks = all_chunk_subjects(self.bucket)
         stored = {subject async for subject, _ in self.stream.subjects(chunks, timeout=timeout)}
-        stored -= await self._referenced(timeout, direct=True)
+        invalid = {subject for subject in stored if not is_literal(subject)}
+        stored -= await self._referenced(timeout, direct=True) | invalid
         old = [subject for subject in stored if await self._age(subject, now, timeout) >= older_than]
         if old:
             named = await self._referenced(timeout, direct=False)
             old = [subject for subject in old if subject not in named]
-        return old
+        return Orphans(old, await self._find_invalid(now, older_than) if invalid else [])
+
+    async def _find_invalid(self, now: Timestamp, older_than: float) -> list[int]:
+        """Return the sequences of old chunks whose subjects have wildcards: as filters they would match others."""
+        chunks = self.stream.ordered_consumer(filter_subject=all_chunk_subjects(self.bucket), headers_only=True)
+        found: list[int] = []
+        async with chunks:
+            while messages := await chunks.fetch(MAX_CHUNKS_PER_PULL, no_wait=True):
+                found += [
+                    message.seq
+                    for message in messages
+                    if not is_literal(message.subject)
+                    and (now - message.metadata.timestamp).total_seconds() >= older_than
+                ]
+        return found
 
     async def _referenced(self, timeout: Duration | None, *, direct: bool) -> set[str]:
         """Return the subjects of the chunks of all objects."""
@@ -426,7 +501,8 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
             if not self._initial_done:
                 self._count_initial((message,))
             try:
-                info = read_info(self._bucket, message.subject, message.data, message.metadata.timestamp)
+                seq, time = message.seq, message.metadata.timestamp
+                info = read_info(self._bucket, message.subject, seq, message.data, time)
             except InvalidReply as exc:
                 self._index.notice(message.subject, exc)
                 continue

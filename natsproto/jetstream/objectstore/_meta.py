@@ -10,6 +10,7 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import cast
 
 from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
@@ -117,22 +118,25 @@ class ObjectInfo(Record):
         return (self.options.max_chunk_size if self.options is not None else 0) or DEFAULT_CHUNK_BYTES
 
 
-def read_info(bucket: str, subject: str, data: bytes, mtime: Timestamp) -> ObjectInfo:
-    """Return the info in a message of this store, stored at ``mtime``. InvalidReply, with the way to remove the
-    message, if it is not one.
+def read_info(bucket: str, subject: str, seq: int, data: bytes, mtime: Timestamp) -> ObjectInfo:
+    """Return the info in a message of this store, stored at ``mtime`` with sequence ``seq``. InvalidReply, with the
+    way to remove the message, if it is not one.
 
     Anyone who may write to the store may have written it, and its nuid becomes a part of a subject, which is purged,
-    and of the name of a file.
+    and of the name of a file. The way to remove it is by its sequence: its subject may be ``$O.b.M.>``, which as a
+    filter matches the entries of all objects.
     """
     try:
-        return _check_info(loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
+        return _check_info(subject, loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
     except InvalidReply as exc:
-        purge = f"(await js.stream({OBJECT_STREAM + bucket!r})).purge(subject={subject!r})"
-        rule = f"{exc.rule}; to remove the entry, purge its subject: {purge}"
+        delete = f"(await js.stream({OBJECT_STREAM + bucket!r})).delete_message({seq})"
+        rule = f"{exc.rule}; to remove the entry: {delete}"
         raise InvalidReply(f"entry of object store {bucket!r}", exc.path, exc.value, rule) from exc
 
 
-def _check_info(info: ObjectInfo) -> ObjectInfo:
+def _check_info(subject: str, info: ObjectInfo) -> ObjectInfo:
+    if subject.rpartition(".")[2] != _encode_name(info.name):
+        raise InvalidReply("ObjectInfo", "name", info.name, "must be the name that its subject has")
     for field, number in (("size", info.size), ("chunks", info.chunks)):
         if number < 0:
             raise InvalidReply("ObjectInfo", field, number, "must not be negative")
@@ -161,7 +165,28 @@ def check_object_name(name: str) -> str:
 
 def meta_subject(bucket: str, name: str) -> str:
     """The subject of an object's info."""
-    return f"{OBJECT_SUBJECTS}{bucket}.M.{urlsafe_b64encode(name.encode()).decode()}"
+    return f"{OBJECT_SUBJECTS}{bucket}.M.{_encode_name(name)}"
+
+
+def _encode_name(name: str) -> str:
+    return urlsafe_b64encode(name.encode("utf-8", "surrogatepass")).decode()
+
+
+def nuid_for(name: str, unique: str) -> str:
+    """Return the nuid of new content for an object with this name. Its end proves that no other object has it."""
+    return f"{unique}-{_tag(name)}"
+
+
+def is_own_nuid(info: ObjectInfo) -> bool:
+    """True if the nuid was made for the name of the object, so that no entry of another name owns these chunks.
+
+    False for objects that were renamed, or put by other clients.
+    """
+    return info.nuid.endswith(f"-{_tag(info.name)}")
+
+
+def _tag(name: str) -> str:
+    return sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def all_meta_subjects(bucket: str) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, overload
 
@@ -20,6 +20,7 @@ from natsproto._nats_py_names import OBJECT_STORE, explain_missing, wrong_keywor
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
+    MessageNotFound,
     NatsError,
     ObjectChanged,
     ObjectExists,
@@ -45,6 +46,7 @@ from natsproto.jetstream.objectstore._meta import (
     ObjectOptions,
     all_meta_subjects,
     check_object_name,
+    nuid_for,
 )
 from natsproto.jetstream.objectstore._reader import ObjectReader, to_bytes, to_file
 from natsproto.jetstream.objectstore._upload import ObjectContent, Upload
@@ -121,8 +123,13 @@ class ObjectStore:
         """
         removed, age = 0, seconds("older_than", older_than)
         with bucket_errors(self.bucket):
-            for subject in await self._index.find_orphans(age, timeout):
+            orphans = await self._index.find_orphans(age, timeout)
+            for subject in orphans.subjects:
                 removed += await self._index.stream.purge(subject=subject, timeout=timeout)
+            for seq in orphans.sequences:
+                with suppress(MessageNotFound):
+                    await self._index.stream.delete_message(seq, timeout=timeout)
+                    removed += 1
         return removed
 
     # ---------------------------------------------------------------- putting
@@ -227,8 +234,7 @@ class ObjectStore:
         except NatsError:
             await self._index.purge_chunks(made.nuid)
             raise
-        if before is not None and before.info.chunks:
-            await self._index.purge_chunks(before.info.nuid)
+        await self._index.purge_replaced(before, now)
         return now.info
 
     # ---------------------------------------------------------------- getting
@@ -403,9 +409,7 @@ class ObjectStore:
                 raise ObjectNotFound(self.bucket, name)
             return None if existing.info.deleted else _deleted_info(existing.info)
 
-        before, _ = await self._index.change(name, update, timeout=timeout)
-        if before is not None and before.info.chunks:
-            await self._index.purge_chunks(before.info.nuid)
+        await self._index.purge_replaced(*await self._index.change(name, update, timeout=timeout))
 
     async def update_meta(
         self,
@@ -578,7 +582,7 @@ class ObjectStore:
             metadata={} if metadata is None else metadata,
             options=options,
             bucket=self.bucket,
-            nuid=self._api.connection._new_id(),
+            nuid=nuid_for(name, self._api.connection._new_id()),
         )
         return self._check_size(info if headers is None else info.replace(headers=headers))
 
