@@ -220,6 +220,10 @@ SAFER = {
         "`BadRequestError`",
         "the consumer is updated and read on",
     ),
+    "`js.subscribe(config=...)` whose `deliver_group` is not its `queue`": (
+        "creates the consumer; every later start raises `Error`",
+        "the group is `deliver_group`; every start reads",
+    ),
     "`subscribe_bind(ordered_consumer=True)`": ("no consumer is created, and nothing arrives", "one is created"),
     "`publish_async()` of a message that is refused": (
         "`error_cb`; its future and `publish_async_completed()` wait for ever",

@@ -23,7 +23,6 @@ _CLASSES: tuple[tuple[type[NatsError], type[errors.Error]], ...] = (
     (ours.RequestTimeout, errors.TimeoutError),
     (ours.NoResponders, errors.NoRespondersError),
     (ours.NoStream, js_errors.NoStreamResponseError),
-    (ours.ConsumerGone, js_errors.ServiceUnavailableError),
     (ours.AlreadyBound, js_errors.Error),
     (ours.KeyNotFound, js_errors.KeyNotFoundError),
     (ours.BucketNotFound, js_errors.BucketNotFoundError),
@@ -59,7 +58,9 @@ def translate_error(error: BaseException) -> BaseException:
 def _translate(error: NatsError) -> BaseException:
     if isinstance(error, ours.BucketNotFound) and isinstance(error.__cause__, ours.NoStream):
         error = error.__cause__  # a write, after which nobody looks whether the bucket exists
-    if isinstance(error, ours.ApiError) and not isinstance(error, ours.ConsumerGone):
+    if isinstance(error, ours.ConsumerGone):
+        return js_errors.ServiceUnavailableError(description=error.reason)
+    if isinstance(error, ours.ApiError):
         return js_errors.BY_CODE.get(error.code, js_errors.APIError)(
             code=error.code, description=error.description, err_code=error.err_code
         )

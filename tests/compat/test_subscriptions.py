@@ -225,8 +225,18 @@ async def test_pull_of_a_deleted_consumer_is_reported(js: JetStreamContext, nc: 
     while (await sub.consumer_info()).num_waiting == 0:
         pass
     await js.delete_consumer("S", "d")
-    with pytest.raises(nats.errors.Error):
+    with pytest.raises(js_errors.ServiceUnavailableError) as caught:
         await fetching
+    assert caught.value.description == "Consumer Deleted"
+
+
+@pytest.mark.differs("`fetch()` from a consumer that is deleted meanwhile, or that is a push consumer")
+async def test_pull_of_a_push_consumer_says_what_it_is(js: JetStreamContext) -> None:
+    await js.add_consumer("S", durable_name="d", deliver_subject="to.me")
+    sub = await js.pull_subscribe("s.9", "d")
+    with pytest.raises(js_errors.ServiceUnavailableError) as caught:
+        await sub.fetch(1, timeout=30)
+    assert caught.value.description == "Consumer is push based"
 
 
 # ---------------------------------------------------------------- publishing and the manager

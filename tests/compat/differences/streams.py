@@ -260,6 +260,15 @@ async def durable_of_config(package: Any, server: Server) -> str:
         return await raised(js.subscribe("s", queue="q", config=config(durable_name="d")))
 
 
+@shows("`js.subscribe(config=...)` whose `deliver_group` is not its `queue`", theirs=["", "Error"], ours=["", ""])
+async def group_of_config(package: Any, server: Server) -> list[str]:
+    """How two starts of a worker end."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        config = package.js.api.ConsumerConfig
+        return [await raised(js.subscribe("s", durable="d", config=config(deliver_group="q"))) for _ in range(2)]
+
+
 @shows("`subscribe_bind(ordered_consumer=True)`", theirs="TimeoutError", ours="")
 async def ordered_bind(package: Any, server: Server) -> str:
     async with await package.connect(server.url) as nc:

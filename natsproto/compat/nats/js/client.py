@@ -25,6 +25,7 @@ NO_RESPONDERS_STATUS = "503"
 KV_STREAM_TEMPLATE = "KV_{bucket}"
 KV_PRE_TEMPLATE = "$KV.{bucket}."
 KV_MAX_HISTORY = 64
+CONSUMER_CREATE = 10013
 CONSUMER_EXISTS = 10148
 PUBLISH_RETRIES = 2
 """When no stream answers, with a message id, too: nats-py raises at once."""
@@ -178,6 +179,7 @@ class JetStreamContext(Buckets):
         if queue and durable and durable != queue:
             raise Error(f"cannot create queue subscription '{queue}' to consumer '{durable}'")
         durable = queue or durable
+        group = (config and config.deliver_group) or queue
         found = None
         if durable:
             try:
@@ -185,10 +187,12 @@ class JetStreamContext(Buckets):
             except NotFoundError:
                 pass
         if found is not None:
-            return await self._bind(found, queue, cb, manual_ack)
+            if reason := _why_unbindable(found, group):
+                raise Error(reason)
+            return await self.subscribe_bind(stream, found.config, found.name, cb=cb, manual_ack=manual_ack)
         config = config or api.ConsumerConfig()
         config.durable_name = config.durable_name or durable
-        config.deliver_group = config.deliver_group or queue
+        config.deliver_group = group
         config.headers_only = config.headers_only or headers_only
         config.deliver_policy = deliver_policy or config.deliver_policy
         config.inactive_threshold = inactive_threshold or config.inactive_threshold
@@ -205,17 +209,12 @@ class JetStreamContext(Buckets):
             if not config.durable_name or exc.err_code != CONSUMER_EXISTS:
                 raise
             found = await self.consumer_info(stream, config.durable_name)
-            _check_bindable(found, queue)
+            if reason := _why_unbindable(found, group):
+                raise BadRequestError(400, reason, CONSUMER_CREATE) from exc
             if config.durable_name != durable:  # nats-py updates it, with another deliver subject
                 config.deliver_subject = found.config.deliver_subject
                 found = await self._add_consumer(stream, config, "update")
         return await self.subscribe_bind(stream, found.config, found.name, cb=cb, manual_ack=manual_ack)
-
-    async def _bind(
-        self, found: api.ConsumerInfo, queue: str | None, cb: Callback | None, manual_ack: bool
-    ) -> subscriptions.PushSubscription:
-        _check_bindable(found, queue)
-        return await self.subscribe_bind(found.stream_name, found.config, found.name, cb=cb, manual_ack=manual_ack)
 
     async def subscribe_bind(
         self,
@@ -322,18 +321,20 @@ class JetStreamContext(Buckets):
         return None if msg is None or msg.headers is None else msg.headers.get("Status")
 
 
-def _check_bindable(found: api.ConsumerInfo, queue: str | None) -> None:
-    """Raise an error for a consumer that another reader uses, or readers in another queue group."""
-    group = found.config.deliver_group
+def _why_unbindable(found: api.ConsumerInfo, group: str | None) -> str:
+    """Return why a reader of this queue group cannot read a consumer: another one reads it, or another group. "" if it
+    can.
+    """
+    wanted = found.config.deliver_group
+    if not wanted:
+        if group:
+            return "cannot create a queue subscription for a consumer without a deliver group"
+        return "consumer is already bound to a subscription" if found.push_bound else ""
     if not group:
-        if queue:
-            raise Error("cannot create a queue subscription for a consumer without a deliver group")
-        if found.push_bound:
-            raise Error("consumer is already bound to a subscription")
-    elif not queue:
-        raise Error(f"cannot create a subscription for a consumer with a deliver group {group}")
-    elif queue != group:
-        raise Error(f"cannot create a queue subscription {queue} for a consumer with a deliver group {group}")
+        return f"cannot create a subscription for a consumer with a deliver group {wanted}"
+    if group != wanted:
+        return f"cannot create a queue subscription {group} for a consumer with a deliver group {wanted}"
+    return ""
 
 
 def _pub_ack(ack: Any) -> api.PubAck:
