@@ -146,7 +146,9 @@ def public_classes() -> tuple[ast.ClassDef, ...]:
         for name in public_api.names(module)
         if inspect.isclass(getattr(module, name))
     }
-    paths = [path for path in sorted((ROOT / "natsproto").rglob("*.py")) if not {"compat", "sync"} & {*path.parts}]
+    package = ROOT / "natsproto"
+    paths = sorted(package.rglob("*.py"))
+    paths = [path for path in paths if path.relative_to(package).parts[0] not in ("compat", "sync")]
     return tuple(
         node
         for path in paths
