@@ -74,6 +74,7 @@ ENGLISH: dict[str, int] = {}
 
 
 LAYER_INTERFACE = {
+    "NatsError": {"_transience"},
     "Connection": {
         *["_drain_timeout", "_emit", "_on_loop_blocked", "_instrumentation", "_log", "_further_reply"],
         *[

@@ -6,8 +6,9 @@ Constructors take facts, which become fields, and format the message from them.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from enum import IntEnum
 from functools import wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ClassVar, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -21,17 +22,41 @@ def escaped(text: str) -> str:
     return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
+class Transience(IntEnum):
+    """Which events end the cause of an error."""
+
+    NEVER = 0
+    """No: the same call fails again."""
+    ELECTION = 1
+    """The election of a leader; nothing was done."""
+    OUTAGE = 2
+    """The outage of a server or of the connection."""
+
+
 class NatsError(Exception):
     """Base of all errors that natsproto raises on purpose. Pickling keeps the fields.
 
     ``str()`` escapes control characters, which a server or a peer may have sent; the fields are as received.
     """
 
+    _transience: Transience = Transience.NEVER
+    """The call may succeed after this; see ``is_transient``."""
+    _means_absent: ClassVar[bool] = False
+    """Nothing answered: at the first contact that is an error of the caller, later it is an outage."""
+
     def __str__(self) -> str:
         return escaped(super().__str__())
 
     def __reduce__(self) -> tuple[object, ...]:
         return _unpickle, (type(self), self.args, self.__dict__)
+
+
+def is_transient(error: BaseException, *, existed: bool = True) -> bool:
+    """Return True if the same call may succeed later. ``existed``: what it calls has been there before.
+
+    The classes of errors decide; no caller has a list of its own.
+    """
+    return isinstance(error, NatsError) and error._transience > 0 and (existed or not error._means_absent)
 
 
 class ConfigError(NatsError, ValueError):
@@ -78,6 +103,8 @@ class RequestTimeout(NatsError, TimeoutError):
     """No response came within ``timeout`` seconds; the request may or may not have been handled, unless ``sent`` is
     false.
     """
+
+    _transience = Transience.OUTAGE
 
     operation: str
     """The call that waited, in words, with its subject or names."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from natsproto.errors._base import NatsError, RequestTimeout
+from natsproto.errors._base import NatsError, RequestTimeout, Transience
 
 # ---------------------------------------------------------------- protocol
 
@@ -60,6 +60,8 @@ class Unavailable(NatsError):
 class ConnectFailed(Unavailable):
     """No server of the pool accepted a connection. ``attempts`` holds (address, cause) in order."""
 
+    _transience = Transience.OUTAGE
+
     attempts: tuple[tuple[str, BaseException], ...]
     elapsed: float
     """Seconds spent on all attempts."""
@@ -92,6 +94,8 @@ class LoginRefused(ConnectFailed, NotAuthorized):
     credentials were given.
     """
 
+    _transience = Transience.NEVER
+
     server: str
     """``host:port`` of the last one."""
     reason: str
@@ -113,6 +117,8 @@ class LoginRefused(ConnectFailed, NotAuthorized):
 
 class ConnectionLost(Unavailable):
     """The connection broke. The outcome of a pending call is unknown unless its documentation says otherwise."""
+
+    _transience = Transience.OUTAGE
 
     reason: str
     """The cause in words: closed by the server, a write that failed …"""
@@ -176,6 +182,8 @@ class ConnectionClosed(Unavailable):
 class OutboxFull(Unavailable):
     """The outbox holds ``outbox_limit`` bytes already; this message was not accepted."""
 
+    _transience = Transience.OUTAGE
+
     buffered: int
     """Bytes that wait already."""
     size: int
@@ -197,6 +205,8 @@ class OutboxFull(Unavailable):
 class DrainTimeout(RequestTimeout):
     """drain() reached its deadline; ``unfinished`` lists what was left."""
 
+    _transience = Transience.NEVER
+
     unfinished: tuple[str, ...]
 
     def __init__(self, operation: str, timeout: float, unfinished: Sequence[str]) -> None:
@@ -209,6 +219,9 @@ class DrainTimeout(RequestTimeout):
 
 class NoResponders(NatsError):
     """The subject has no subscribers, so the server rejected the request at once."""
+
+    _transience = Transience.ELECTION
+    _means_absent = True
 
     def __init__(self, subject: str) -> None:
         self.subject = subject

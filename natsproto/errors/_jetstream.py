@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from natsproto.errors._base import AlreadyExists, NatsError, NotFound, RequestTimeout, shown
+from natsproto.errors._base import AlreadyExists, NatsError, NotFound, RequestTimeout, Transience, shown
 
 
 class JetStreamError(NatsError):
@@ -116,11 +116,16 @@ class InvalidStreamConfig(ApiError):
 class JetStreamNotEnabled(ApiError):
     """JetStream is disabled for the server or the account."""
 
+    _transience = Transience.OUTAGE
+    _means_absent = True
+
     advice = "enable it for the server and the account, or pass the domain of another JetStream"
 
 
 class JetStreamUnavailable(ApiError):
     """JetStream is temporarily unavailable: no leader, no quorum, or an offline asset. Retry later."""
+
+    _transience = Transience.ELECTION
 
 
 class LimitReached(ApiError):
@@ -193,6 +198,8 @@ class SubjectsOverlap(ApiError):
 
 class TooManyRequests(ApiError):
     """The server has too many pending requests (429); wait and publish again."""
+
+    _transience = Transience.ELECTION
 
 
 class TtlRefused(ApiError):
@@ -345,6 +352,8 @@ class GroupNotFound(JetStreamError, NotFound):
 class HeartbeatMissed(JetStreamError):
     """No heartbeat came from the server for ``silence`` seconds."""
 
+    _transience = Transience.OUTAGE
+
     silence: float
     consumer: str
     """Its name; "" where it has none yet."""
@@ -378,6 +387,9 @@ class NoStream(JetStreamError):
     ``waited`` is the number of seconds spent on retries, which need a message id; 0.0 without.
     """
 
+    _transience = Transience.ELECTION
+    _means_absent = True
+
     subject: str
     """Where the message was published to."""
     waited: float
@@ -396,6 +408,8 @@ class PublishUncertain(JetStreamError):
 
     Publishing it again with the same ``msg_id`` stores it once, within the stream's ``duplicate_window``.
     """
+
+    _transience = Transience.OUTAGE
 
     subject: str
     """Where the message was published to."""

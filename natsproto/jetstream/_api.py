@@ -20,7 +20,6 @@ from natsproto._core.pending_replies import AFTER_LOSS_S
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
-    ApiError,
     ConfigError,
     ConnectionClosed,
     InvalidReply,
@@ -31,6 +30,7 @@ from natsproto.errors import (
     SubscriptionClosed,
     UnsupportedByServer,
 )
+from natsproto.errors._base import Transience
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
@@ -67,15 +67,6 @@ LEAST_TIMEOUT_S = 0.1
 """Seconds that the last request of a call gets, so that its answer is told rather than a timeout."""
 
 log = logging.getLogger("natsproto")
-
-
-def _may_pass(error: ApiError) -> bool:
-    """Return True for a refusal of a cluster that starts or elects: it has no leader, or its leader has not heard from
-    a peer yet, of which the server says "peer offline" or, after a restart of its own, "miscellaneous issue".
-    """
-    if error.err_code == ErrCode.CLUSTER_NO_PEERS:
-        return "peer offline" in error.description or "miscellaneous issue" in error.description
-    return error.err_code == ErrCode.CLUSTER_NOT_AVAIL
 
 
 async def raise_closed(connection: Connection, subscription: Subscription, operation: str) -> NoReturn:
@@ -172,7 +163,7 @@ class Api:
             if error.err_code == ErrCode.CLUSTER_NOT_AVAIL:
                 self.on_silence()
             wait = deadline - loop.time() - RETRY_AFTER_S[0]
-            if not is_idempotent or not _may_pass(error) or wait <= 0:
+            if not is_idempotent or error._transience is not Transience.ELECTION or wait <= 0:
                 raise error
             await asyncio.sleep(RETRY_AFTER_S[0])
 

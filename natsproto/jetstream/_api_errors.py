@@ -19,6 +19,7 @@ from natsproto.errors import (
     ConsumerNotFound,
     StreamNotFound,
 )
+from natsproto.errors._base import Transience
 
 
 @final
@@ -307,6 +308,10 @@ ERROR_CLASSES: Final[Mapping[int, type[ApiError]]] = {
 """The exception for each code; a code that is not listed is a plain ``ApiError``."""
 
 
+_TRANSIENT_NO_PEERS = ("peer offline", "miscellaneous issue")
+"""Descriptions of a leader that has not heard from a peer yet; the second one after a restart of its own."""
+
+
 def name_of(err_code: int) -> str:
     """Return the server's name of a code, such as "STREAM_NOT_FOUND", or "" for a code this version does not know."""
     return next((name for name, code in vars(ErrCode).items() if code == err_code and name.isupper()), "")
@@ -323,7 +328,10 @@ def api_error(payload: Mapping[str, object], operation: str = "") -> ApiError:
         return ApiError(0, 0, str(error), operation)
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
-    return ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, operation)
+    made = ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, operation)
+    if err_code == ErrCode.CLUSTER_NO_PEERS and any(words in description for words in _TRANSIENT_NO_PEERS):
+        made._transience = Transience.ELECTION
+    return made
 
 
 def consumer_gone(error: ApiError, consumer: str, stream: str) -> ConsumerGone:

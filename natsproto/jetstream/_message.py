@@ -25,10 +25,10 @@ from natsproto.errors import (
     DeliveryUnknown,
     LocalProtocolError,
     NatsError,
-    NoResponders,
     RequestTimeout,
     StreamNotFound,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api_errors import api_error, consumer_gone
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
@@ -302,7 +302,9 @@ class JsMessage(Message):
             except RequestTimeout:
                 error: NatsError = RequestTimeout(f"ack_sync of a message of {self.subject!r}", wait)
                 resend *= 2
-            except (NoResponders, ConnectionLost) as exc:
+            except NatsError as exc:
+                if not is_transient(exc):
+                    raise
                 error = exc
             if (left := deadline - loop.time()) > 0 and not isinstance(error, ConnectionLost):
                 await self._check_delivery(connection, min(left, RESEND_INTERVAL_S), api_prefix)

@@ -18,11 +18,8 @@ from typing import Literal, TypeAlias, TypeVar
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
-    ConnectFailed,
-    ConnectionLost,
     ConsumerGone,
     ConsumerNotFound,
-    HeartbeatMissed,
     JetStreamNotEnabled,
     LimitReached,
     MessageNotFound,
@@ -32,9 +29,9 @@ from natsproto.errors import (
     PullRefused,
     RequestTimeout,
     StreamNotFound,
-    TooManyRequests,
     UnsupportedByServer,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._codec import UINT64
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._context import JetStream
@@ -402,12 +399,9 @@ async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGener
 
 def may_pass(error: NatsError) -> bool:
     """True if the same request may succeed later: a server, a leader or the consumer is gone, or one is overloaded."""
-    if isinstance(error, ApiError):
-        is_refusal = error.code < 500 or isinstance(error, (JetStreamNotEnabled, LimitReached))
-        return not is_refusal or isinstance(error, (ConsumerNotFound, TooManyRequests))
-    return isinstance(
-        error, (ConnectFailed, ConnectionLost, ConsumerGone, HeartbeatMissed, NoResponders, RequestTimeout)
-    )
+    if isinstance(error, ApiError) and error.code >= 500:
+        return is_transient(error, existed=False) or not isinstance(error, (JetStreamNotEnabled, LimitReached))
+    return is_transient(error) or isinstance(error, (ConsumerGone, ConsumerNotFound))
 
 
 def _position(message: JsMessage) -> int:

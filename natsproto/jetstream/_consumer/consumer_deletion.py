@@ -9,7 +9,8 @@ import asyncio
 from collections.abc import Iterable
 from typing import Final
 
-from natsproto.errors import ConsumerNotFound, JetStreamUnavailable, NatsError
+from natsproto.errors import ConsumerNotFound, NatsError
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._info import ConsumerInfo
 
@@ -85,10 +86,9 @@ class ConsumerDeletion:
                     f"CONSUMER.DELETE.{self._stream}.{name}", operation=self._operation, timeout=DELETE_TIMEOUT_S
                 )
                 return
-            except (ConsumerNotFound, JetStreamUnavailable):
-                continue  # it may be there in a moment
-            except NatsError:
-                return
+            except NatsError as exc:
+                if not is_transient(exc) and not isinstance(exc, ConsumerNotFound):
+                    return  # else it may be there in a moment
 
     async def _is_own(self, name: str) -> bool:
         endpoint = f"CONSUMER.INFO.{self._stream}.{name}"

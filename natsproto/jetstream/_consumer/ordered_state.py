@@ -12,16 +12,14 @@ from typing import Final
 from natsproto._core.engine import State
 from natsproto.errors import (
     ConnectionClosed,
-    ConnectionLost,
     ConsumerExists,
-    JetStreamUnavailable,
     LocalProtocolError,
     NatsError,
     PermissionDenied,
-    RequestTimeout,
     StreamNotFound,
     SubscriptionClosed,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._asset_names import check_consumer_name
 from natsproto.jetstream._config import ConsumerConfig
@@ -184,7 +182,7 @@ class OrderedState:
         """True if creating a consumer again is of no use."""
         if isinstance(error, (StreamNotFound, PermissionDenied, ConnectionClosed)):
             return True
-        if isinstance(error, (JetStreamUnavailable, RequestTimeout, ConnectionLost)):
+        if is_transient(error, existed=self.info is not None):
             return False
         if isinstance(error, ConsumerExists) and self.is_named:
             return False  # another reader has the same prefix: the next number may be free

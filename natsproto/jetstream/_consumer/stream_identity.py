@@ -10,14 +10,11 @@ import asyncio
 from collections.abc import Callable
 
 from natsproto.errors import (
-    ConnectionLost,
-    JetStreamNotEnabled,
-    JetStreamUnavailable,
     NatsError,
     PermissionDenied,
-    RequestTimeout,
     StreamNotFound,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import NEVER
@@ -65,14 +62,14 @@ class StreamIdentity:
         while self.unverified:
             try:
                 await self._check_once(seen)
-            except (RequestTimeout, ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable):
-                await asyncio.sleep(INFO_TIMEOUT_S)  # earlier infos still count
             except StreamNotFound:
                 raise
             except PermissionDenied:
                 self._may_ask = self.unverified = False
-            except NatsError:
-                return
+            except NatsError as exc:
+                if not is_transient(exc):
+                    return
+                await asyncio.sleep(INFO_TIMEOUT_S)  # earlier infos still count
 
     async def _check_once(self, seen: Callable[[], int]) -> None:
         endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER

@@ -21,9 +21,9 @@ from natsproto.errors import (
     NatsError,
     WrongRevision,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._codec import decode, dumps, encode, loads, parse
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.groups._follower import OUTAGE_ERRORS
 from natsproto.jetstream.groups._partitions import ElasticGroupConfig, GroupConfig, make_mappings
 from natsproto.jetstream.groups._presence import Presence
 from natsproto.jetstream.groups._shares import is_balanced, is_managed, share_out
@@ -148,7 +148,9 @@ class Coordinator:
                 await self._write_shares(entry, self._living, gone)
         except (WrongRevision, KeyNotFound, BucketNotFound, ConfigError, InvalidReply):
             return  # another member was faster; or the group is gone or spoilt, which ends this member
-        except OUTAGE_ERRORS:
+        except NatsError as exc:
+            if not is_transient(exc):
+                raise
             await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def _write_shares(self, entry: KeyValueEntry, living: Collection[str], gone: Iterable[str]) -> None:

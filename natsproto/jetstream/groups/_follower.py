@@ -17,21 +17,17 @@ from natsproto.errors import (
     ApiError,
     BucketNotFound,
     ConfigError,
-    ConnectionLost,
     ConsumerExists,
     ConsumerGone,
     ConsumerNotFound,
     DrainTimeout,
     GroupChanged,
     InvalidReply,
-    JetStreamUnavailable,
     KeyNotFound,
     NatsError,
-    NoStream,
-    PublishUncertain,
-    RequestTimeout,
     SubscriptionClosed,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import loads
 from natsproto.jetstream._config import ConsumerConfig
@@ -51,8 +47,6 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.middleware import Call, with_middleware
 
-OUTAGE_ERRORS: Final = (RequestTimeout, ConnectionLost, JetStreamUnavailable, NoStream, PublishUncertain)
-"""Errors after which a request is sent again. NoStream: the stream of a bucket has no leader."""
 JOIN_DELAYS_S: Final = (0.02, 0.05, 0.1, 0.2, 0.5)
 """Seconds between attempts to join, the last ones again and again: the previous members may not have left their
 partitions yet.
@@ -287,8 +281,10 @@ class ConfigFollower:
                         await self._stream.delete_consumer(self.name)
             except (KeyNotFound, BucketNotFound):
                 return await self._on_group_deleted()
-            except OUTAGE_ERRORS:
-                return True
+            except NatsError as exc:
+                if is_transient(exc):
+                    return True
+                raise
             self._must_read = False
             if not await self._on_config_change(entry):
                 return False
@@ -385,10 +381,10 @@ class ConfigFollower:
                     raise
                 await self._stream.delete_consumer(self.name)  # of other partitions
                 self._consumer = await self._stream.create_consumer(config)
-        except (ConsumerNotFound, *OUTAGE_ERRORS):
-            return  # in a moment
-        except ApiError as exc:
-            if exc.err_code != ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
+        except NatsError as exc:
+            if is_transient(exc) or isinstance(exc, ConsumerNotFound):
+                return  # in a moment
+            if not isinstance(exc, ApiError) or exc.err_code != ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
                 raise
             if membership is not None:
                 await membership.on_blocked()

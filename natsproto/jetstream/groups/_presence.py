@@ -27,10 +27,10 @@ from natsproto.errors import (
     PermissionDenied,
     WrongRevision,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._policies import StorageType
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.groups._follower import OUTAGE_ERRORS
 from natsproto.jetstream.kv._bucket import KeyValue
 
 PRESENCE_BUCKET: Final = "natsproto-group-presence"
@@ -135,7 +135,9 @@ class Presence:
             try:
                 await self.enter(takes_over=False)
                 return
-            except OUTAGE_ERRORS:
+            except NatsError as exc:
+                if not is_transient(exc):
+                    raise
                 await asyncio.sleep(RETRY_INTERVAL_S)
 
     async def hold(self) -> None:

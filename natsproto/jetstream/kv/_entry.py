@@ -257,6 +257,11 @@ class BucketStream(Generic[V]):
         id_format = f"{api.connection._new_id()[:8]}{{:x}}.{{:x}}".format
         self._write_ids = map(id_format, count(1), iter(api.connection._random_bits(), None))
 
+    @property
+    def was_found(self) -> bool:
+        """True if the bucket exists, as far as is known: a server has returned its configuration."""
+        return self.stream._info is not None
+
     def new_write_id(self) -> str:
         """Return the id of a write: short, as it counts for the bucket's ``max_value_size``, and unpredictable, as
         another writer could use it first.

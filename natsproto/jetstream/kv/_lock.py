@@ -14,20 +14,20 @@ from math import ceil
 from types import TracebackType
 from typing import Any
 
+from natsproto._core.deadline import Backoff
 from natsproto._core.events import Event
 from natsproto._durations import seconds
 from natsproto.errors import (
     ConfigError,
-    ConnectionLost,
     LocalProtocolError,
     LockLost,
     NatsError,
-    PublishUncertain,
     RequestTimeout,
     StreamWentBack,
     WrongLastSequence,
     WrongRevision,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.headers import TTL_HEADER, MessageArgs
 from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation
@@ -38,8 +38,8 @@ LOCK_ID_HEADER = "Natsproto-Lock"
 """Header that identifies the holder, independent of the value."""
 RENEWALS_PER_TTL = 3
 """Renewals within one TTL: two may fail."""
-RETRY_INTERVAL_S = 0.1
-"""Seconds after which a failed attempt is repeated."""
+RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 0.1, 0.5
+"""Seconds after which a failed attempt is repeated, at first and at most."""
 
 
 class LockBlocked(Event):
@@ -245,16 +245,18 @@ class Lock:
             return
 
     async def _acquire_when_free(self) -> int:
-        may_be_stored = False
+        may_be_stored, backoff = False, Backoff(RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S)
         try:
             while True:
                 try:
                     if await self.try_acquire():
                         return self._token
                     await self._wait_until_free()
-                except (ConnectionLost, PublishUncertain, RequestTimeout):
+                except NatsError as exc:
+                    if not is_transient(exc, existed=self._bucket.was_found):
+                        raise
                     may_be_stored = True
-                    await asyncio.sleep(RETRY_INTERVAL_S)
+                    await backoff.pause()
         except BaseException:
             if may_be_stored:
                 self._release_later(self._remove_stored(self._release_task))

@@ -19,10 +19,7 @@ from natsproto.errors import (
     BucketNotFound,
     ConfigError,
     ConnectionClosed,
-    ConnectionLost,
     InvalidReply,
-    JetStreamNotEnabled,
-    JetStreamUnavailable,
     MessageNotFound,
     NatsError,
     NoResponders,
@@ -30,11 +27,11 @@ from natsproto.errors import (
     ObjectNotFound,
     PermissionDenied,
     PublishUncertain,
-    RequestTimeout,
     StreamNotFound,
     StreamProtected,
     WrongLastSequence,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._bucket_config import OBJECT_STREAM
@@ -76,8 +73,6 @@ MAX_CHUNKS_PER_PULL = 1000
 """Chunks whose headers are requested at a time."""
 REQUEST_TIMEOUT_S = 1.0
 """Seconds without a reply before a request is repeated."""
-TRANSIENT_ERRORS = (ConnectionLost, JetStreamNotEnabled, JetStreamUnavailable, RequestTimeout)
-"""Temporary errors, for example while a server restarts."""
 _FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
 
 
@@ -158,7 +153,9 @@ class ObjectIndex:
                     raise
                 direct = True
                 continue
-            except TRANSIENT_ERRORS:
+            except NatsError as exc:
+                if not is_transient(exc):
+                    raise
                 await self.api.connection._wait_connected(deadline.at)
                 if not await backoff.pause(deadline):
                     raise
@@ -214,7 +211,7 @@ class ObjectIndex:
 
     async def translate_error(self, error: NatsError) -> NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone."""
-        if isinstance(error, (NoStream, PublishUncertain, RequestTimeout)) and self.api.connection.is_connected:
+        if is_transient(error) and self.api.connection.is_connected:
             try:
                 await self.stream.info(timeout=REQUEST_TIMEOUT_S)
             except StreamNotFound:

@@ -33,13 +33,14 @@ from natsproto.errors import (
     StreamNotFound,
     SubscriptionClosed,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream.objectstore._index import TRANSIENT_ERRORS, ObjectIndex
+from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
     ObjectInfo,
     check_object_name,
@@ -344,7 +345,9 @@ class ObjectReader(AsyncForHint):
                     self._is_exhausted = False
                     return
                 now = await index.find(info.name, timeout=self._timeout)
-            except TRANSIENT_ERRORS:
+            except NatsError as exc:
+                if not is_transient(exc):
+                    raise
                 return
             if now is None or now.info.deleted or now.info.nuid != info.nuid:
                 raise ObjectChanged(info.bucket, info.name)
