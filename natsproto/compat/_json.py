@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 from natsproto.jetstream import Timestamp
 
 _NS = 1_000_000_000
+_EARLIEST, _LATEST = datetime(1678, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzinfo=UTC)
+"""Servers compare no time beyond these, and no message is stored then."""
 
 
 class Base:
@@ -81,6 +83,7 @@ def _written(kind: str, value: Any) -> Any:
         return [_written(kind, item) for item in value]
     if isinstance(value, datetime):
         value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
+        value = min(max(value, _EARLIEST), _LATEST)
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     return int(value * _NS) if kind == "s" else value
 

@@ -16,6 +16,7 @@ from natsproto.jetstream._codec import (
     Many,
     Record,
     Seconds,
+    accept_lifetime,
     choice,
     flag,
     integer,
@@ -91,6 +92,7 @@ class KeyValueConfig(Record):
     def to_stream(self) -> StreamConfig:
         """Return the configuration of the bucket's stream. ConfigError when a value is invalid."""
         check_bucket_name(self.bucket)
+        accept_lifetime("limit_marker_ttl", self.limit_marker_ttl)
         if 0 < self.limit_marker_ttl < 1:
             raise ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
         if self.mirror and self.sources:

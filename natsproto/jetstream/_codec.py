@@ -52,7 +52,7 @@ from natsproto.jetstream._record import (
     each,
     wrong_type,
 )
-from natsproto.jetstream._timestamp import Timestamp, to_timestamp
+from natsproto.jetstream._timestamp import Timestamp, to_server_time
 
 if TYPE_CHECKING:
     pass
@@ -70,6 +70,8 @@ NEVER = Timestamp(1, 1, 1)
 """The zero time of the server."""
 
 INT32, INT64, UINT64 = 2**31 - 1, 2**63 - 1, 2**64 - 1
+MAX_LIFETIME_S = 200 * 365 * 86_400
+"""The server's clock overflows in 2262; a lifetime that would end later ends at once."""
 
 _ZERO_TIME = "0001-01-01T00:00:00"
 
@@ -159,6 +161,11 @@ def integer(
 def seconds(*, default: float = 0.0, key: str = "") -> Seconds:
     """A duration: nanoseconds on the wire."""
     return cast("Seconds", Field(key, default, accept_seconds, read=read_seconds, write=write_seconds))
+
+
+def lifetime(*, default: float = 0.0, key: str = "") -> Seconds:
+    """A duration that the server adds to the time of a message."""
+    return cast("Seconds", Field(key, default, accept_lifetime, read=read_seconds, write=write_seconds))
 
 
 def delays(*, default: tuple[()] = (), key: str = "") -> Delays:
@@ -321,6 +328,13 @@ def accept_seconds(what: str, value: object) -> object:
     return value if isinstance(value, ExactSeconds) else float(value)
 
 
+def accept_lifetime(what: str, value: object) -> object:
+    duration = accept_seconds(what, value)
+    if cast(float, duration) > MAX_LIFETIME_S:
+        raise ConfigError(what, value, "is more than 200 years: the server would let it pass at once")
+    return duration
+
+
 def accept_age(what: str, value: object) -> object:
     return None if value is None else accept_seconds(what, value)
 
@@ -334,14 +348,19 @@ def accept_moment(what: str, value: object) -> object:
         return None
     if not isinstance(value, datetime):
         wrong_type(what, value, "a datetime")
+    return server_time(what, value)
+
+
+def server_time(what: str, moment: datetime, add_ns: int = 0) -> Timestamp:
+    """``to_server_time``; ConfigError for a naive datetime."""
     try:
-        return to_timestamp(value)
+        return to_server_time(moment, add_ns)
     except ValueError as exc:
-        raise ConfigError(what, value, str(exc)) from None
+        raise ConfigError(what, moment, str(exc)) from None
 
 
 def accept_instant(what: str, value: object) -> object:
-    return accept_moment(what, NEVER if value is None else value)
+    return NEVER if value is None or value == NEVER else accept_moment(what, value)
 
 
 # ---------------------------------------------------------------- reading JSON
@@ -460,6 +479,7 @@ def write_blob(value: object) -> object:
         flag,
         integer,
         seconds,
+        lifetime,
         delays,
         age,
         moment,

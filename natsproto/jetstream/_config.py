@@ -31,6 +31,7 @@ from natsproto.jetstream._codec import (
     flag,
     integer,
     labels,
+    lifetime,
     many,
     moment,
     nested,
@@ -167,7 +168,7 @@ class StreamConfig(Record):
     allow_msg_ttl: bool = flag(default=False)
     """Let a message have a time to live of its own: ``js.publish(..., ttl=60)`` (ADR-43). Cannot be unset; server 2.11.
     """
-    subject_delete_marker_ttl: Seconds = seconds(default=0.0)
+    subject_delete_marker_ttl: Seconds = lifetime(default=0.0)
     """When the last message of a subject expires, store a marker that says so and keep it for this long: seconds, at
     least 1. 0 (default): no marker. The server then allows message TTLs and rollups, too; server 2.11.
     """

@@ -30,7 +30,7 @@ from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._arguments import StreamArgs
 from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._batch_get import BatchGet, PageCursor, StoredMessages
-from natsproto.jetstream._codec import INT64, Duration, decode, encode
+from natsproto.jetstream._codec import INT64, Duration, decode, encode, server_time
 from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._consumer.handle import check_stream_sequence
@@ -45,7 +45,6 @@ from natsproto.jetstream._info import (
 )
 from natsproto.jetstream._multi_last import MultiLastGet
 from natsproto.jetstream._record import named_changes
-from natsproto.jetstream._timestamp import Timestamp, to_timestamp
 from natsproto.protocol.subject import subscribe_subject
 
 if TYPE_CHECKING:
@@ -523,8 +522,7 @@ class Stream(ConsumerManager):
             if up_to:
                 raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_seq")
             # A nanosecond is added because the server (2.15) excludes a message stored at this time.
-            _time_text("up_to_time", up_to_time)
-            up_to["up_to_time"] = Timestamp.from_ns(to_timestamp(up_to_time).ns + 1).rfc3339()
+            up_to["up_to_time"] = server_time("up_to_time", up_to_time, add_ns=1).rfc3339()
         limit = _positive("batch", batch)
         run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._description}")
@@ -614,14 +612,7 @@ def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, obje
         return {"seq": 1 if sequence is None else check_stream_sequence("start_seq", sequence)}
     if sequence is not None:
         raise ConfigError("start_time", time, "cannot be given together with start_seq")
-    return {"start_time": _time_text("start_time", time)}
-
-
-def _time_text(what: str, time: datetime) -> str:
-    try:
-        return to_timestamp(time).rfc3339()
-    except ValueError as exc:
-        raise ConfigError(what, time, str(exc)) from None
+    return {"start_time": server_time("start_time", time).rfc3339()}
 
 
 def _positive(what: str, number: int | None) -> int | None:

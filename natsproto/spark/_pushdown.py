@@ -101,7 +101,7 @@ def _times(found: FilterPushdown, since: datetime | None, until: datetime | None
     """Limits the times; only times with a zone count."""
     if since is not None and since.tzinfo is not None:
         return found.replace(since=since if found.since is None else max(since, found.since))
-    if until is not None and until.tzinfo is not None:
+    if until is not None and until.tzinfo is not None and until.year < datetime.max.year:
         behind = until + timedelta(microseconds=1)  # the end of a range is exclusive
         return found.replace(until=behind if found.until is None else min(behind, found.until))
     return found

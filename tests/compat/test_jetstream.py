@@ -7,6 +7,7 @@ import gc
 import io
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -300,6 +301,14 @@ async def test_objects_are_put_and_got(js: JetStreamContext, tmp_path: Path) -> 
     link = api.ObjectMetaOptions(link=api.ObjectLink("O", "big"))
     with pytest.raises(NotImplementedError, match="add_link"):
         await store.put("link", b"", api.ObjectMeta(options=link))
+
+
+async def test_start_times_at_the_ends_of_datetime(js: JetStreamContext) -> None:
+    await fill(js, 3)
+    for moment, pending in ((datetime(1600, 1, 1, tzinfo=UTC), 3), (datetime.max, 0), (datetime.min, 3)):
+        by_time = api.DeliverPolicy.BY_START_TIME
+        config = api.ConsumerConfig(deliver_policy=by_time, opt_start_time=moment, ack_policy=api.AckPolicy.EXPLICIT)
+        assert (await js.add_consumer("S", config)).num_pending == pending
 
 
 async def test_consumer_is_paused_and_reset(js: JetStreamContext) -> None:

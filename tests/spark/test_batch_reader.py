@@ -91,6 +91,10 @@ def test_batch_columns_follow_the_options(server: Server, js: JetStream) -> None
         ([GreaterThan(TIME, datetime(2020, 1, 1, tzinfo=UTC))], list(range(1, 10)), 1),
         ([LessThan(TIME, datetime(2020, 1, 1, tzinfo=UTC))], [], 1),
         ([GreaterThan(TIME, datetime.now(UTC) + timedelta(days=1))], [], 1),
+        ([GreaterThan(TIME, datetime(1600, 1, 1, tzinfo=UTC))], list(range(1, 10)), 1),
+        ([LessThan(TIME, datetime(1600, 1, 1, tzinfo=UTC))], [], 1),
+        ([GreaterThan(TIME, datetime.max.replace(tzinfo=UTC))], [], 1),
+        ([LessThan(TIME, datetime.max.replace(tzinfo=UTC))], list(range(1, 10)), 1),
         ([EqualTo(("data",), b"1")], list(range(1, 10)), 1),
     ],
 )

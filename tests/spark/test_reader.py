@@ -489,6 +489,9 @@ def test_places_mean_what_they_say(nats: SparkNats) -> None:
         ("earliest", middle + timedelta(microseconds=1)): [(1, 10)],
         (datetime(2100, 1, 1, tzinfo=UTC), "latest"): [],
         ("earliest", datetime(2000, 1, 1, tzinfo=UTC)): [],
+        (datetime(1600, 1, 1, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)): [(1, 20)],
+        (datetime.max.replace(tzinfo=UTC), "latest"): [],
+        ("earliest", datetime(1600, 1, 1, tzinfo=UTC)): [],
     }
     for (start, end), expected in plan.items():
         found = plan_ranges(nats, source.name, start=start, end=end, num_partitions=1)  # type: ignore[arg-type]

@@ -100,6 +100,8 @@ def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
         ({"startingOffsets": "700"}, 700),
         ({"startingTimestamp": "2020-01-01T00:00:00Z"}, 1),
         ({"startingTimestamp": "2120-01-01T00:00:00Z"}, 31),
+        ({"startingTimestamp": "1600-01-01T00:00:00Z"}, 1),
+        ({"startingTimestamp": "9999-12-31T23:59:59Z"}, 31),
     ],
 )
 def test_a_query_begins_where_its_options_say(

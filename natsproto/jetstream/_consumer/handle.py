@@ -27,7 +27,7 @@ from natsproto._nats_py_names import (
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._asset_names import check_consumer_name, check_priority_group
-from natsproto.jetstream._codec import UINT64, Duration
+from natsproto.jetstream._codec import UINT64, Duration, server_time
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.batch_window import check_window
 from natsproto.jetstream._consumer.consume import (
@@ -53,7 +53,6 @@ from natsproto.jetstream._consumer.pull_options import (
 from natsproto.jetstream._consumer.redeliveries import terms_of
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._timestamp import to_timestamp
 
 
 class Consumer:
@@ -113,10 +112,7 @@ class Consumer:
             until: Deliver nothing before this time.
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
-        try:
-            moment = to_timestamp(until)
-        except ValueError as exc:
-            raise ConfigError("until", until, str(exc)) from None
+        moment = server_time("until", until)
         operation = f"pause {self._description}"
         await self._api.require_api_level(1, "2.11", operation, timeout)
         body = {"pause_until": moment.rfc3339()}

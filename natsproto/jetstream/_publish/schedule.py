@@ -12,8 +12,7 @@ from typing import TypedDict, Unpack, cast
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._codec import Duration, accept_seconds, nanoseconds
-from natsproto.jetstream._timestamp import to_timestamp
+from natsproto.jetstream._codec import Duration, accept_lifetime, nanoseconds, server_time
 from natsproto.protocol.subject import publish_subject
 
 PREDEFINED_SCHEDULES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")
@@ -64,9 +63,7 @@ class Schedule(Value):
         """
         if not isinstance(moment, datetime):
             raise TypeError(f"a schedule is at a datetime, not a {type(moment).__name__}")
-        if moment.utcoffset() is None:
-            raise ConfigError("at", moment, "a naive datetime is ambiguous: give it a tzinfo, such as datetime.UTC")
-        return cls(pattern=f"@at {to_timestamp(moment).rfc3339()}", **more)
+        return cls(pattern=f"@at {server_time('at', moment).rfc3339()}", **more)
 
     @classmethod
     def after(cls, delay: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
@@ -79,7 +76,7 @@ class Schedule(Value):
         ns = _nanoseconds("after", delay)
         if not ns:
             raise ConfigError("after", delay, "must be a positive number of seconds")
-        return cls.at(to_timestamp(datetime.now().astimezone() + timedelta(microseconds=ns / 1000)), **more)
+        return cls.at(datetime.now().astimezone() + timedelta(microseconds=ns / 1000), **more)
 
     @classmethod
     def every(cls, interval: Duration, **more: Unpack[ScheduleArgs]) -> Schedule:
@@ -209,4 +206,4 @@ def to_go_duration(ns: int) -> str:
 
 
 def _nanoseconds(what: str, duration: object) -> int:
-    return nanoseconds(cast("Duration", accept_seconds(what, duration)))
+    return nanoseconds(cast("Duration", accept_lifetime(what, duration)))
