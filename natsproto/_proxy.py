@@ -15,6 +15,7 @@ import socket
 from base64 import b64encode
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from natsproto._sockets import connect_first, resolve
 from natsproto.errors import ConfigError, ConnectionLost
 from natsproto.errors._base import HIDDEN
 
@@ -62,13 +63,17 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
     except ModuleNotFoundError:
         raise ConfigError("proxy", HIDDEN, "needs the package python-socks: pip install natsproto[proxy]") from None
     user, password = _login(parts)
-    through = Proxy(
-        ProxyType.SOCKS5, parts.hostname or "", parts.port or 0, username=user, password=password, rdns=True
-    )
-    try:
-        return await through.connect(host, port, timeout=timeout)
-    except ProxyError as exc:
-        raise ConnectionRefusedError(str(exc)) from exc
+    found = await resolve(parts.hostname or "", parts.port or 0)  # python-socks would use the loop's executor
+    for number, (*_, where) in enumerate(found, 1):
+        through = Proxy(ProxyType.SOCKS5, where[0], parts.port or 0, username=user, password=password, rdns=True)
+        try:
+            return await through.connect(host, port, timeout=timeout)
+        except ProxyError as exc:
+            raise ConnectionRefusedError(str(exc)) from exc
+        except OSError:
+            if number == len(found):
+                raise
+    raise OSError("its host name does not resolve")
 
 
 async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
@@ -103,21 +108,9 @@ async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float
 
 
 async def _dial(host: str, port: int) -> socket.socket:
-    """A connection to the first address of the proxy that takes one."""
-    loop = asyncio.get_running_loop()
-    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    for number, (family, kind, protocol, _, address) in enumerate(found, 1):
-        sock = socket.socket(family, kind, protocol)
-        try:
-            sock.setblocking(False)
-            await loop.sock_connect(sock, address)
-        except BaseException as exc:
-            sock.close()
-            if not isinstance(exc, OSError) or number == len(found):
-                raise
-        else:
-            return sock
-    raise OSError("its host name does not resolve")
+    """Return a socket connected to the first address of the proxy that accepts."""
+    sock, _ = await connect_first(await resolve(host, port))
+    return sock
 
 
 def _login(parts: SplitResult) -> tuple[str | None, str | None]:

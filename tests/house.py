@@ -48,7 +48,6 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/protocol/test_parser.py": 981,
         "tests/protocol/test_pool.py": 712,
         "tests/server/test_auth.py": 761,
-        "tests/server/test_core.py": 602,
         "tests/server/test_services.py": 628,
         "tests/server/test_testing.py": 694,
         "tests/server/test_websocket.py": 644,

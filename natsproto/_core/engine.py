@@ -128,6 +128,8 @@ class Engine:
             session = await self.supervisor.first()
         except BaseException as exc:
             self._finish(exc if isinstance(exc, Exception) else None)
+            if tasks := self.supervisor.cancel():
+                await asyncio.wait(tasks, timeout=CLOSE_TIMEOUT_S)
             if isinstance(exc, Exception):
                 await self.event_bus.wait_handled(CLOSE_TIMEOUT_S)
             raise

@@ -1,17 +1,26 @@
 """The supervisor: finds a server, watches the connection to it, and finds the next one.
 
-Owns the pool, the one task that does this, the back-off, and the old sessions of moves. It does not know how a
-connection is used: it tells the engine about a new one, and the engine reports the end of the current one. Because one
-task does all of this, a client is never "connected" without a task that notices the end.
+Owns the pool, the one task that does this, the back-off, the dials in flight, and the old sessions of moves. It does
+not know how a connection is used: it tells the engine about a new one, and the engine reports the end of the current
+one. Because one task does all of this, a client is never "connected" without a task that notices the end.
+
+Rules of dialling, for the first connection, after a loss, and for a move to another server:
+
+1. Servers are dialled in the order of the pool. The next one is dialled when the one before has failed, and beside it
+   when it has been silent for STAGGER_S seconds. The first session is used; the other dials are cut.
+2. A dial that is silent goes on beside further rounds of the others, for ``connect_timeout`` seconds.
+3. A server that was silent for STAGGER_S comes behind all others, the lost one included, until it answers.
+4. No server is dialled twice at a time. With ``reconnect_to_server`` there is one dial at a time.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Iterator, Mapping
 from functools import partial
-from typing import Protocol
+from itertools import count
+from typing import Any, Protocol
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
@@ -21,6 +30,7 @@ from natsproto._core.transport import UnknownHost
 from natsproto._core.wire import Runtime
 from natsproto._option_rules import no_plain_websocket
 from natsproto._options import Options
+from natsproto._race import STAGGER_S, Race
 from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,
@@ -104,6 +114,7 @@ class Supervisor:
         self._wait_skipped: asyncio.Future[None] | None = None
         self._attention: asyncio.Future[None] = self._loop.create_future()
         """Done when the current session needs attention: it has ended, or its server is shutting down."""
+        self._dials: Race[ServerAddress, Session] = Race("natsproto dial", _end_late_session)
         self._old_sessions: set[Session] = set()
         self._progress_before = 0  # before the current session
         self._requires_tls = options._tls_required
@@ -133,27 +144,53 @@ class Supervisor:
         started = self._loop.time()
         deadline = started + self._options.retry_connect_for
         failures: dict[str, Exception] = {}
-        for address in self.pool.one_pass():
-            if (session := await self._connect_to(address, failures)) is not None:
-                return session
-        number = 0
-        if self._options.retry_connect_for:
-            self._event_bus.log.warning(
-                "waiting up to %g s for a server at %s: %s",
-                self._options.retry_connect_for,
-                ", ".join(failures),
-                next(reversed(failures.values()), "none was reached"),
-            )
-        while (left := deadline - self._loop.time()) > 0 and (plan := self._next_attempt()) is not None:
-            number += 1
-            session = await self._connect_after(min(plan.delay, left), number, plan.address, failures)
-            if session is not None:
-                return session
+        try:
+            for address in self.pool.one_pass():
+                if (session := await self._dial_beside(address, failures)) is not None:
+                    return session
+            if self._options.retry_connect_for:
+                self._event_bus.log.warning(
+                    "waiting up to %g s for a server at %s: %s",
+                    self._options.retry_connect_for,
+                    ", ".join(map(str, self.pool.servers)),
+                    next(reversed(failures.values()), "none has answered yet"),
+                )
+            numbers = count(1)
+            while (left := deadline - self._loop.time()) > 0:
+                plan = self._next_attempt()
+                if (session := await self._attempt(plan, numbers, failures, left)) is not None:
+                    return session
+                if plan is None and not self._dials.running:
+                    break
+            while self._dials.running:
+                if (session := await self._dials.winner()) is not None:
+                    return session
+        finally:
+            self._dials.cut()
         if self._options.retry_on_failed_connect and self._options.allow_reconnect:
             return None
         raise self._connect_failed(failures, started, is_first=True) from next(reversed(failures.values()), None)
 
-    async def _connect_to(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
+    async def _attempt(
+        self, plan: Attempt | None, numbers: Iterator[int], failures: dict[str, Exception], limit: float | None = None
+    ) -> Session | None:
+        """Announce an attempt, wait before it, at most ``limit`` seconds, and make it. Without one, wait for those that
+        are running. Returns the session of whichever answers first.
+        """
+        if plan is None:
+            return await self._dials.winner() if self._dials.running else None
+        delay = plan.delay if limit is None else min(plan.delay, limit)
+        self._event_bus.emit(events.Reconnecting(server=str(plan.address), attempt=next(numbers), delay=delay))
+        if (session := await self._wait(delay)) is not None:
+            return session
+        return await self._dial_beside(plan.address, failures)
+
+    async def _dial_beside(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
+        """Dial a server, beside those that are silent; return the first session, None when it is time for another."""
+        self._dials.start(address, self._dial(address, failures))
+        return await self._dials.winner(None if self._options.reconnect_to_server else STAGGER_S)
+
+    async def _dial(self, address: ServerAddress, failures: dict[str, Exception]) -> Session | None:
         """Return a session with this server, or None after an event and an entry in ``failures``."""
         server = str(address)
         try:
@@ -165,19 +202,12 @@ class Supervisor:
             self._event_bus.emit(events.AttemptFailed(server=server, cause=exc))
             return None
 
-    async def _connect_after(
-        self, delay: float, number: int, address: ServerAddress, failures: dict[str, Exception]
-    ) -> Session | None:
-        """Announce an attempt, wait ``delay`` seconds, and make it."""
-        self._event_bus.emit(events.Reconnecting(server=str(address), attempt=number, delay=delay))
-        await self._wait(delay)
-        return await self._connect_to(address, failures)
-
     def _next_attempt(self) -> Attempt | None:
-        """Return the next attempt, or None when no server is left."""
+        """Return the next attempt, or None when no server is left that is not being dialled."""
         plan = self.pool.next(
             self._loop.time(),
             self._runtime.rng.random(),
+            dialled=self._dials.running,
             choose=self._options.reconnect_to_server,
             info=self._engine.info,
         )
@@ -229,10 +259,12 @@ class Supervisor:
         """True if there was a connection, or a background attempt at one."""
         return self._task is not None
 
-    def cancel(self) -> list[asyncio.Task[None]]:
+    def cancel(self) -> list[asyncio.Task[Any]]:
         """Cancel the tasks, except the caller, and return them."""
         current = asyncio.current_task()
-        tasks = [task for task in (self._task, self._beside) if task is not None and task is not current]
+        tasks: list[asyncio.Task[Any]] = [
+            task for task in (self._task, self._beside, *self._dials.tasks) if task is not None and task is not current
+        ]
         for task in tasks:
             task.cancel()
         return tasks
@@ -272,22 +304,29 @@ class Supervisor:
     # ---------------------------------------------------------------- one connection
 
     async def _open_session(self, address: ServerAddress) -> Session:
-        """Open a session with this server."""
-        deadline = self._loop.time() + self._options.connect_timeout
-        options = self._options
+        """Open a session with this server, and note whether it answers."""
+        options, began = self._options, self._loop.time()
         link = self._engine.make_link(
             tls_required=self._requires_tls,
             secured=options.tls_first or address.websocket,
         )
         session = Session(address, options, self._runtime, self._engine, link)
+        silence = self._loop.call_later(STAGGER_S, partial(self.pool.set_silent, address, silent=True))
         try:
-            await session.open(deadline)
+            await session.open(began + options.connect_timeout)
         except asyncio.CancelledError as exc:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
             # This task was not cancelled: a callable of the options awaited something that was.
             raise ConnectionLost("a callable in the options was cancelled", str(address)) from exc
+        except Exception as exc:
+            if isinstance(exc, TimeoutError) or self._loop.time() < silence.when():
+                self.pool.set_silent(address, silent=isinstance(exc, TimeoutError))
+            raise
+        finally:
+            silence.cancel()
+        self.pool.set_silent(address, silent=False)
         return session
 
     def on_session_adopted(self, session: Session) -> None:
@@ -330,49 +369,51 @@ class Supervisor:
     async def _reconnect(self) -> tuple[Session | None, Exception | None]:
         """Return the next session, or None and the reason when no server is left."""
         started = self._loop.time()
-        number = 0
+        numbers = count(1)
         failures: dict[str, Exception] = {}
-        while True:
-            plan = self._next_attempt()
-            if plan is None:
-                return None, self.pool.final_reason or (self._connect_failed(failures, started) if failures else None)
-            number += 1
-            server = str(plan.address)
-            session = await self._connect_after(plan.delay, number, plan.address, failures)
-            if session is None:
-                continue
-            if not self._engine.wants_connection:  # closed by a callable in the options
-                session.end(ConnectionClosed())
-                return None, None
-            first = self._engine.info is NO_INFO
-            if not await self._engine.on_connected(session):
-                failures[server] = session.ended.result()
-                self._record_failure(plan.address, failures[server])
-                continue
-            if first:  # the first connection, after retry_on_failed_connect
-                self._event_bus.emit(events.Connected(server=server))
+        try:
+            while True:
+                plan = self._next_attempt()
+                if plan is None and not self._dials.running:
+                    failure = self._connect_failed(failures, started) if failures else None
+                    return None, self.pool.final_reason or failure
+                session = await self._attempt(plan, numbers, failures)
+                if session is None:
+                    continue
+                if not self._engine.wants_connection:  # closed by a callable in the options
+                    session.end(ConnectionClosed())
+                    return None, None
+                server, first = str(session.address), self._engine.info is NO_INFO
+                if not await self._engine.on_connected(session):
+                    failures[server] = session.ended.result()
+                    self._record_failure(session.address, failures[server])
+                    continue
+                if first:  # the first connection, after retry_on_failed_connect
+                    self._event_bus.emit(events.Connected(server=server))
+                    return session, None
+                self.reconnects += 1
+                outage = self._loop.time() - started
+                self._event_bus.emit(events.Reconnected(server=server, outage=outage))
                 return session, None
-            self.reconnects += 1
-            outage = self._loop.time() - started
-            self._event_bus.emit(events.Reconnected(server=server, outage=outage))
-            return session, None
+        finally:
+            self._dials.cut()
 
     def skip_wait(self) -> None:
         """End the wait for the next attempt."""
         if self._wait_skipped is not None:
             release(self._wait_skipped)
 
-    async def _wait(self, delay: float) -> None:
-        """Wait ``delay`` seconds, or until ``skip_wait``."""
-        if delay <= 0:
-            return
-        self._wait_skipped = self._loop.create_future()
-        timer = self._loop.call_later(delay, release, self._wait_skipped)
+    async def _wait(self, delay: float) -> Session | None:
+        """Wait ``delay`` seconds, or until ``skip_wait``; return a session that a silent server opens meanwhile."""
+        ends_at = self._loop.time() + delay
+        skipped = self._wait_skipped = self._loop.create_future()
         try:
-            await self._wait_skipped
+            while (left := ends_at - self._loop.time()) > 0 and not skipped.done():
+                if (session := await self._dials.winner(left, skipped)) is not None:
+                    return session
         finally:
-            timer.cancel()
             self._wait_skipped = None
+        return None
 
     # ---------------------------------------------------------------- moving to another server
 
@@ -394,31 +435,31 @@ class Supervisor:
             await asyncio.wait((session.ended,), timeout=wait)
         else:
             reason["reason"] = target[1]
-        for address in self.pool.one_pass() if target is None else (target[0],):
-            if session.ended.done() or not self._engine.can_move:
-                break
-            if str(address) == str(session.address):
-                continue
-            following = await self._open_session_during(session, address)
-            if following is not None:
-                return await self._switch(session, following, reason)
-        return session
-
-    async def _open_session_during(self, session: Session, address: ServerAddress) -> Session | None:
-        """Open a session while ``session`` lives; None if that fails or ``session`` ends first."""
-        attempt = self._loop.create_task(self._open_session(address), name="natsproto move")
-        wanted = False
+        addresses = self.pool.one_pass() if target is None else iter((target[0],))
+        following: Session | None = None
         try:
-            await asyncio.wait((attempt, session.ended), return_when=asyncio.FIRST_COMPLETED)
-            wanted = not session.ended.done() and self._engine.can_move
+            while following is None and not session.ended.done() and self._engine.can_move:
+                address = next(addresses, None)
+                if address is not None and str(address) != str(session.address):
+                    self._dials.start(address, self._dial_for_move(address))
+                if not self._dials.running:
+                    if address is None:
+                        break
+                    continue
+                following = await self._dials.winner(None if address is None else STAGGER_S, session.ended)
         finally:
-            if not wanted:
-                attempt.cancel()
-                attempt.add_done_callback(_end_late_session)
-        if not wanted:
-            return None
+            self._dials.cut()
+        if following is None:
+            return session
+        if session.ended.done() or not self._engine.can_move:
+            following.end(ConnectionClosed())
+            return session
+        return await self._switch(session, following, reason)
+
+    async def _dial_for_move(self, address: ServerAddress) -> Session | None:
+        """Return a session with this server; None if that fails."""
         try:
-            return attempt.result()
+            return await self._open_session(address)
         except Exception as exc:
             self._record_failure(address, exc)
             return None
@@ -445,10 +486,9 @@ class Supervisor:
         self._engine.on_old_session_ended(session)
 
 
-def _end_late_session(attempt: asyncio.Task[Session]) -> None:
-    """End a session that was established too late."""
-    if not attempt.cancelled() and attempt.exception() is None:
-        attempt.result().end(ConnectionClosed())
+def _end_late_session(session: Session) -> None:
+    """End a session that nobody needs: another one was faster."""
+    session.end(ConnectionClosed())
 
 
 def _request_attention(attention: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:

@@ -12,6 +12,7 @@ import ssl
 from typing import cast
 
 from natsproto._core.wire import READ_BUFFER_SIZE, DialPlan, Wire, WireHandler
+from natsproto._sockets import connect_first, resolve
 from natsproto.errors import ConfigError
 from natsproto.protocol.addresses import ServerAddress
 
@@ -25,7 +26,8 @@ FIRST_READ_BUFFER_SIZE = 4096
 async def dial(address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
     """Connect to one server, over WebSocket where its URL says so.
 
-    All addresses of its name are tried, in random order if there is a shuffle (ADR-11). Raises the OSError or
+    All addresses of its name are tried, in random order if there is a shuffle (ADR-11), the next one beside one that is
+    silent. Raises the OSError or
     ssl.SSLError of the last address; cancelling closes the socket.
     """
     if address.websocket:
@@ -40,31 +42,24 @@ async def connect(address: ServerAddress, plan: DialPlan, handler: WireHandler) 
     loop = asyncio.get_running_loop()
     if plan.dialer is not None:
         return await _take_over(await plan.dialer(), plan, handler)
-    hosts = [address.host]
-    if not address.is_ip:  # getaddrinfo would need a thread
-        found = await loop.getaddrinfo(address.host, address.port, type=socket.SOCK_STREAM)
-        hosts = list(dict.fromkeys(str(entry[4][0]) for entry in found))
-        if plan.shuffle is not None:
-            plan.shuffle(hosts)
-    while True:
-        host = hosts.pop(0)
+    if address.is_ip:  # a look-up would need a thread
         wire = SocketWire(plan, handler)
+        hostname = plan.hostname if plan.context is not None else None
+        await loop.create_connection(
+            lambda: wire, address.host, address.port, ssl=plan.context, server_hostname=hostname
+        )
+        return wire
+    left = list(dict.fromkeys(await resolve(address.host, address.port)))
+    if plan.shuffle is not None:
+        plan.shuffle(left)
+    while True:
+        sock, left = await connect_first(left)
         try:
-            dialling = loop.create_connection(
-                lambda wire=wire: wire,
-                host,
-                address.port,
-                ssl=plan.context,
-                server_hostname=plan.hostname if plan.context is not None else None,
-            )
-            if hosts:  # an unreachable address must leave time for the others
-                async with asyncio.timeout(plan.timeout / (len(hosts) + 1)):
-                    await dialling
-            else:
-                await dialling
-            return wire
+            # An address that is silent in the TLS handshake must leave time for the others.
+            async with asyncio.timeout(plan.timeout / (len(left) + 1) if left else None):
+                return await _adopt(sock, plan, handler)
         except (OSError, TimeoutError):
-            if not hosts:
+            if not left:
                 raise
 
 
@@ -72,13 +67,19 @@ async def _take_over(sock: object, plan: DialPlan, handler: WireHandler) -> Sock
     """Use a connection that the user's dialer has made."""
     if not isinstance(sock, socket.socket):
         raise _no_plain_socket(sock)
+    if sock.type != socket.SOCK_STREAM or isinstance(sock, ssl.SSLSocket):
+        sock.close()
+        raise _no_plain_socket(sock)
+    return await _adopt(sock, plan, handler)
+
+
+async def _adopt(sock: socket.socket, plan: DialPlan, handler: WireHandler) -> SocketWire:
+    """Use a connected socket; every error closes it."""
     wire = SocketWire(plan, handler)
     hostname = plan.hostname if plan.context is not None else None
+    loop = asyncio.get_running_loop()
     try:
-        if sock.type != socket.SOCK_STREAM or isinstance(sock, ssl.SSLSocket):
-            raise _no_plain_socket(sock)
         sock.setblocking(False)
-        loop = asyncio.get_running_loop()
         await loop.create_connection(lambda: wire, sock=sock, ssl=plan.context, server_hostname=hostname)
     except BaseException:
         sock.close()

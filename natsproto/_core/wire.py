@@ -11,7 +11,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from itertools import chain
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
 
 from natsproto._value import Value
 from natsproto.protocol.addresses import ServerAddress
@@ -102,16 +102,17 @@ class DialPlan(Value):
     """The settings of a dial, in addition to the address.
 
     ``context`` is for TLS that starts with the first byte, ``hostname`` the name that the certificate must have;
-    ``timeout`` (seconds) is shared by the addresses that a name resolves to. ``tcp_keepalive`` detects a dead peer
-    after two hours of silence. ``dialer`` is the user's function that returns a connected socket. The rest is for
-    WebSocket; ``largest_compressed`` returns the maximum size of a compressed frame.
+    ``timeout`` (seconds) is shared by the addresses that a name resolves to; ``shuffle`` orders them.
+    ``tcp_keepalive`` detects a dead peer after two hours of silence. ``dialer`` is the user's function that returns
+    a connected socket. The rest is for WebSocket; ``largest_compressed`` returns the maximum size of a compressed
+    frame.
     """
 
     context: ssl.SSLContext | None = None
     hostname: str = ""
     timeout: float = 5.0
     tcp_keepalive: bool = True
-    shuffle: Callable[[list[str]], object] | None = None
+    shuffle: Callable[[list[Any]], object] | None = None
     dialer: Callable[[], Awaitable[object]] | None = None
     headers: Mapping[str, str] = MappingProxyType({})
     path: str = "/"

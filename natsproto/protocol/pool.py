@@ -7,7 +7,7 @@ out. It shows host and port of a server, never the user info of a URL.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 
@@ -84,27 +84,34 @@ Shuffle = Callable[[list[ServerAddress]], object]
 class _Entry:
     """One server of the pool and its history."""
 
-    __slots__ = ("address", "attempts", "discovered", "given_up", "refusal", "refused_at", "round")
+    __slots__ = ("address", "attempts", "discovered", "given_up", "refusal", "refused_at", "round", "silent")
 
     def __init__(self, address: ServerAddress, *, discovered: bool = False) -> None:
         self.address, self.discovered = address, discovered
         self.attempts = 0  # dials since the last success of any server
         self.round = -1  # the round it was last tried in
+        self.silent = False  # it did not answer the last dial
         self.refusal = ""  # text of the last rejection of the credentials; empty if the last dial ended otherwise
         self.refused_at = 0.0  # when that text was first seen
         self.given_up = False  # repeated that text for REFUSAL_CONFIRM_S
 
 
+def _first_to_dial(entries: Sequence[_Entry]) -> _Entry:
+    """Return the first server that is not known to be silent, or else the first."""
+    return next((entry for entry in entries if not entry.silent), entries[0])
+
+
 class ServerPool:
     """The servers of one client, in the order they will be tried.
 
-    A server that is tried goes to the back. The servers of a round follow each other at once; when all have been tried,
-    the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap`` (up to EARLY_CAP_S in the
-    first EARLY_ROUNDS, unless ``wait`` is longer), plus a random part of ``jitter`` (``jitter_tls`` with TLS), or what
-    ``delay(rounds)`` says. A connection ends the outage and resets the counters. It also resets the back-off, unless it
-    and at least three before it in a row were each shorter than both the back-off and STABLE_AFTER_S: a server that
-    accepts and drops connections does not cause a busy loop. After such connections that carried traffic there is a
-    pause, too, but it does not grow.
+    A server that is tried goes to the back, and one that was silent stays behind all others until it answers: also
+    behind the one whose connection was lost. The servers of a round follow each other at once; when all have been
+    tried, the next attempt waits: ``wait`` seconds, doubled after every round up to ``wait_cap`` (up to EARLY_CAP_S in
+    the first EARLY_ROUNDS, unless ``wait`` is longer), plus a random part of ``jitter`` (``jitter_tls`` with TLS), or
+    what ``delay(rounds)`` says. A connection ends the outage and resets the counters. It also resets the back-off,
+    unless it and at least three before it in a row were each shorter than both the back-off and STABLE_AFTER_S: a
+    server that accepts and drops connections does not cause a busy loop. After such connections that carried traffic
+    there is a pause, too, but it does not grow.
 
     ``max_attempts_per_server`` bounds the attempts of one outage, -1 for ever. ``shuffle`` orders servers at random,
     None keeps the order. Unless ``ignore_auth_error_abort``, a server that still rejects the credentials with the same
@@ -271,15 +278,21 @@ class ServerPool:
             yield entry.address
 
     def next(
-        self, now: float, fraction: float, *, choose: Chooser | None = None, info: ServerInfo | None = None
+        self,
+        now: float,
+        fraction: float,
+        *,
+        dialled: Collection[ServerAddress] = (),
+        choose: Chooser | None = None,
+        info: ServerInfo | None = None,
     ) -> Attempt | None:
-        """Return the next server and the wait before it, or None when all are exhausted.
+        """Return the next server and the wait before it, or None when all are exhausted or ``dialled`` at the moment.
 
         ``now`` is in seconds of a monotonic clock, ``fraction`` a random number in [0, 1). ``choose`` may override
         server and wait; it gets the servers in rotation and ``info``, the last INFO.
         """
         self._end_connection(now)
-        usable = [entry for entry in self._order if self._usable(entry)]
+        usable = [entry for entry in self._order if self._usable(entry) and entry.address not in dialled]
         if not usable:
             return None
         fault: Exception | None = None
@@ -293,12 +306,17 @@ class ServerPool:
             entry = self._first_untried(usable)
             if entry is None:
                 self._round += 1
-                entry = usable[0]
+                entry = _first_to_dial(usable)
                 delay, late_fault = self._back_off_delay(entry.address, fraction)
                 fault = fault or late_fault
         entry.attempts += 1
         self._mark_tried(entry)
         return Attempt(address=entry.address, delay=delay, fault=fault)
+
+    def set_silent(self, address: ServerAddress, *, silent: bool) -> None:
+        """A dial gets no answer, or has got one."""
+        if (entry := self._find(address_key(address))) is not None:
+            entry.silent = silent
 
     def failed(self, address: ServerAddress, now: float, refusal: str | None = None) -> None:
         """A dial failed, or a connection ended. ``refusal`` is the text of the server about credentials."""
@@ -334,8 +352,9 @@ class ServerPool:
         return not entry.given_up and (self._max_attempts < 0 or entry.attempts < self._max_attempts)
 
     def _first_untried(self, entries: Sequence[_Entry]) -> _Entry | None:
-        """Return the first of ``entries`` that was not tried in this round."""
-        return next((entry for entry in entries if entry.round != self._round), None)
+        """Return the first of ``entries`` that was not tried in this round; silent ones come last."""
+        untried = [entry for entry in entries if entry.round != self._round]
+        return _first_to_dial(untried) if untried else None
 
     def _mark_tried(self, entry: _Entry) -> None:
         entry.round = self._round

@@ -37,6 +37,13 @@ class ScriptedNetwork:
         self.server = ScriptedServer(*behaviours)
         self.network.listen(HOST, PORT, self.server.accept)
         self.clients: list[Client] = []
+        self.others: list[ScriptedServer] = []
+
+    def serve(self, host: str, behaviour: Behaviour) -> None:
+        """Another server on the network, at this address."""
+        other = ScriptedServer(behaviour)
+        self.others.append(other)
+        self.network.listen(host, PORT, other.accept)
 
     async def dial(self, address: ServerAddress, plan: DialPlan, handler: WireHandler) -> Wire:
         """What Runtime.dial is here: natsproto's own wire on a memory transport."""
@@ -84,7 +91,8 @@ async def scripted_network(*behaviours: Behaviour) -> AsyncIterator[ScriptedNetw
         for client in net.clients:
             await client.close()
         assert net.server.faults == [], f"the client broke the protocol: {net.server.faults}"
-        await net.server.stop()
+        for server in (net.server, *net.others):
+            await server.stop()
         await turns(4)
         left = asyncio.all_tasks() - before
         assert not left, f"tasks left behind: {left}"

@@ -7,7 +7,6 @@ import random
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
@@ -114,38 +113,6 @@ async def test_a_server_is_reached_by_its_ipv6_address() -> None:
     async with run_server(args=("--addr", "::1")) as server, client(f"nats://[::1]:{server.port}") as nc:
         assert nc.server_info.client_ip == "::1"
         assert nc.connected_url == f"nats://[::1]:{server.port}"
-
-
-@pytest.mark.parametrize("randomize", [False, True])
-async def test_addresses_of_a_name_are_tried_in_random_order(
-    nats_server: Server, randomize: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """ADR-11. Nobody listens on the others."""
-    loop = asyncio.get_running_loop()
-    given = [f"127.0.0.{number}" for number in range(9, 0, -1)]
-    dialled: list[str] = []
-    dial = loop.create_connection
-
-    async def look_up(host: str, port: int, **_: object) -> list[object]:
-        assert host == "many.test"
-        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in given]
-
-    async def note(factory: Callable[[], asyncio.BaseProtocol], host: str, port: int, **options: object) -> object:
-        dialled.append(host)
-        return await dial(factory, host, port, **options)  # type: ignore[call-overload]
-
-    monkeypatch.setattr(loop, "getaddrinfo", look_up)
-    monkeypatch.setattr(loop, "create_connection", note)
-    orders = set()
-    for _ in range(10):
-        dialled.clear()
-        async with client(f"nats://many.test:{nats_server.port}", randomize=randomize) as nc:
-            assert nc.connected_url == f"nats://many.test:{nats_server.port}"
-        assert dialled[-1] == "127.0.0.1"
-        assert len(set(dialled)) == len(dialled)
-        orders.add(tuple(dialled))
-    assert (orders == {tuple(given)}) is not randomize
-    assert len(orders) > 1 or not randomize
 
 
 # ---------------------------------------------------------------- publish and subscribe
