@@ -246,7 +246,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         elif not self._buffer:
             self._waiting += 1
             self._forget_ended()
-            deliveries.state.on_workers(self._waiting + len(self._takers))
+            deliveries.on_workers(self._waiting + len(self._takers))
             times = [self._times.popleft() for _ in range(len(self._times))]
             try:
                 self._inner._on_handled(times)

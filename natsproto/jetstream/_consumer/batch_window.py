@@ -50,7 +50,7 @@ class BatchWindow:
         """
         buffer, loop = self._buffer, asyncio.get_running_loop()
         async with self._collecting:
-            while buffer.ready and len(buffer.ready) < self._size and not buffer.is_finished:
+            while buffer.ready and len(buffer.ready) < buffer.fair_size(self.max_messages) and not buffer.is_finished:
                 left = buffer.queue.filled_at + self._max_wait - monotonic()
                 if left <= 0:
                     break
@@ -60,11 +60,4 @@ class BatchWindow:
                     await waiter
                 finally:
                     timer.cancel()
-            return buffer.take_batch(self.max_messages)
-
-    @property
-    def _size(self) -> int:
-        """The messages of a full batch: no more than may wait."""
-        deliveries = self._buffer.deliveries
-        most = self._buffer.max_messages if deliveries is None else deliveries.state.bound
-        return min(self.max_messages, most)
+            return buffer.take_batch(buffer.fair_size(self.max_messages))

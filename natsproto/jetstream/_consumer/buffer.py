@@ -207,6 +207,15 @@ class Buffer:
         self._on_readers()
         return key
 
+    def fair_count(self) -> int:
+        """The part of the messages that wait which one reader may take, so that the others get some too."""
+        return -(-len(self.ready) // max(len(self._readers), 1))
+
+    def fair_size(self, size: int) -> int:
+        """The messages of a full batch of ``size``: no more than may wait, less the batches of the other readers."""
+        most = self.max_messages if self.deliveries is None else self.deliveries.state.bound
+        return max(min(size, most * size // max(sum(self._readers.values()), size)), 1)
+
     def hand_of(self, key: int) -> list[JsMessage | None]:
         """The messages that a reader handles now; it changes the list, whose first element may be None."""
         return self._in_hand.setdefault(key, [None])
@@ -222,7 +231,7 @@ class Buffer:
 
     def _on_readers(self) -> None:
         if self.deliveries is not None:
-            self.deliveries.state.on_workers(max(sum(self._readers.values()), 1))
+            self.deliveries.on_workers(max(sum(self._readers.values()), 1))
 
     def withhold(self, message: JsMessage) -> asyncio.Future[None] | None:
         """Return None if a message that was taken may be handed over; else a future to await before the next is taken.

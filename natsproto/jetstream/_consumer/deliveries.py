@@ -149,9 +149,11 @@ class Deliveries:
             # Else it was acknowledged before the last tick.
 
     def on_workers(self, workers: int) -> None:
-        """Set the number of messages that are handled at a time."""
+        """Set the number of messages that are handled at a time; more of them are a reason to pull more."""
+        is_more = workers > self.state.workers
         if workers != self.state.workers:
             self.state.on_workers(workers)
+        if is_more:
             self._source.refill()
 
     def on_behind(self, count: int) -> None:

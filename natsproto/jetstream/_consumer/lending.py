@@ -23,8 +23,8 @@ class Lending:
     ``asyncio.wait_for`` do, is done with it when any task asks.
     """
 
-    def __init__(self, buffer: Buffer, release: Callable[[JsMessage], None], refill: Callable[[], None]) -> None:
-        self._buffer, self._release, self._refill = buffer, release, refill
+    def __init__(self, buffer: Buffer, release: Callable[[JsMessage], None]) -> None:
+        self._buffer, self._release = buffer, release
         self._readers: dict[_Caller, int] = {}  # their keys among the messages in hand
         self._lent: dict[_Caller, tuple[JsMessage, float]] = {}  # and since when
         self._ended: list[_Caller] = []
@@ -40,7 +40,6 @@ class Lending:
         self._readers[caller] = self._buffer.add_reader()
         if caller is not None:
             caller.add_done_callback(self._ended.append)
-        self._refill()  # one more is a reason to pull more
 
     def leave(self) -> None:
         """The running task goes on to read in another way."""

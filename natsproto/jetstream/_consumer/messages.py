@@ -102,7 +102,7 @@ class Messages(AsyncForHint):
         self._released: int = 0
         self._released_bytes: int = 0
         """Consumed messages, and their bytes, that are not counted yet."""
-        self._lending = Lending(self.buffer, self._release, source.refill)
+        self._lending = Lending(self.buffer, self._release)
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -208,13 +208,15 @@ class Messages(AsyncForHint):
         buffer, time_slice = self.buffer, self._source.connection._time_slice
         size = 1 if window is None else window.max_messages
         task, reader = self._reader_tasks.enter(), buffer.add_reader(size)
-        if window is not None:
-            self._source.refill()  # more messages are wanted at a time
         try:
             while True:
                 if buffer.ready and time_slice.is_over(monotonic()):
                     await time_slice.next_turn()
-                batch = buffer.take_batch(most) if window is None else await window.collect()
+                if window is None:
+                    share = buffer.fair_count()
+                    batch = buffer.take_batch(min(most, share) if most else share)
+                else:
+                    batch = await window.collect()
                 if not batch:
                     if self._at_end():
                         return

@@ -68,7 +68,7 @@ class OrderedPush:
         if not self._cursor.on_heartbeat(last_consumer_seq):
             self._finish(ConsumerEnd(None, lost=True))
 
-    def on_heartbeats_missed(self, missed: HeartbeatMissed) -> None:
+    def on_silence(self, missed: HeartbeatMissed | None) -> None:
         """Give the consumer up."""
         self._finish(ConsumerEnd(missed, lost=True))
 

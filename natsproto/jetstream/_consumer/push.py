@@ -18,14 +18,17 @@ from natsproto._handler_threads import Executor
 from natsproto.errors import (
     AlreadyBound,
     ConfigError,
+    ConsumerGone,
     ConsumerNotFound,
     HeartbeatMissed,
     NatsError,
+    PermissionDenied,
     StreamNotFound,
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import consumer_gone
 from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.buffer import Buffer
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
@@ -86,9 +89,9 @@ class PushBinding:
 class PushSource:
     """Reads one push consumer, a MessageSource.
 
-    ``stop_after`` is the number of messages after which it ends. ``look_up`` is called when heartbeats are missed;
-    ConsumerNotFound or StreamNotFound of it end reading. ``leftover`` holds earlier unread messages. With a ``binding``
-    it subscribes when no other reader does.
+    ``stop_after`` is the number of messages after which it ends. ``look_up`` is called when nothing arrives: reading
+    ends when the consumer is gone, or sends its messages elsewhere. ``leftover`` holds earlier unread messages. With a
+    ``binding`` it subscribes when no other reader does.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class PushSource:
         self._subscription = PushSubscription(connection, address, self)
         self._is_open = False
         self._lookup_task: asyncio.Task[None] | None = None
+        self._may_look_up = True
         self._reconnected = False  # and no message has arrived since
 
     # ---------------------------------------------------------------- the interface of a source
@@ -188,10 +192,11 @@ class PushSource:
         """The connection is back: the server may repeat deliveries."""
         self._reconnected = True
 
-    def on_heartbeats_missed(self, missed: HeartbeatMissed) -> None:
-        """Look the consumer up, since nothing else tells that it was deleted."""
-        self._emit_notice(missed)
-        if self._lookup_task is None:
+    def on_silence(self, missed: HeartbeatMissed | None) -> None:
+        """Look the consumer up, since nothing else tells that it was deleted or made again."""
+        if missed is not None:
+            self._emit_notice(missed)
+        if self._lookup_task is None and self._may_look_up:
             loop = asyncio.get_running_loop()
             self._lookup_task = loop.create_task(self._run_lookup(), name="natsproto look-up")
 
@@ -199,9 +204,13 @@ class PushSource:
         """Look up a silent consumer: reading ends when it is gone."""
         gone: NatsError | None = None
         try:
-            await self._look_up()
+            config = (await self._look_up()).config
+            gone = self._sends_elsewhere(config)
+            self._subscription.heartbeat = config.idle_heartbeat
         except (ConsumerNotFound, StreamNotFound) as exc:
             gone = consumer_gone(exc, self._address.consumer, self._address.stream)
+        except PermissionDenied:
+            self._may_look_up = False  # each attempt would be an event
         except NatsError:
             pass
         except Exception as exc:
@@ -209,6 +218,16 @@ class PushSource:
         self._lookup_task = None
         if gone is not None:
             self.end(gone)
+
+    def _sends_elsewhere(self, config: ConsumerConfig) -> ConsumerGone | None:
+        """The error for a consumer that was made again, or changed, so that its messages do not come here."""
+        address = self._address
+        if config.deliver_subject == address.subject and config.deliver_group == address.queue:
+            return None
+        group = f" in the group {config.deliver_group!r}" if config.deliver_group else ""
+        subject = config.deliver_subject
+        reason = f"it sends its messages to {subject!r}{group} now" if subject else "it is a pull consumer now"
+        return ConsumerGone(reason, address.consumer, address.stream)
 
     def end(self, error: NatsError | None) -> None:
         """End reading."""
@@ -234,8 +253,9 @@ class PushConsumer(Consumer):
 
     Read it with ``messages`` or ``consume``; members of a deliver group share the messages. A flow control request is
     answered when all earlier messages were read, so a slow reader slows the server down; without flow control the
-    buffer has no limit. After three missed heartbeats a ConsumerNotice is emitted and the consumer is looked up:
-    reading ends with ConsumerGone when it was deleted, which the server does not report.
+    buffer has no limit. After three missed heartbeats, which a ConsumerNotice reports, or 5 s of silence of a consumer
+    without heartbeats or with a deliver group, the consumer is looked up: reading ends with ConsumerGone when it was
+    deleted, or sends its messages to another subject or group now, which the server does not report.
     """
 
     def __init__(

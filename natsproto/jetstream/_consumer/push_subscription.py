@@ -1,7 +1,7 @@
 """Receiving what a push consumer sends: the messages, flow control requests and heartbeats (ADR-9, ADR-15).
 
-PushSubscription owns the subscription on the deliver subject, the queued flow control requests and the timer for missed
-heartbeats. It tells its receiver, which owns the buffer and decides what becomes of the reading.
+PushSubscription owns the subscription on the deliver subject, the queued flow control requests and the timer for
+silence. It tells its receiver, which owns the buffer and decides what becomes of the reading.
 """
 
 from __future__ import annotations
@@ -25,6 +25,10 @@ from natsproto.jetstream._unexpected import wrap_unexpected
 
 MAX_MISSED_HEARTBEATS: Final = 3
 """Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
+SILENCE_S: Final = 5.0
+"""Seconds of silence of a consumer without heartbeats. The members of a group share its heartbeats at random, so one of
+them may miss any number.
+"""
 
 
 class PushAddress(NamedTuple):
@@ -56,8 +60,8 @@ class PushReceiver(Protocol):
         """A heartbeat named the last message that was delivered."""
         ...
 
-    def on_heartbeats_missed(self, missed: HeartbeatMissed) -> None:
-        """Several heartbeats are missing."""
+    def on_silence(self, missed: HeartbeatMissed | None) -> None:
+        """Nothing has arrived for long. ``missed``: although there should have been heartbeats."""
         ...
 
     def on_reconnect(self) -> None:
@@ -78,7 +82,8 @@ class PushSubscription:
 
     def __init__(self, connection: Connection, address: PushAddress, receiver: PushReceiver) -> None:
         self._connection, self._address, self._receiver = connection, address, receiver
-        self._idle_timeout = MAX_MISSED_HEARTBEATS * address.heartbeat
+        self.heartbeat: float = address.heartbeat
+        """Seconds between heartbeats of the consumer, 0: it sends none."""
         self._loop = asyncio.get_running_loop()
         self._is_connected = True
         self._subscription: Subscription | None = None
@@ -212,17 +217,20 @@ class PushSubscription:
             self._arm()
 
     def _arm(self) -> None:
-        if self._timer is None and self._idle_timeout and self._subscription is not None and self._is_connected:
+        if self._timer is None and self._subscription is not None and self._is_connected:
             self._timer = self._loop.call_at(self._last_heard + self._idle_timeout, self._on_timer)
+
+    @property
+    def _idle_timeout(self) -> float:
+        return SILENCE_S if self._address.queue else MAX_MISSED_HEARTBEATS * self.heartbeat or SILENCE_S
 
     def _on_timer(self) -> None:
         self._timer = None
-        silent_until = self._last_heard + self._idle_timeout - TIMER_SLACK_S
-        if self._is_connected and self._loop.time() >= silent_until:
+        silence, address = self._idle_timeout, self._address
+        if self._is_connected and self._loop.time() >= self._last_heard + silence - TIMER_SLACK_S:
             self._last_heard = self._loop.time()
-            self._receiver.on_heartbeats_missed(
-                HeartbeatMissed(self._idle_timeout, self._address.consumer, self._address.stream)
-            )
+            is_due = self.heartbeat and not address.queue
+            self._receiver.on_silence(HeartbeatMissed(silence, address.consumer, address.stream) if is_due else None)
         self._arm()
 
     def _stop_timer(self) -> None:
