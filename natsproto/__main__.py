@@ -17,7 +17,7 @@ import natsproto
 from natsproto import Event, Options, PermissionViolation, Subscription
 from natsproto._doctor import Step, examine
 from natsproto.errors import ConfigError, NatsError
-from natsproto.retry import DeadLetter, replay
+from natsproto.retry import DeadLetter, DeadLetterLeft, replay
 from natsproto.testing import run_server
 
 NATS_CLI = "For everything else use the nats command line tool: https://github.com/nats-io/natscli"
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     listing = _command(actions, "ls", _list_dead_letters, "list the dead letters of a stream, oldest first")
     again = _command(actions, "replay", _replay_dead_letters, "publish them on their subjects again, and delete them")
     again.add_argument("--to", metavar="SUBJECT", help="publish them on this subject instead")
+    again.add_argument("--target", action="append", metavar="STREAM", help="only on subjects of this one; repeatable")
     listing.add_argument("--limit", type=int, default=100, help="list at most so many (default: %(default)s)")
     listing.add_argument("--json", action="store_true", help="print a line of JSON for each, for scripts")
     for action in (listing, again):
@@ -178,10 +179,12 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
 
 
 async def _replay_dead_letters(args: argparse.Namespace) -> int:
-    async with natsproto.connect(_options(args)) as nc:
-        number = await replay(nc.jetstream(), args.stream, subject=args.subject, to=args.to)
-    print(f"{number} dead letters replayed")
-    return 0
+    events = list[Event]()
+    async with natsproto.connect(_options(args), on_event=events.append) as nc:
+        number = await replay(nc.jetstream(), args.stream, subject=args.subject, to=args.to, streams=args.target)
+    left = sum(isinstance(event, DeadLetterLeft) for event in events)  # each is in the log
+    print(f"{number} dead letters replayed" + (f", {left} left" if left else ""))
+    return 1 if left else 0
 
 
 async def _pub(args: argparse.Namespace) -> int:

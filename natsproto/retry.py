@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import random
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import timedelta
 from typing import TypeAlias
 
@@ -20,7 +20,18 @@ from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult, finish, handler_trace
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidPayload, LocalProtocolError, MessageNotFound, NatsError
+from natsproto.errors import (
+    ApiError,
+    ConfigError,
+    InvalidPayload,
+    InvalidSubject,
+    LocalProtocolError,
+    MessageNotFound,
+    NatsError,
+    NoStream,
+    PermissionDenied,
+)
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._codec import accept_delays, accept_seconds
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._direct import RawMessage
@@ -28,10 +39,11 @@ from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
-from natsproto.protocol.subject import publish_subject
+from natsproto.protocol.subject import is_api_subject, matches, publish_subject
 
 __all__ = [
     "DeadLetter",
+    "DeadLetterLeft",
     "MessageDeadLettered",
     "MessageRetried",
     "Retry",
@@ -48,6 +60,9 @@ SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer
 ATTEMPTS_HEADER = "Dead-Letter-Attempts"
 ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 
+_BUCKETS = ("$KV.", "$O.")
+_OF_ONE_LETTER = (ApiError, ConfigError, LocalProtocolError, NoStream, PermissionDenied)
+"""Errors of one dead letter, which is left; the others may be sent."""
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
 _NOT_ACKNOWLEDGED = "its last worker ended, took longer than ack_wait, had no policy or could not store the dead letter"
@@ -100,6 +115,17 @@ class MessageDeadLettered(Event):
         """See Event."""
         line = self.line if self.error is not None else self.line.replace("%(error)r", _NOT_ACKNOWLEDGED)
         return self.level, line.replace(" attempts", " attempt") if self.attempts == 1 else line
+
+
+class DeadLetterLeft(Event):
+    """A replay has left a dead letter in its stream, because of ``error``; ``seq`` is its sequence there."""
+
+    stream: str
+    seq: int
+    error: NatsError
+
+    level = logging.WARNING
+    line = "dead letter %(seq)d of stream %(stream)r is not replayed: %(error)s"
 
 
 class RetryPolicy(Value):
@@ -375,6 +401,7 @@ async def replay(
     subject: str = ">",
     select: Callable[[DeadLetter], bool] | None = None,
     to: str | None = None,
+    streams: Iterable[str] | None = None,
 ) -> int:
     """Publish the dead letters of a stream on their original subjects, delete them, and return their number.
 
@@ -383,8 +410,14 @@ async def replay(
     acknowledged. It is published with a message id, so if the deletion failed, another replay within the target
     stream's ``duplicate_window`` stores the message only once. Other messages of the stream are left alone.
 
-    StreamNotFound; NoStream when no stream has the subject of a dead letter, which is kept; and the errors of
-    ``js.publish`` and ``delete_message``. Cancelling leaves the remaining dead letters.
+    The sender of a dead letter has chosen what its headers say, and it is published with the permissions of this
+    client. Without ``to``, its subject must be one of the subjects of ``streams``, by their configuration; without
+    ``streams``, of the stream that the dead letter names, which must be no bucket. Subjects of APIs (``$JS.API.>``,
+    ``$SYS.>``) are refused. A dead letter that is refused, cannot be read, or is rejected by the server or this client
+    stays in the stream, with a DeadLetterLeft event, and the others are replayed.
+
+    StreamNotFound for the stream, or one of ``streams``; PublishUncertain and the errors of a lost connection.
+    Cancelling leaves the remaining dead letters.
 
     Args:
         js: A context of the account in question, from ``nc.jetstream()``.
@@ -392,7 +425,10 @@ async def replay(
         subject: Only dead letters on this subject; wildcards allowed.
         select: Returns True for dead letters to replay; None: all.
         to: The subject to publish them to; None: each to its original subject.
+        streams: Publish only to subjects of these streams, which may be buckets; None: of the stream that each dead
+            letter names.
     """
+    targets = _Targets(js, to, None if streams is None else await _subjects_of(js, streams))
     letters = await js.stream(stream)
     last = (await letters.info()).state.last_seq
     number, seq = 0, 1
@@ -404,17 +440,60 @@ async def replay(
         seq = message.seq + 1
         if message.seq > last or SUBJECT_HEADER not in message.headers:
             continue
-        letter = DeadLetter.of(message)
-        if select is not None and not select(letter):
+        try:
+            letter = DeadLetter.of(message)
+            if select is not None and not select(letter):
+                continue
+            msg_id = f"replay:{stream}:{message.seq}:{message.time.ns}"
+            target = await targets.of(letter)
+            await js.publish(target, letter.data, headers=letter.headers or None, msg_id=msg_id)
+        except _OF_ONE_LETTER as exc:
+            if is_transient(exc, existed=False):
+                raise
+            js.connection._emit(DeadLetterLeft(stream=stream, seq=message.seq, error=exc))
             continue
-        msg_id = f"replay:{stream}:{message.seq}:{message.time.ns}"
-        await js.publish(to or letter.subject, letter.data, headers=letter.headers or None, msg_id=msg_id)
         try:
             await letters.delete_message(message.seq)
         except MessageNotFound:
             continue  # another program has replayed it too
         number += 1
     return number
+
+
+class _Targets:
+    """Where dead letters may be published: ``to``, or their own subjects if one of ``allowed`` matches. ``allowed`` is
+    None for the subjects of the stream that each of them names.
+    """
+
+    def __init__(self, js: JetStream, to: str | None, allowed: Sequence[str] | None) -> None:
+        self._js, self._to, self._allowed = js, to, allowed
+        self._known: dict[str, Sequence[str]] = {}
+
+    async def of(self, letter: DeadLetter) -> str:
+        """Return the subject to publish to. InvalidSubject if it is not allowed; StreamNotFound."""
+        if self._to is not None:
+            return self._to
+        subject, allowed = letter.subject, self._allowed
+        publish_subject(subject)
+        if allowed is None:
+            if is_api_subject(subject):
+                raise InvalidSubject("subject", subject, "is one of an API or a bucket: name the bucket in streams=")
+            if letter.stream not in self._known:
+                self._known[letter.stream] = await _subjects_of(self._js, (letter.stream,))
+            allowed = self._known[letter.stream]
+        elif is_api_subject(subject) and not subject.startswith(_BUCKETS):
+            raise InvalidSubject("subject", subject, "is one of an API")
+        if not any(matches(pattern, subject) for pattern in allowed):
+            where = "the stream that it names" if self._allowed is None else "the given streams"
+            raise InvalidSubject("subject", subject, f"is no subject of {where}: pass streams= or to=")
+        return subject
+
+
+async def _subjects_of(js: JetStream, streams: Iterable[str]) -> Sequence[str]:
+    """Return the subjects that these streams listen to. StreamNotFound."""
+    if isinstance(streams, str):
+        raise TypeError("streams must be names of streams, not one str")
+    return [subject for name in streams for subject in (await js.stream(name)).cached_info.config.subjects]
 
 
 def _dead_letter_headers(message: JsMessage, metadata: Metadata, attempts: int, error: BaseException | None) -> Headers:
