@@ -16,7 +16,6 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from natsproto import Client, Options, ServerAddress, connect, errors
-from natsproto._sockets import resolve
 from natsproto.errors import ConnectFailed, InvalidCredentials, NatsError, PermissionDenied
 
 STEP_TIMEOUT_S = 3.0
@@ -97,7 +96,7 @@ async def _look_up(options: Options, address: ServerAddress) -> Step:
         return Step("DNS", "ok", f"{address.host} is an address")
     try:
         async with asyncio.timeout(STEP_TIMEOUT_S):
-            found = await resolve(address.host, address.port)
+            found = await asyncio.get_running_loop().getaddrinfo(address.host, address.port)
     except OSError as exc:
         text = f"{address.host} has no address: {exc.strerror or 'no answer'}"
         return Step("DNS", "failed", text, "check the spelling and the DNS; in Kubernetes try SERVICE.NAMESPACE.svc")

@@ -2,6 +2,9 @@
 
 Owns the handlers between ``stop_event`` and the first signal. The second signal finds the handlers of before, so a
 program that hangs while it ends can always be ended.
+
+A signal that comes while a client waits for its first connection ends that wait, since nobody looks at the event yet.
+One that came before ends only ``retry_connect_for``: the program may need a connection to end in order.
 """
 
 from __future__ import annotations
@@ -9,19 +12,30 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from types import FrameType
+from typing import TypeAlias
+from weakref import WeakSet
 
 from natsproto.errors import LocalProtocolError
+
+StopEvent: TypeAlias = asyncio.Event | threading.Event
+
+_signalled: WeakSet[StopEvent] = WeakSet()
+"""The events that a signal has set. Signals belong to the process, hence this and the next one do."""
+_on_signal: set[Callable[[], object]] = set()
+"""The clients that wait for a first connection: called in the main thread. A set's own methods are atomic."""
 
 
 def stop_event(*signals: signal.Signals) -> asyncio.Event:
     """Return an event that the first Ctrl-C or SIGTERM sets (or the first of these ``signals``).
 
-    Wait for it where the program works, for example with ``consume(handler).run(until=stop_event())``, and leave the
-    blocks in order. A second signal has its usual effect at once: Ctrl-C cancels the program, SIGTERM ends it. Works on
-    Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
+    Call it before ``connect``, which the signal ends with ConnectFailed while there is no connection yet. Wait for it
+    where the program works, for example with ``consume(handler).run(until=stop_event())``, and leave the blocks in
+    order. A second signal has its usual effect at once: Ctrl-C cancels the program, SIGTERM ends it. Works on Windows,
+    too. LocalProtocolError outside the main thread, which alone gets signals.
 
     Args:
         *signals: The signals that set the event; none: SIGINT and SIGTERM.
@@ -37,14 +51,31 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     return stop
 
 
+@contextmanager
+def calling_on_signal(callback: Callable[[], object]) -> Iterator[None]:
+    """Call back, in the main thread, when a signal sets an event of ``stop_event``."""
+    _on_signal.add(callback)
+    try:
+        yield
+    finally:
+        _on_signal.discard(callback)
+
+
+def is_stopping() -> bool:
+    """True if a signal has set an event that the program still has, and has not cleared."""
+    return bool(_signalled) and any(event.is_set() for event in list(_signalled))
+
+
 def check_until(until: object) -> None:
     """Raise TypeError for what is no event of asyncio, before something starts that would never end."""
     if until is not None and not isinstance(until, asyncio.Event):
         raise TypeError("until must be an asyncio.Event, such as that of stop_event()")
 
 
-def handle_stop(signals: tuple[signal.Signals, ...], set_event: Callable[[], bool]) -> None:
-    """Call ``set_event`` at the first of these signals. It returns False if nobody can wait for the event any more."""
+def handle_stop(signals: tuple[signal.Signals, ...], set_event: Callable[[], StopEvent | None]) -> None:
+    """Call ``set_event`` at the first of these signals. It returns the event that is set, None if nobody can wait for
+    it any more.
+    """
     if threading.current_thread() is not threading.main_thread():
         raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
     handler = _StopHandler(set_event, signals or (signal.SIGINT, signal.SIGTERM))
@@ -52,32 +83,37 @@ def handle_stop(signals: tuple[signal.Signals, ...], set_event: Callable[[], boo
         signal.signal(number, handler)
 
 
-def _set_in_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> bool:
+def _set_in_loop(loop: asyncio.AbstractEventLoop, stop: asyncio.Event) -> asyncio.Event | None:
     try:
         loop.call_soon_threadsafe(stop.set)
     except RuntimeError:  # the loop is closed
-        return False
-    return True
+        return None
+    return stop
 
 
 class _StopHandler:
     """The handler of the first signal. It sets the events of all calls of ``stop_event`` before, too.
 
-    ``set_event`` returns False if nobody can wait for the event any more.
+    ``set_event`` returns the event, None if nobody can wait for it any more.
     """
 
-    def __init__(self, set_event: Callable[[], bool], signals: tuple[signal.Signals, ...]) -> None:
+    def __init__(self, set_event: Callable[[], StopEvent | None], signals: tuple[signal.Signals, ...]) -> None:
         self._set_event = set_event
         self.before = {number: signal.getsignal(number) or signal.SIG_DFL for number in signals}
 
     def __call__(self, number: int, _: FrameType | None) -> None:
         if not self._set(signal.Signals(number)):
             signal.raise_signal(number)  # the program goes on, or ends, without the events
+            return
+        for callback in list(_on_signal):
+            callback()
 
     def _set(self, number: signal.Signals) -> bool:
         """Restore the handlers of before and set the events. False if nobody can wait for one of them."""
         for one, handler in self.before.items():
             signal.signal(one, handler)
-        is_set = self._set_event()
+        event = self._set_event()
+        if event is not None:
+            _signalled.add(event)
         earlier = self.before[number]
-        return (isinstance(earlier, _StopHandler) and earlier._set(number)) or is_set
+        return (isinstance(earlier, _StopHandler) and earlier._set(number)) or event is not None

@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from itertools import count
 from typing import Any, Protocol
@@ -31,6 +32,7 @@ from natsproto._core.wire import Runtime
 from natsproto._option_rules import no_plain_websocket
 from natsproto._options import Options
 from natsproto._race import STAGGER_S, Race
+from natsproto._signals import calling_on_signal, is_stopping
 from natsproto.errors import (
     ConnectFailed,
     ConnectionClosed,
@@ -39,6 +41,7 @@ from natsproto.errors import (
     LoginRefused,
     NatsError,
     NotAuthorized,
+    RequestTimeout,
     TlsConnectFailed,
     TlsFailed,
 )
@@ -139,37 +142,53 @@ class Supervisor:
         """Try every server once, then keep trying for ``retry_connect_for`` seconds; return the first session.
 
         If all fail, raise ConnectFailed with the last cause of every server, or return None with
-        ``retry_on_failed_connect``, and ``run`` keeps trying.
+        ``retry_on_failed_connect``, and ``run`` keeps trying. The first signal of ``stop_event`` ends the attempts.
         """
         started = self._loop.time()
-        deadline = started + self._options.retry_connect_for
         failures: dict[str, Exception] = {}
+        until_signal = asyncio.timeout(None)
         try:
-            for address in self.pool.one_pass():
-                if (session := await self._dial_beside(address, failures)) is not None:
-                    return session
-            if self._options.retry_connect_for:
-                self._event_bus.log.warning(
-                    "waiting up to %g s for a server at %s: %s",
-                    self._options.retry_connect_for,
-                    ", ".join(map(str, self.pool.servers)),
-                    next(reversed(failures.values()), "none has answered yet"),
-                )
-            numbers = count(1)
+            async with until_signal:
+                with calling_on_signal(partial(_expire, self._loop, until_signal)):
+                    if (session := await self._first(started, failures)) is not None:
+                        return session
+        except TimeoutError:
+            if not until_signal.expired():
+                raise
+            for address in self._dials.running:
+                failures[str(address)] = RequestTimeout(f"connecting to {address}", self._loop.time() - started)
+        finally:
+            self._dials.cut()
+        if self._options.retry_on_failed_connect and self._options.allow_reconnect:
+            return None
+        is_ended = until_signal.expired() or (self._options.retry_connect_for and is_stopping())
+        advice = "a signal has set the event of stop_event()" if is_ended else ""
+        error = self._connect_failed(failures, started, is_first=True, advice=advice)
+        raise error from next(reversed(failures.values()), None)
+
+    async def _first(self, started: float, failures: dict[str, Exception]) -> Session | None:
+        """Return the first session, None when all attempts have failed."""
+        for address in self.pool.one_pass():
+            if (session := await self._dial_beside(address, failures)) is not None:
+                return session
+        if self._options.retry_connect_for and not is_stopping():
+            self._event_bus.log.warning(
+                "waiting up to %g s for a server at %s: %s",
+                self._options.retry_connect_for,
+                ", ".join(map(str, self.pool.servers)),
+                next(reversed(failures.values()), "none has answered yet"),
+            )
+            numbers, deadline = count(1), started + self._options.retry_connect_for
             while (left := deadline - self._loop.time()) > 0:
                 plan = self._next_attempt()
                 if (session := await self._attempt(plan, numbers, failures, left)) is not None:
                     return session
                 if plan is None and not self._dials.running:
                     break
-            while self._dials.running:
-                if (session := await self._dials.winner()) is not None:
-                    return session
-        finally:
-            self._dials.cut()
-        if self._options.retry_on_failed_connect and self._options.allow_reconnect:
-            return None
-        raise self._connect_failed(failures, started, is_first=True) from next(reversed(failures.values()), None)
+        while self._dials.running:
+            if (session := await self._dials.winner()) is not None:
+                return session
+        return None
 
     async def _attempt(
         self, plan: Attempt | None, numbers: Iterator[int], failures: dict[str, Exception], limit: float | None = None
@@ -216,10 +235,12 @@ class Supervisor:
         return plan
 
     def _connect_failed(
-        self, failures: Mapping[str, Exception], started: float, *, is_first: bool = False
+        self, failures: Mapping[str, Exception], started: float, *, is_first: bool = False, advice: str = ""
     ) -> ConnectFailed:
-        """Return the error that sums up all attempts."""
+        """Return the error that sums up all attempts; its advice is found here, unless it is given."""
         elapsed = self._loop.time() - started
+        if advice:
+            return ConnectFailed(list(failures.items()), elapsed, advice=advice)
         refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
         if refusals and len(refusals) == len(failures):
             anonymous = all(map(self._options._anonymous_to, self._options.addresses))
@@ -227,7 +248,6 @@ class Supervisor:
         tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, TlsFailed)]
         if tls_failures and len(tls_failures) == len(failures):
             return TlsConnectFailed(tls_failures, elapsed)
-        advice = ""
         if failures and all(isinstance(exc, UnknownHost) for exc in failures.values()):
             advice = "check the name of the host, and the DNS of this machine"
         elif is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values())):
@@ -484,6 +504,17 @@ class Supervisor:
     def _remove_old_session(self, session: Session) -> None:
         self._old_sessions.discard(session)
         self._engine.on_old_session_ended(session)
+
+
+def _expire(loop: asyncio.AbstractEventLoop, timeout: asyncio.Timeout) -> None:
+    """End a timeout in its loop, from any thread, unless it has ended."""
+
+    def expire() -> None:
+        with suppress(RuntimeError):  # it has just been left
+            timeout.reschedule(loop.time())
+
+    with suppress(RuntimeError):  # the loop is closed
+        loop.call_soon_threadsafe(expire)
 
 
 def _end_late_session(session: Session) -> None:

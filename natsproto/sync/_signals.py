@@ -16,9 +16,10 @@ from natsproto._signals import handle_stop
 def stop_event(*signals: Signals) -> threading.Event:
     """Return an event that the first Ctrl-C or SIGTERM sets (or the first of these ``signals``).
 
-    Wait for it where the program works, for example with ``consumer.consume(handler).run(until=stop_event())``, and
-    leave the blocks in order. A second signal has its usual effect at once: Ctrl-C raises KeyboardInterrupt, SIGTERM
-    ends the program. Works on Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
+    Call it before ``connect``, which the signal ends with ConnectFailed while there is no connection yet. Wait for it
+    where the program works, for example with ``consumer.consume(handler).run(until=stop_event())``, and leave the
+    blocks in order. A second signal has its usual effect at once: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the
+    program. Works on Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
 
     Args:
         *signals: The signals that set the event; none: SIGINT and SIGTERM.
@@ -34,11 +35,11 @@ def check_until(until: object) -> None:
         raise TypeError("until must be a threading.Event, such as that of natsproto.sync.stop_event()")
 
 
-def _set_in_thread(event: ref[threading.Event]) -> bool:
-    """Set the event. False if the program has dropped it."""
+def _set_in_thread(event: ref[threading.Event]) -> threading.Event | None:
+    """Set the event. None if the program has dropped it."""
     stop = event()
     if stop is None:
-        return False
+        return None
     # In a thread, because the signal may have interrupted the one that holds the event's lock, in its ``wait``.
     threading.Thread(target=stop.set, name="natsproto stop", daemon=True).start()
-    return True
+    return stop

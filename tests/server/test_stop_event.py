@@ -14,7 +14,7 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto.errors import DrainTimeout, LocalProtocolError, NoResponders
+from natsproto.errors import ConnectFailed, DrainTimeout, LocalProtocolError, NoResponders
 from natsproto.jetstream import JetStream
 from natsproto.service import Request
 from natsproto.testing import Server
@@ -180,6 +180,67 @@ async def test_leaving_a_service_lasts_drain_timeout(nats_server: Server) -> Non
 
         with pytest.raises(DrainTimeout, match=r"within 0\.2 s; unfinished: 1 unfinished request"):
             await serve()
+
+
+WAITING = """
+import asyncio, sys
+import natsproto
+
+async def main():
+    stop = natsproto.stop_event()
+    print("ready", flush=True)
+    async with natsproto.connect(sys.argv[1], retry_connect_for=60, connect_timeout=60):
+        await stop.wait()
+
+asyncio.run(main())
+"""
+
+BLOCKING_WAITING = """
+import sys
+from natsproto import sync
+
+stop = sync.stop_event()
+print("ready", flush=True)
+with sync.connect(sys.argv[1], retry_connect_for=60, connect_timeout=60):
+    stop.wait()
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("program", [WAITING, BLOCKING_WAITING], ids=["async", "blocking"])
+async def test_signal_ends_the_first_connect(program: str, number: signal.Signals) -> None:
+    """With a server that says nothing, and one that refuses connections."""
+    waiting = asyncio.Event()
+
+    async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        waiting.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(say_nothing, "127.0.0.1", 0) as silent:
+        urls = f"127.0.0.1:9,127.0.0.1:{silent.sockets[0].getsockname()[1]}"
+        process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, urls, stdout=-1, stderr=-1)
+        await asyncio.wait_for(waiting.wait(), 20)
+        process.send_signal(number)
+        _, err = await asyncio.wait_for(process.communicate(), 10)
+    assert process.returncode == 1
+    assert b"natsproto.errors.ConnectFailed: could not connect to any server in" in err
+    assert err.rstrip().endswith(b": a signal has set the event of stop_event()")
+
+
+async def test_signal_before_connect_ends_the_retries(nats_server: Server) -> None:
+    stop = natsproto.stop_event(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    await asyncio.wait_for(stop.wait(), 5)
+    with pytest.raises(ConnectFailed, match="a signal has set"):
+        await natsproto.connect("127.0.0.1:9", retry_connect_for=60)
+    async with natsproto.connect(nats_server.url) as nc:  # which the program may need for its end
+        assert nc.is_connected
+    stop.clear()
+    started = asyncio.get_running_loop().time()
+    with pytest.raises(ConnectFailed):
+        await natsproto.connect("127.0.0.1:9", retry_connect_for=0.2)
+    assert asyncio.get_running_loop().time() - started >= 0.2
 
 
 @pytest.mark.parametrize("make", [natsproto.stop_event, sync.stop_event], ids=["async", "blocking"])

@@ -8,9 +8,8 @@ from natsproto.testing import run_server
 
 
 async def work(servers: str, probe_port: int, started: asyncio.Event) -> None:
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # ends the program while it waits for its server
+    stop = natsproto.stop_event()  # set by SIGTERM or Ctrl-C, which end connect, too
     async with natsproto.connect(servers, retry_connect_for=60) as nc:
-        stop = natsproto.stop_event()  # set by SIGTERM or Ctrl-C from now on
 
         async def probe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             live = (await reader.readline()).startswith(b"GET /live")  # else /ready
