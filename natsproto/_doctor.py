@@ -47,6 +47,8 @@ async def examine(options: Options, *, jetstream: bool = True) -> AsyncGenerator
         for url, address in zip(urls, options.addresses, strict=True):
             async for step, connected in _reach(options, url, address):
                 yield step
+                if connected is not None and connected.server_info.tls_required:
+                    options = options._requiring_tls()  # as a client does that has used TLS
                 if connected is not None and client is not None:
                     await connected.close()
                 client = client or connected
@@ -78,13 +80,13 @@ async def _reach(options: Options, url: str, address: ServerAddress) -> AsyncGen
     else:
         yield Step("TCP", "skipped", f"{address} is reached through a proxy or dialer of the options"), None
     try:
-        once = options.replace(servers=url, name="natsproto doctor", allow_reconnect=False, retry_connect_for=0)
+        once = options._for_server(url).replace(name="natsproto doctor", allow_reconnect=False, retry_connect_for=0)
         client = await connect(once.replace(retry_on_failed_connect=False, ignore_discovered_servers=True))
     except (ConnectFailed, InvalidCredentials) as exc:
         yield _refusal(address, exc), None
         return
     info = client.server_info
-    encrypted = address.tls or options.tls is not None or options.tls_first or info.tls_required
+    encrypted = once._tls_required or info.tls_required
     offered = "offered, but not used" if info.tls_available else "not used"
     yield Step("TLS", "ok", f"the certificate of {address} is trusted" if encrypted else offered), None
     cluster = f", cluster {info.cluster}" if info.cluster else ""

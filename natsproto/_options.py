@@ -529,6 +529,15 @@ class Options(Value):
         """True if no server may receive CONNECT before TLS, whatever its INFO says: by an option, or by one URL."""
         return self.tls is not None or self.tls_first or any(address.tls for address in self.addresses)
 
+    def _for_server(self, server: str) -> Options:
+        """Return the options of another client, for one server of the list; what requires TLS of the list stays."""
+        chosen = self.replace(servers=server)
+        return chosen._requiring_tls() if self._tls_required else chosen
+
+    def _requiring_tls(self) -> Options:
+        """Return the options of another client for the same servers, after TLS was used or required."""
+        return self if self._tls_required else self.replace(tls=True)
+
     def _tls_context(self) -> ssl.SSLContext:
         """Return the context of one attempt.
 

@@ -60,6 +60,10 @@ class Connection:
         self._consumers, self._log = MeasuredReaders(), engine.event_bus.log
         self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
+    def _options_again(self) -> Options:
+        """Return the options for a client that takes the place of this one: once TLS, TLS from then on."""
+        return self._options._requiring_tls() if self._engine.supervisor.requires_tls else self._options
+
     async def _start(self) -> None:
         """Connect, for the function ``connect``: raises its errors."""
         await self._engine.start()

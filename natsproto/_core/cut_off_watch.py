@@ -152,7 +152,7 @@ class CutOffWatch:
         self, stack: AsyncExitStack, address: ServerAddress
     ) -> tuple[ServerAddress, ProbeConnection | None]:
         probe = self._make_probe()
-        probe._engine.supervisor.use_only(address)
+        probe._engine.supervisor.use_only(address, requires_tls=self._engine.supervisor.requires_tls)
         stack.push_async_callback(probe.close)
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):

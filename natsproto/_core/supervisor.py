@@ -120,20 +120,21 @@ class Supervisor:
         self._dials: Race[ServerAddress, Session] = Race("natsproto dial", _end_late_session)
         self._old_sessions: set[Session] = set()
         self._progress_before = 0  # before the current session
-        self._requires_tls = options._tls_required
+        self.requires_tls: bool = options._tls_required
         """Also set by the first TLS connection: later ones must use TLS too, so that nobody can downgrade them."""
 
     def set_servers(self, options: Options) -> None:
         """Use the servers of these options for later connections. TLS that was required once stays required."""
-        required = self._requires_tls or options._tls_required
+        required = self.requires_tls or options._tls_required
         if required:
             no_plain_websocket(options.addresses)
         self.pool.set_servers(options.addresses)
-        self._requires_tls = required
+        self.requires_tls = required
 
-    def use_only(self, address: ServerAddress) -> None:
-        """Connect to this server only, and log nothing: for a probe."""
+    def use_only(self, address: ServerAddress, *, requires_tls: bool) -> None:
+        """Connect to this server only, and log nothing: for a probe. ``requires_tls`` is that of the client itself."""
         self.pool.set_servers((address,))
+        self.requires_tls = self.requires_tls or requires_tls
         self._event_bus.is_quiet = True
 
     # ---------------------------------------------------------------- the task
@@ -327,7 +328,7 @@ class Supervisor:
         """Open a session with this server, and note whether it answers."""
         options, began = self._options, self._loop.time()
         link = self._engine.make_link(
-            tls_required=self._requires_tls,
+            tls_required=self.requires_tls,
             secured=options.tls_first or address.websocket,
         )
         session = Session(address, options, self._runtime, self._engine, link)
@@ -353,7 +354,7 @@ class Supervisor:
         """The engine uses a session now: the outage is over."""
         self.pool.succeeded(session.address, self._loop.time())
         self._progress_before = self._engine.progress
-        self._requires_tls = self._requires_tls or session.encrypted
+        self.requires_tls = self.requires_tls or session.encrypted
         if self._attention.done():
             self._attention = self._loop.create_future()
 

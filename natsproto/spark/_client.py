@@ -47,7 +47,8 @@ def shared_client(config: SparkNats) -> WorkerClient:
         raise TypeError(f"config must be a SparkNats, not {type(config).__name__}")
     found = _CLIENTS.get(config)
     if found is None or found.ended:
-        found = _CLIENTS[config] = WorkerClient(config.options().replace(name=_connection_name(config.name)))
+        options = config.options() if found is None else found._options_again()
+        found = _CLIENTS[config] = WorkerClient(options.replace(name=_connection_name(config.name)))
     return found
 
 

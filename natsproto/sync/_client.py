@@ -297,7 +297,14 @@ class Client(SyncWrapper[client.Client]):
         return f"<blocking {process.connection.client!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._options,)
+        return type(self), (self._options_again(),)
+
+    def _options_again(self) -> Options:
+        """Return the options for another process: what has used TLS in one requires it in all."""
+        for process in list(self._processes.values()):
+            if process.connection is not None:
+                self._options = process.connection.client._options_again()
+        return self._options
 
     def _reach(self) -> tuple[Portal, client.Client]:
         connection = self._connection()
@@ -314,11 +321,12 @@ class Client(SyncWrapper[client.Client]):
             process = self._processes.setdefault(pid, _Process())
         if process.connection is None:
             weakref.finalize(self, process.close, False)  # also runs when the interpreter exits
-            return process.connect(self._options)
+            return process.connect(self._options_again())
         return process.connection
 
     def _end(self, *, drain: bool, timeout: float | None = None) -> None:
         process = self._processes.get(os.getpid())
+        self._options_again()  # for a client of Spark that takes the place of this one
         try:
             if process is not None:
                 process.close(drain, timeout)
