@@ -51,6 +51,8 @@ RESEND_INTERVAL_S = 1.0
 """Seconds of silence after which an acknowledgement is sent again; doubled each time."""
 RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.02, 0.5
 """Seconds to wait before an acknowledgement without a responder is sent again: the first and the longest wait."""
+MAX_REASON_BYTES = 8192
+"""Bytes of the reason of ``term``, which the server puts into an advisory."""
 _MAX_NANOS = 2**63  # the range of the server's timestamps, from 1970 to 2262
 
 
@@ -362,12 +364,13 @@ class JsMessage(Message):
         self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Tell the server not to redeliver the message. The reason is part of the server's advisory.
+        """Tell the server not to redeliver the message. The reason is part of the server's advisory, cut to 8 KiB, or
+        to less where ``max_payload`` is small.
 
         Args:
             reason: Why it is never to be delivered again; the MessageTerminated advisory shows it.
         """
-        await self._send_ack(_term(reason))
+        await self._send_ack(self._term(reason))
 
     def term_nowait(self, reason: str = "") -> None:
         """``term`` that never waits.
@@ -375,7 +378,7 @@ class JsMessage(Message):
         Args:
             reason: Why it is never to be delivered again; the MessageTerminated advisory shows it.
         """
-        self._send_ack_nowait(_term(reason))
+        self._send_ack_nowait(self._term(reason))
 
     async def in_progress(self) -> None:
         """Restart the ``ack_wait`` of the message. AlreadyAcked when it was acknowledged."""
@@ -432,6 +435,15 @@ class JsMessage(Message):
         with self._settling(connection, words):
             connection._send_reply_nowait(reply, b" %d\r\n%b" % (len(words), words))
         self._note = words
+
+    def _term(self, reason: str) -> bytes:
+        if not isinstance(reason, str):
+            raise TypeError(f"reason must be a str, not {type(reason).__name__}")
+        max_payload = 0 if self._origin is None else self._connection().max_payload
+        most = min(MAX_REASON_BYTES, max_payload // 2) if max_payload else MAX_REASON_BYTES
+        # A character takes at least a byte; what is cut in the middle goes.
+        text = reason[:most].encode("utf-8", "replace")[:most].decode("utf-8", "ignore")
+        return b"+TERM " + text.encode() if text else b"+TERM"
 
     def _settling(self, connection: Connection, words: bytes) -> Sending:
         instrumentation = connection._instrumentation
@@ -566,10 +578,6 @@ def _nak(delay: Duration | None) -> bytes:
     if delay is None:
         return b"-NAK"
     return b'-NAK {"delay": %d}' % nanoseconds(cast("Duration", accept_seconds("delay", delay)))
-
-
-def _term(reason: str) -> bytes:
-    return b"+TERM " + reason.encode() if reason else b"+TERM"
 
 
 def _ack_name(words: bytes) -> str:

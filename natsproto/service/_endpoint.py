@@ -23,8 +23,14 @@ from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, finish, handler_trace
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
-from natsproto.protocol.headers import HeadersLike
-from natsproto.service._responses import EndpointInfo, EndpointStats, with_error
+from natsproto.protocol.headers import Headers, HeadersLike
+from natsproto.service._responses import (
+    MAX_DESCRIPTION_CHARS,
+    EndpointInfo,
+    EndpointStats,
+    cut_description,
+    error_headers,
+)
 
 DATA = (bytes, bytearray, memoryview, str, dict, list)
 """The types of results of which a handler is told that they are not sent."""
@@ -50,7 +56,8 @@ class Request(Message):
     ) -> None:
         """Respond with an error (ADR-32), which the endpoint counts. Raising ServiceError in a handler does the same.
 
-        Line breaks in the description become spaces. LocalProtocolError when the request has no reply subject.
+        Line breaks in the description become spaces; it is cut to 1,024 characters, to fewer where ``max_payload`` is
+        small. LocalProtocolError when the request has no reply subject.
         Cancelling it while it waits for room in the outbox sends nothing.
 
         Args:
@@ -61,7 +68,10 @@ class Request(Message):
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         self._note = ServiceError(code, description)
-        await self.respond(payload, headers=with_error(headers, code, description))
+        given = [] if headers is None else list(Headers(headers).pairs())
+        max_payload = 0 if self._origin is None else self._origin.max_payload  # type: ignore[attr-defined]
+        error = error_headers(code, cut_description(description, max_payload))
+        await self.respond(payload, headers=Headers([*given, *error.items()]))
 
 
 def error_from(error: BaseException) -> ServiceError:
@@ -228,7 +238,7 @@ class Endpoint:
             error = request.error
             if error is not None:
                 self._errors += 1
-                self._last_error = f"{error.code}:{error.description}"
+                self._last_error = f"{error.code}:{error.description}"[:MAX_DESCRIPTION_CHARS]
 
     def _tell_of(self, result: object) -> None:
         """The handler returned data, which nobody gets. Once, as it may have responded too."""

@@ -9,12 +9,11 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from natsproto._value import Value
 from natsproto.errors import ServiceError
 from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import Headers, HeadersLike
 
 PREFIX = "$SRV"
 """The default first token of the control subjects."""
@@ -22,7 +21,11 @@ PREFIX = "$SRV"
 ERROR_HEADER = "Nats-Service-Error"
 CODE_HEADER = "Nats-Service-Error-Code"
 
-_MAX_DESCRIPTION_CHARS = 1024
+MAX_DESCRIPTION_CHARS = 1024
+"""Characters of the text of an error that are sent; less where max_payload is small."""
+_CUT_ERROR_CHARS = 100
+_STATS_SIZE = 240
+"""Bytes of the statistics of an endpoint beside its names, with counters of ten digits."""
 _RESPONSE_TYPE = "io.nats.micro.v1.{}_response"
 
 _Fields: TypeAlias = Mapping[str, object]
@@ -94,6 +97,50 @@ class ServiceStats(ServiceIdentity):
 # ---------------------------------------------------------------- to JSON
 
 
+def encode_within(value: ServicePing | ServiceInfo | ServiceStats, max_payload: int) -> bytes:
+    """Return the payload of a response that fits into ``max_payload`` bytes (0: unknown): texts and values of others
+    are cut and then left out, and in the end metadata, which was checked with the server of that time.
+    """
+    payload = encode(value)
+    for shorten in (_cut_errors, _leave_out_data, _leave_out_errors, _leave_out_metadata):
+        if not 0 < max_payload < len(payload):
+            break
+        value = shorten(value)
+        payload = encode(value)
+    return payload
+
+
+def _cut_errors(value: Any) -> Any:
+    return _with_stats(value, lambda stats: {"last_error": stats.last_error[:_CUT_ERROR_CHARS]})
+
+
+def _leave_out_errors(value: Any) -> Any:
+    return _with_stats(value, lambda _: {"last_error": ""})
+
+
+def _leave_out_data(value: Any) -> Any:
+    return _with_stats(value, lambda _: {"data": None})
+
+
+def _with_stats(value: Any, changed: Callable[[EndpointStats], dict[str, object]]) -> Any:
+    if not isinstance(value, ServiceStats):
+        return value
+    return value.replace(endpoints=tuple(stats.replace(**changed(stats)) for stats in value.endpoints))
+
+
+def _leave_out_metadata(value: Any) -> Any:
+    if isinstance(value, ServiceInfo):
+        endpoints = tuple(endpoint.replace(metadata={}) for endpoint in value.endpoints)
+        value = value.replace(description="", endpoints=endpoints)
+    return value.replace(metadata={})
+
+
+def endpoint_size(info: EndpointInfo) -> int:
+    """Return the most bytes that an endpoint takes in a response, without the texts and values of others."""
+    names = len(json.dumps([info.name, info.subject, info.queue_group]))
+    return max(len(json.dumps(_endpoint_info(info))) + len(", "), names + _STATS_SIZE)
+
+
 def encode(value: ServicePing | ServiceInfo | ServiceStats) -> bytes:
     """Return the payload of a response."""
     fields: dict[str, object] = {
@@ -105,10 +152,7 @@ def encode(value: ServicePing | ServiceInfo | ServiceStats) -> bytes:
     if isinstance(value, ServiceInfo):
         verb = "info"
         fields["description"] = value.description
-        fields["endpoints"] = [
-            {"name": e.name, "subject": e.subject, "queue_group": e.queue_group, "metadata": dict(e.metadata)}
-            for e in value.endpoints
-        ]
+        fields["endpoints"] = [_endpoint_info(e) for e in value.endpoints]
     elif isinstance(value, ServiceStats):
         verb = "stats"
         fields["started"] = value.started.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
@@ -116,6 +160,15 @@ def encode(value: ServicePing | ServiceInfo | ServiceStats) -> bytes:
     else:
         verb = "ping"
     return json.dumps({"type": _RESPONSE_TYPE.format(verb), **fields}).encode()
+
+
+def _endpoint_info(info: EndpointInfo) -> dict[str, object]:
+    return {
+        "name": info.name,
+        "subject": info.subject,
+        "queue_group": info.queue_group,
+        "metadata": dict(info.metadata),
+    }
 
 
 def _endpoint_stats(stats: EndpointStats) -> dict[str, object]:
@@ -242,18 +295,17 @@ def _metadata(fields: _Fields) -> Mapping[str, str]:
 # ---------------------------------------------------------------- errors
 
 
+def cut_description(description: str, max_payload: int) -> str:
+    """Return the text of an error without what cannot be sent, cut to a part of ``max_payload`` bytes (0: unknown)."""
+    most = min(MAX_DESCRIPTION_CHARS, max_payload // 16) if max_payload else MAX_DESCRIPTION_CHARS
+    return description[:most].encode("utf-8", "replace").decode()
+
+
 def error_headers(code: int, description: str) -> dict[str, str]:
-    """Return the headers that mark a response as an error. Line breaks in the description become spaces; it is cut to
-    1024 characters.
+    """Return the headers that mark a response as an error. Line breaks in the description, which is cut already, become
+    spaces.
     """
-    text = " ".join(description.encode("utf-8", "replace").decode().replace("\0", " ").split())
-    return {ERROR_HEADER: text[:_MAX_DESCRIPTION_CHARS], CODE_HEADER: str(code)}
-
-
-def with_error(headers: HeadersLike | None, code: int, description: str) -> Headers:
-    """Return the headers of a response together with those of an error."""
-    given = [] if headers is None else list(Headers(headers).pairs())
-    return Headers([*given, *error_headers(code, description).items()])
+    return {ERROR_HEADER: " ".join(description.replace("\0", " ").split()), CODE_HEADER: str(code)}
 
 
 def error_of(reply: Message) -> ServiceError | None:

@@ -29,7 +29,16 @@ from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.protocol.subject import queue_group as checked_queue_group
 from natsproto.service._discovery import control_subject
 from natsproto.service._endpoint import CONCURRENCY, Endpoint, Handler, StatsHandler
-from natsproto.service._responses import PREFIX, ServiceInfo, ServicePing, ServiceStats, encode
+from natsproto.service._responses import (
+    PREFIX,
+    EndpointInfo,
+    ServiceInfo,
+    ServicePing,
+    ServiceStats,
+    encode,
+    encode_within,
+    endpoint_size,
+)
 from natsproto.service._stream_endpoint import CreditInbox, StreamEndpoint, StreamHandler
 
 QUEUE_GROUP = "q"
@@ -231,6 +240,7 @@ class Service(WarnIfUnused, Group):
         self._prefix = prefix
         self._stats_handler = stats_handler
         self._endpoints: list[Endpoint] = []
+        self._size = 0  # bytes of the largest response, without what grows
         self._started_at = datetime.now(UTC)
         self._stop_task: asyncio.Task[None] | None = None
         self._is_stopping = False
@@ -263,6 +273,11 @@ class Service(WarnIfUnused, Group):
         self._begun = True
         if self._unlisten is not None or self._is_stopping:
             return
+        self._size = max(len(encode(self.info())), len(encode(self.stats())))
+        if self.metadata:
+            self._check_size(self._size, "metadata", dict(self.metadata))
+        else:
+            self._check_size(self._size, "description", self.description)
         self._unlisten = self._connection.add_listener(self._on_event)
         self._started_at = datetime.now(UTC)
         try:
@@ -424,6 +439,9 @@ class Service(WarnIfUnused, Group):
             raise ConfigError("endpoint", name, f"service {self.name!r} has stopped")
         if self._unlisten is None:
             raise LocalProtocolError(f"service {self.name!r} was not started: await it, or enter it with async with")
+        info = EndpointInfo(name=name, subject=subject, queue_group=queue_group or "", metadata=metadata)
+        size = endpoint_size(info)
+        self._check_size(self._size + size, "endpoint", name)
         kind: Any = Endpoint
         if is_async_generator(handler):
             kind = partial(StreamEndpoint, open_inbox=self._open_credit_inbox)
@@ -438,7 +456,15 @@ class Service(WarnIfUnused, Group):
             on_error=self._on_endpoint_error,
         )
         self._endpoints.append(endpoint)
+        self._size += size
         return endpoint
+
+    def _check_size(self, size: int, what: str, value: object) -> None:
+        """Raise ConfigError if the responses to INFO and STATS would be too large for this server."""
+        limit = self._connection.max_payload
+        if 0 < limit < size:
+            rule = f"the responses that describe service {self.name!r} need {size} bytes; this server accepts {limit}"
+            raise ConfigError(what, value, rule)
 
     def _open_credit_inbox(self) -> CreditInbox:
         """Return the inbox for the credit of all streams, which the first of them opens."""
@@ -452,7 +478,7 @@ class Service(WarnIfUnused, Group):
     def _serve_control(self, subject: str, response: Callable[[], ServicePing | ServiceInfo | ServiceStats]) -> None:
         async def respond(request: Message) -> None:
             if request.has_reply:
-                await request.respond(encode(response()))
+                await request.respond(encode_within(response(), self._connection.max_payload))
 
         self._control.append(self._connection.subscribe(subject, cb=respond))
 

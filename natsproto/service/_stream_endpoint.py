@@ -29,7 +29,7 @@ from natsproto.errors import (
 from natsproto.middleware import unwrap, with_middleware
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.service._endpoint import Endpoint, Handler, Request, error_from
-from natsproto.service._responses import error_headers
+from natsproto.service._responses import cut_description, error_headers
 from natsproto.service._stream_state import (
     ALIVE,
     CANCEL,
@@ -259,7 +259,8 @@ class OutgoingStream:
 
     def _send_end(self, error: ServiceError | None) -> None:
         """Send the last frame. In the plain form the error and the end are two messages."""
-        headers = {} if error is None else error_headers(error.code, error.description)
+        text = "" if error is None else cut_description(error.description, self._connection.max_payload)
+        headers = {} if error is None else error_headers(error.code, text)
         sent = self._state.sent
         try:
             if self._state.window is not None:
@@ -267,7 +268,7 @@ class OutgoingStream:
                 self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", headers)
                 return
             if error is not None:  # with a payload, as an empty message ends the response for any requester
-                payload = error.description.encode("utf-8", "replace") or b"error"
+                payload = text.encode() or b"error"
                 self._connection._put_message(self.reply, payload, None, headers)
             self._connection._put_message(self.reply, b"", None, None)
         except NatsError as exc:

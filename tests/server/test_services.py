@@ -27,7 +27,7 @@ from natsproto.errors import (
 )
 from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED, Endpoint, Request, error_of
-from natsproto.service._responses import error_headers
+from natsproto.service._responses import cut_description, error_headers
 from natsproto.testing import Server, run_server
 from tests.kit.watch import Watch
 from tests.server.helpers import answered, both_loops, client, until
@@ -615,8 +615,8 @@ def test_an_error_answer_is_known_by_its_headers() -> None:
         "Nats-Service-Error": "not found !",
         "Nats-Service-Error-Code": "404",
     }
-    assert len(error_headers(500, "x" * 5000)["Nats-Service-Error"]) == 1024
-    assert error_headers(500, "\ud800")["Nats-Service-Error"] == "?"
+    assert [len(cut_description("x" * 5000, limit)) for limit in (0, 2**20, 4096)] == [1024, 1024, 256]
+    assert cut_description("\ud800", 0) == "?"
     assert error_of(Message("a", None, b"", None)) is None
     assert error_of(reply(b"NATS/1.0\r\nA: b\r\n\r\n")) is None
     for block, code, description in (
