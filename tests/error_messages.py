@@ -112,6 +112,7 @@ def examples() -> list[errors.NatsError]:
         api(10071, "wrong last sequence: 41", "publish to 'orders'"),
         errors.AlreadyAcked("orders.eu", "ack", "nak"),
         errors.AlreadyBound("ORDERS", "worker"),
+        errors.CursorMoved("ORDERS", "import", 812, 815, 4200),
         errors.ConsumerGone("it was deleted", "worker", "ORDERS"),
         errors.ConsumerDeleted("Consumer Deleted", "worker", "ORDERS"),
         errors.DataLost("ORDERS", 1, 5000, "the stream begins at 3001"),

@@ -65,6 +65,7 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── AlreadyBound
     │   ├── ConsumerGone
     │   │   └── ConsumerDeleted(ConsumerNotFound)
+    │   ├── CursorMoved
     │   ├── DataLost
     │   ├── DeliveryUnknown
     │   ├── GroupChanged
@@ -141,6 +142,7 @@ from natsproto.errors._jetstream import (
     ConsumerGone,
     ConsumerNotFound,
     CounterRefused,
+    CursorMoved,
     DataLost,
     DeliveryUnknown,
     FailedMessage,
@@ -208,6 +210,7 @@ __all__ = [
     "ConsumerGone",
     "ConsumerNotFound",
     "CounterRefused",
+    "CursorMoved",
     "DataLost",
     "DeliveryUnknown",
     "DigestMismatch",

@@ -439,6 +439,32 @@ class StreamWentBack(JetStreamError):
         )
 
 
+class CursorMoved(JetStreamError):
+    """The cursor is not where its last ``load`` or ``advance`` left it; nothing of this advance counts.
+
+    Another writer has advanced it, if ``seq`` is above ``expected_seq``; the stream has lost messages, as in a power
+    failure, if it is below. ``value`` is what the stream has now: call ``load`` and continue the source from there.
+    """
+
+    stream: str
+    cursor: str
+    """The name of the cursor."""
+    expected_seq: int
+    seq: int
+    """The sequence of the cursor's message in the stream; 0: there is none."""
+    value: int | bytes | None
+
+    def __init__(self, stream: str, cursor: str, expected_seq: int, seq: int, value: int | bytes | None) -> None:
+        self.stream, self.cursor, self.expected_seq, self.seq, self.value = stream, cursor, expected_seq, seq, value
+        why = "another writer has advanced it"
+        if seq < expected_seq:
+            why = "the stream has lost messages that were acknowledged"
+        super().__init__(
+            f"cursor {cursor!r} of stream {stream!r} is at sequence {seq}, not {expected_seq}: {why}; call load() and"
+            f" continue from its value {shown(value)}"
+        )
+
+
 _MANY_TIMEOUTS = 3
 
 

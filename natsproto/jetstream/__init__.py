@@ -32,6 +32,7 @@ from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._counter import CounterValue
+from natsproto.jetstream._cursor import Advance, Cursor
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import (
     AccountInfo,
@@ -89,6 +90,7 @@ __all__ = [
     "AckPolicy",
     "AckWaitExceeded",
     "Admin",
+    "Advance",
     "ApiStats",
     "ApiTrace",
     "AtomicBatch",
@@ -103,6 +105,7 @@ __all__ = [
     "ConsumerPause",
     "ConsumerReset",
     "CounterValue",
+    "Cursor",
     "DeliverPolicy",
     "DeliveriesExpired",
     "DesiredCluster",

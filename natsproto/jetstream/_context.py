@@ -20,10 +20,11 @@ from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration
 from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
+from natsproto.jetstream._cursor import Cursor, cursor_subject
 from natsproto.jetstream._info import AccountInfo, PubAck
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
-from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs, required_feature
@@ -250,6 +251,30 @@ class JetStream(BucketManager):
             retry_wait=seconds("retry_wait", retry_wait),
             search=self._search_batch,
         )
+
+    async def cursor(
+        self, stream: str, name: str, *, subject: str | None = None, timeout: Duration | None = None
+    ) -> Cursor:
+        """Return a cursor of a stream: how far a source was taken into it. Its value is read from the leader.
+
+        ``async with cursor.advance(to=...) as batch`` stores messages and the new value together, once, whatever is
+        lost or sent again. The stream needs ``allow_atomic``, nats-server 2.12 and the subject of the cursor, and must
+        keep the cursor's message: ConfigError names what is missing. Readers of ``>`` get the cursor's messages too;
+        they have the header ``Natsproto-Cursor``. StreamNotFound, UnsupportedByServer; the errors of ``Cursor.load``.
+
+        Args:
+            stream: The name of the stream that gets the messages.
+            name: The name of the cursor, one for each source: as a consumer's, without dots.
+            subject: The subject of the cursor in the stream; None: ``$CURSOR.<stream>.<name>``.
+            timeout: Seconds to wait for each reply and at each commit; None: that of the JetStream context.
+        """
+        wait = self._timeout(timeout)
+        handle = await self.stream(stream, bind=True)
+        own = cursor_subject(stream, name) if subject is None else subject
+        publish_subject(own)
+        ATOMIC_BATCH.check(self._connection.server_info)
+        cursor = Cursor(handle, name, own, timeout=wait, new_batch=self.atomic_batch, new_id=self._connection._new_id)
+        return await cursor._open()
 
     async def _search_batch(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
         """Search for an atomic batch; see ``find_batch``."""

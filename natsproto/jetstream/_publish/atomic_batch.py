@@ -39,7 +39,7 @@ from natsproto.protocol.server_errors import SubscriptionDenied
 ATOMIC_API_LEVEL = 2
 """The API level of the first servers with atomic batches."""
 
-_FEATURE = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
+ATOMIC_BATCH = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
 
 MAX_BATCH_MESSAGES = 1000
 """Messages in a batch: the default limit of the server."""
@@ -60,7 +60,9 @@ class BatchSearch(Protocol):
         ...
 
 
-class _Message(NamedTuple):
+class BatchMessage(NamedTuple):
+    """A message that a batch can take, with its headers as pairs."""
+
     subject: str
     payload: bytes
     pairs: list[tuple[str, str]]
@@ -91,7 +93,7 @@ class AtomicBatch:
         self._timeout, self._max = timeout, max_messages
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
         self._search = search
-        self._messages: list[_Message] = []
+        self._messages: list[BatchMessage] = []
         self._id = ""
         self._sent = 0  # the number of them that this server-side batch has
         self._ended = False
@@ -139,15 +141,25 @@ class AtomicBatch:
             await self._add(subject, payload, adding.headers, args)
 
     async def _add(self, subject: str, payload: Payload, headers: HeadersLike | None, args: MessageArgs) -> None:
+        await self._append(self._checked(subject, payload, headers, args))
+
+    def _checked(self, subject: str, payload: Payload, headers: HeadersLike | None, args: MessageArgs) -> BatchMessage:
+        """Return the message as it can be appended, or raise the error of one that cannot be sent."""
         self._check_open()
-        if len(self._messages) >= self._max:
-            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
         if (msg_id := args.get("expected_last_msg_id")) is not None:
             raise ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
         if (seq := args.get("expected_last_seq")) is not None and self._messages:
             raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
-        message = _Message(subject, as_bytes(payload), header_pairs(subject, headers, args))
-        self._check_message(message)
+        message = BatchMessage(subject, as_bytes(payload), header_pairs(subject, headers, args))
+        block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
+        wire = self._connection._control_lines.encode_subject(subject)
+        self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
+        return message
+
+    async def _append(self, message: BatchMessage) -> None:
+        self._check_open()
+        if len(self._messages) >= self._max:
+            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
         self._messages.append(message)
         if len(self._messages) > 1:
             await self._send_up_to(len(self._messages) - 1)
@@ -202,7 +214,7 @@ class AtomicBatch:
             await asyncio.sleep(pause)
 
     async def __aenter__(self) -> AtomicBatch:
-        _FEATURE.check(self._connection.server_info)
+        ATOMIC_BATCH.check(self._connection.server_info)
         return self
 
     async def __aexit__(
@@ -228,13 +240,7 @@ class AtomicBatch:
             await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
                 raise self._connection._outages.timeout_error("atomic batch", self._timeout, sent=False)
-        _FEATURE.check(self._connection.server_info)  # others would store each message separately
-
-    def _check_message(self, message: _Message) -> None:
-        """Raise the error of a message that cannot be sent, before it is part of the batch."""
-        block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
-        wire = self._connection._control_lines.encode_subject(message.subject)
-        self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
+        ATOMIC_BATCH.check(self._connection.server_info)  # others would store each message separately
 
     def _headers(self, sequence: int, commit: str = "") -> list[tuple[str, str]]:
         self._id = self._id or self._connection._new_id()
@@ -266,7 +272,7 @@ class AtomicBatch:
                 self._connection._put_message(message.subject, message.payload, None, pairs)
             self._sent = sequence
 
-    async def _send_and_wait(self, message: _Message, sequence: int) -> None:
+    async def _send_and_wait(self, message: BatchMessage, sequence: int) -> None:
         """Send one message and wait for the server's confirmation. A leader that steps down drops messages without a
         reply: the first message is then sent to the next leader, in another batch.
         """
@@ -360,7 +366,7 @@ class AtomicBatch:
         if not self._sent or not self._connection.is_connected:
             return
         try:
-            _FEATURE.check(self._connection.server_info)
+            ATOMIC_BATCH.check(self._connection.server_info)
             self._connection._put_message(self._messages[0].subject, b"", None, self._headers(self._sent + 2))
         except NatsError:
             pass  # the server discards it in ten seconds

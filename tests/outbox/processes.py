@@ -1,0 +1,51 @@
+"""The processes of an outbox that tests kill: an application that writes, and a relay.
+
+``python -m tests.outbox.processes write DATABASE PART COUNT`` and ``... relay DATABASE URL STREAM``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import sqlite3
+import sys
+from pathlib import Path
+
+import natsproto
+from natsproto.outbox import Outbox
+
+OUTBOX = Outbox()
+
+
+def open_sqlite(path: Path | str) -> sqlite3.Connection:
+    """A connection with a write-ahead log, which waits for other writers."""
+    connection = sqlite3.connect(path, timeout=20)
+    connection.execute("PRAGMA journal_mode=WAL")
+    return connection
+
+
+def write(path: str, part: str, count: int) -> None:
+    """Store numbers in a ledger and in the outbox, each in one transaction; continue where the ledger ends."""
+    connection = open_sqlite(path)
+    done = connection.execute("SELECT COUNT(*) FROM ledger WHERE part = ?", (part,)).fetchone()[0]
+    rng = random.Random()
+    for number in range(done, count):
+        if rng.random() < 0.1:  # a transaction that is rolled back publishes nothing
+            OUTBOX.add(connection, f"s.{part}", b"-1")
+            connection.rollback()
+        connection.execute("INSERT INTO ledger (part, number) VALUES (?, ?)", (part, number))
+        OUTBOX.add(connection, f"s.{part}", b"%d" % number, headers={"Part": part})
+        connection.commit()
+
+
+async def relay(path: str, url: str, stream: str) -> None:
+    """Publish the rows for ever."""
+    async with natsproto.connect(url, retry_connect_for=60, reconnect_wait=0.05) as nc:
+        await OUTBOX.relay(nc.jetstream(), lambda: open_sqlite(path), stream=stream, interval=0.02, rows=50).run()
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "write":
+        write(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    else:
+        asyncio.run(relay(sys.argv[2], sys.argv[3], sys.argv[4]))
