@@ -13,6 +13,7 @@ from natsproto import service, sync, system
 from natsproto._core import subscription
 from natsproto.jetstream import _admin as admin
 from natsproto.jetstream import _context as context
+from natsproto.jetstream import _cursor as cursor
 from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
@@ -27,7 +28,9 @@ PAIRS: dict[type[object], type[object]] = {
     ack_future.AckFuture: sync.AckFuture,
     admin.Admin: sync.Admin,
     advisory.Advisories: sync.Advisories,
+    cursor.Advance: sync.Advance,
     atomic_batch.AtomicBatch: sync.AtomicBatch,
+    cursor.Cursor: sync.Cursor,
     client.Client: sync.Client,
     consume.ConsumeContext: sync.ConsumeContext,
     handle.PullConsumer: sync.PullConsumer,

@@ -265,7 +265,7 @@ class JetStream(BucketManager):
         Args:
             stream: The name of the stream that gets the messages.
             name: The name of the cursor, one for each source: as a consumer's, without dots.
-            subject: The subject of the cursor in the stream; None: ``$CURSOR.<stream>.<name>``.
+            subject: Where the cursor is kept, one of the stream's subjects; None: ``$CURSOR.<stream>.<name>``.
             timeout: Seconds to wait for each reply and at each commit; None: that of the JetStream context.
         """
         wait = self._timeout(timeout)

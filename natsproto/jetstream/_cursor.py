@@ -82,7 +82,7 @@ class _NewBatch(Protocol):
 
 
 class _Position(NamedTuple):
-    """What one reading of the cursor found."""
+    """The result of one reading of the cursor."""
 
     seq: int = 0
     """The sequence of its message; 0: there is none."""

@@ -6,5 +6,6 @@ stream, with a cursor (``js.cursor``) that says how far it has come. Works with 
 
 from natsproto.outbox._outbox import Outbox
 from natsproto.outbox._relay import Relay
+from natsproto.outbox._sql import DatabaseConnection, DatabaseCursor
 
-__all__ = ["Outbox", "Relay"]
+__all__ = ["DatabaseConnection", "DatabaseCursor", "Outbox", "Relay"]

@@ -11,7 +11,7 @@ from natsproto._durations import positive_seconds
 from natsproto.errors import ConfigError
 from natsproto.jetstream import JetStream
 from natsproto.outbox._relay import MAX_ROWS, Relay, RelayOptions
-from natsproto.outbox._sql import Connection, Database, check_table, driver_of, insert, placeholder, schema
+from natsproto.outbox._sql import Database, DatabaseConnection, check_table, driver_of, insert, placeholder, schema
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import publish_subject
@@ -46,7 +46,7 @@ class Outbox:
         """
         return schema(self.table, database)
 
-    def create(self, connection: Connection) -> None:
+    def create(self, connection: DatabaseConnection) -> None:
         """Create the tables unless they exist, and commit. Raises the errors of the database.
 
         Args:
@@ -94,7 +94,7 @@ class Outbox:
     def relay(
         self,
         js: JetStream,
-        connect: Callable[[], Connection],
+        connect: Callable[[], DatabaseConnection],
         *,
         stream: str,
         name: str = "outbox",
@@ -114,7 +114,7 @@ class Outbox:
                 a thread of the relay, which alone uses the connection.
             stream: The stream to publish into, which must be able to have a cursor; see ``js.cursor``.
             name: The name of the cursor, one for each database that publishes into the stream.
-            subject: The subject of the cursor; None: ``$CURSOR.<stream>.<name>``.
+            subject: Where the cursor is kept, one of the stream's subjects; None: ``$CURSOR.<stream>.<name>``.
             keep: Seconds that rows stay in the table after they were published, in case the stream loses its newest
                 messages in a power failure. They are published again then.
             interval: Seconds between two looks for new rows when there are none.
@@ -155,5 +155,5 @@ def _execute(connection: object, table: str, row: tuple[str, bytes, str]) -> obj
         return cast("_Executes", connection).execute(sql, dict(zip(names, row, strict=True)))
     sql = insert(table, [placeholder(connection)] * 3)
     if not hasattr(connection, "execute"):  # only the cursors of some drivers, and Django's, have it
-        return cast("Connection", connection).cursor().execute(sql, row)
+        return cast("DatabaseConnection", connection).cursor().execute(sql, row)
     return cast("_Executes", connection).execute(sql, row)

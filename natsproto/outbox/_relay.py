@@ -2,8 +2,8 @@
 
 Rules:
 
-1. A row is in one batch, whose number it gets in a transaction; the cursor of the stream counts batches. What the
-   stream has is what the cursor says, and nothing else.
+1. A row is in one batch, whose number it gets in a transaction; the cursor of the stream counts batches. Only
+   the cursor decides what the stream has.
 2. The batch after the cursor is published, whoever gave it its number. Only when there is none, rows without a number
    get the next one.
 3. The next number is above the last one of the database and above the cursor, so rows of a database that was put back
@@ -29,8 +29,7 @@ from natsproto._signals import check_until
 from natsproto.errors import CursorMoved, InvalidReply, NatsError, PublishUncertain
 from natsproto.errors._base import is_transient
 from natsproto.jetstream import Cursor, JetStream
-from natsproto.outbox._sql import Connection, Parameter, Statements, placeholder
-from natsproto.outbox._sql import Cursor as DatabaseCursor
+from natsproto.outbox._sql import DatabaseConnection, DatabaseCursor, Parameter, Statements, placeholder
 
 T = TypeVar("T")
 
@@ -46,7 +45,7 @@ log = logging.getLogger("natsproto.outbox")
 
 
 class RelayOptions(NamedTuple):
-    """What a relay was told; see ``Outbox.relay``."""
+    """The arguments of ``Outbox.relay``."""
 
     stream: str
     name: str
@@ -66,7 +65,7 @@ class _Row(NamedTuple):
 class _Rows:
     """The tables of an outbox over one connection. Every method blocks."""
 
-    def __init__(self, connect: Callable[[], Connection], table: str) -> None:
+    def __init__(self, connect: Callable[[], DatabaseConnection], table: str) -> None:
         self._connection = connection = connect()
         self._sql = Statements(table, placeholder(connection))
         autocommit = getattr(connection, "autocommit", None)
@@ -151,7 +150,9 @@ class _Rows:
 class Relay:
     """Publishes the rows of an outbox into a stream. Created by ``Outbox.relay``."""
 
-    def __init__(self, js: JetStream, connect: Callable[[], Connection], table: str, options: RelayOptions) -> None:
+    def __init__(
+        self, js: JetStream, connect: Callable[[], DatabaseConnection], table: str, options: RelayOptions
+    ) -> None:
         self._js, self._connect, self._table, self._options = js, connect, table, options
         self._published = 0
         self._seen: deque[tuple[float, int]] = deque()  # when the cursor was first seen at a batch

@@ -1,8 +1,8 @@
 """The statements of an outbox, in the words of each driver.
 
 Rows get the number of their batch from the relay, not an order from their ids: in PostgreSQL a smaller id may be
-committed later. A row of the table ``<table>_last`` holds the last number. Who changes it locks it until the commit, so
-the batches of several relays are committed in the order of their numbers.
+committed later. A row of the table ``<table>_last`` holds the last number. A relay that changes it
+locks it until the commit, so several relays commit their batches in the order of the numbers.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _MARKS = {"qmark": "?", "format": "%s", "pyformat": "%s"}
 """Placeholders by the ``paramstyle`` of a DB-API module."""
 
 
-class Cursor(Protocol):
-    """What a relay uses of a cursor of the DB-API (PEP 249)."""
+class DatabaseCursor(Protocol):
+    """The part of a cursor of the DB-API (PEP 249) that a relay uses."""
 
     @property
     def rowcount(self) -> int:
@@ -35,7 +35,12 @@ class Cursor(Protocol):
         ...
 
     def execute(self, sql: str, parameters: Sequence[Parameter], /) -> object:
-        """Execute one statement."""
+        """Execute one statement.
+
+        Args:
+            sql: A statement with the placeholders of the driver.
+            parameters: The values of the placeholders, in their order.
+        """
         ...
 
     def fetchall(self) -> Sequence[Sequence[object]]:
@@ -47,10 +52,10 @@ class Cursor(Protocol):
         ...
 
 
-class Connection(Protocol):
-    """What a relay uses of a connection of the DB-API (PEP 249), such as those of sqlite3 and psycopg."""
+class DatabaseConnection(Protocol):
+    """The part of a connection of the DB-API (PEP 249) that a relay uses, such as one of sqlite3 or psycopg."""
 
-    def cursor(self) -> Cursor:
+    def cursor(self) -> DatabaseCursor:
         """Return a new cursor."""
         ...
 

@@ -7,6 +7,7 @@ from natsproto.sync._admin import Admin, Advisories, Listing, System
 from natsproto.sync._client import Client, connect
 from natsproto.sync._consume import ConsumeContext
 from natsproto.sync._consumers import JsMessage, Messages, OrderedConsumer, PullConsumer, PushConsumer
+from natsproto.sync._cursor import Advance, Cursor
 from natsproto.sync._groups import JoinedMember
 from natsproto.sync._jetstream import JetStream, Stream
 from natsproto.sync._keyvalue import KeyValue, KeyValueBatch, KeyValueCache, KeyWatcher, Lock
@@ -19,10 +20,12 @@ from natsproto.sync._subscription import Message, Subscription
 __all__ = [
     "AckFuture",
     "Admin",
+    "Advance",
     "Advisories",
     "AtomicBatch",
     "Client",
     "ConsumeContext",
+    "Cursor",
     "Endpoint",
     "FastPublisher",
     "Group",

@@ -15,6 +15,7 @@ from natsproto.jetstream._info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.kv._keys import KeyCodec
 from natsproto.sync._admin import Admin, Advisories, Listing
 from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer, consumer_of_kind
+from natsproto.sync._cursor import Cursor
 from natsproto.sync._groups import JoinArgs, JoinedMember, join_group
 from natsproto.sync._keyvalue import KeyValue
 from natsproto.sync._objects import ObjectStore
@@ -123,6 +124,7 @@ class JetStream(SyncWrapper[context.JetStream]):
     publisher: Final = wrapped(context.JetStream.publisher, Publisher)
     fast_publisher: Final = wrapped(context.JetStream.fast_publisher, FastPublisher)
     atomic_batch: Final = wrapped(context.JetStream.atomic_batch, AtomicBatch)
+    cursor: Final = blocking_wrapped(context.JetStream.cursor, Cursor)
     account_info: Final = blocking(context.JetStream.account_info)
 
     counter_add: Final = blocking(context.JetStream.counter_add)

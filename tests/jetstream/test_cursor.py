@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-import natsproto
+import natsproto.sync
 from natsproto.errors import (
     ConfigError,
     CursorMoved,
@@ -28,7 +28,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream import Cursor, JetStream, Stream, SubjectTransform
 from natsproto.jetstream._cursor import CURSOR_HEADER
-from natsproto.testing import Direction, FaultProxy, run_server
+from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.kit.servers import client_of
 
 SUBJECTS = ["s.>", "$CURSOR.S.>"]
@@ -384,3 +384,16 @@ async def test_server_without_atomic_batches_is_named(tmp_path: Path) -> None:
     async with client_of("2.11") as nc:
         with pytest.raises(UnsupportedByServer, match=r"2\.12"):
             await nc.jetstream().cursor("S", "c")
+
+
+def test_blocking_client_advances_too(nats_server: Server) -> None:
+    with natsproto.sync.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        js.create_stream("BLOCKING", subjects=["b.>", "$CURSOR.BLOCKING.>"], allow_atomic=True)
+        cursor = js.cursor("BLOCKING", "c")
+        with cursor.advance(to=2) as batch:
+            batch.publish("b.1", b"1")
+            batch.publish("b.2", b"2")
+            assert len(batch) == 2
+        assert (cursor.value, cursor.seq, batch.ack.seq, cursor.load()) == (2, 3, 3, 2)
+        assert (cursor.name, cursor.stream, cursor.subject) == ("c", "BLOCKING", "$CURSOR.BLOCKING.c")
