@@ -22,7 +22,7 @@ from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
 if TYPE_CHECKING:
-    from natsproto.codecs import Codec
+    from natsproto.codecs import Codec, TypeForm
     from natsproto.health import Health
     from natsproto.jetstream._api_trace import TraceCallback
     from natsproto.jetstream._context import JetStream
@@ -166,14 +166,18 @@ class Client(Connection):
     @overload
     def typed(self, kind: type[T], reply: type[R], /, *, codec: Codec | None = None) -> Typed[T, R]: ...
 
-    def typed(
-        self, kind: type[T], reply: type[R] | None = None, /, *, codec: Codec | None = None
-    ) -> Typed[T, R] | Typed[T, T]:
+    @overload
+    def typed(self, kind: TypeForm[T], /, *, codec: Codec | None = None) -> Typed[T, T]: ...
+
+    @overload
+    def typed(self, kind: TypeForm[T], reply: TypeForm[R], /, *, codec: Codec | None = None) -> Typed[T, R]: ...
+
+    def typed(self, kind: Any, reply: Any = None, /, *, codec: Codec | None = None) -> Typed[Any, Any]:
         """Return the methods for messages with values of the type ``kind``, and replies of the type ``reply`` (default:
         the same).
 
         ``codec`` (default: ``natsproto.codecs.JSON``) encodes and decodes payloads. Sends nothing; create it once and
-        keep it. ConfigError for an invalid codec.
+        keep it. ConfigError for an invalid codec, and for a type that it cannot read.
 
         Args:
             kind: The type of what is sent and received: a dataclass, a TypedDict, a model, or any type that the codec

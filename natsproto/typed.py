@@ -21,8 +21,8 @@ from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import HandlerResult, check_handler, check_result, is_async_generator
-from natsproto.codecs import Codec
-from natsproto.errors import ConfigError, InvalidPayload, ServiceError
+from natsproto.codecs import Codec, TypedCodec
+from natsproto.errors import InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._endpoint import Request
@@ -40,8 +40,7 @@ class TypedMessage(Message, Generic[T]):
 
     __slots__ = ("_value",)
 
-    _note: tuple[type[T], Codec]
-    """The type of the value, and the codec."""
+    _note: TypedCodec[T]
 
     @property
     def value(self) -> T:
@@ -49,15 +48,14 @@ class TypedMessage(Message, Generic[T]):
         try:
             return self._value
         except AttributeError:
-            kind, codec = self._note
-            self._value: T = codec.decode(self.data, kind)
+            self._value: T = self._note.decode(self.data)
             return self._value
 
     @classmethod
-    def _of(cls, message: Message, kind: type[T], codec: Codec) -> TypedMessage[T]:
+    def _of(cls, message: Message, codec: TypedCodec[T]) -> TypedMessage[T]:
         """Return a plain message as a typed one, without copying the payload."""
         made = cls(message.subject, None, message.data, None, message._origin)
-        made._reply, made._head, made._note = message._reply, message._head, (kind, codec)
+        made._reply, made._head, made._note = message._reply, message._head, codec
         return made
 
 
@@ -73,16 +71,12 @@ class Typed(Generic[T, R]):
     """
 
     def __init__(self, connection: Connection, kind: type[T], reply: type[R], codec: Codec) -> None:
-        for name in ("encode", "decode"):
-            if not callable(getattr(codec, name, None)):
-                raise ConfigError("codec", codec, f"needs a method {name}")
         self.codec = codec
         self._connection = connection
-        self._kind = kind
-        self._reply = reply
+        self._values, self._replies = TypedCodec(kind, codec), TypedCodec(reply, codec)
 
     def __repr__(self) -> str:
-        return f"Typed({self._kind!r}, {self._reply!r}, {self.codec!r})"
+        return f"Typed({self._values.kind!r}, {self._replies.kind!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
         """Return the payload for a value.
@@ -90,7 +84,7 @@ class Typed(Generic[T, R]):
         Args:
             value: Any value of a type that the codec knows.
         """
-        return self.codec.encode(value)
+        return self._values.encode(value)
 
     def decode(self, payload: bytes) -> T:
         """Return the value in a payload.
@@ -98,7 +92,7 @@ class Typed(Generic[T, R]):
         Args:
             payload: The bytes, as ``message.data`` has them.
         """
-        return self.codec.decode(payload, self._kind)
+        return self._values.decode(payload)
 
     async def publish(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
@@ -111,7 +105,7 @@ class Typed(Generic[T, R]):
             reply: The subject for responses, which receivers see as ``message.reply``; None: none.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        await self._connection.publish(subject, self.codec.encode(value), reply=reply, headers=headers)
+        await self._connection.publish(subject, self._values.encode(value), reply=reply, headers=headers)
 
     def publish_nowait(
         self, subject: str, value: T, *, reply: str | None = None, headers: HeadersLike | None = None
@@ -124,7 +118,7 @@ class Typed(Generic[T, R]):
             reply: The subject for responses, which receivers see as ``message.reply``; None: none.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        self._connection.publish_nowait(subject, self.codec.encode(value), reply=reply, headers=headers)
+        self._connection.publish_nowait(subject, self._values.encode(value), reply=reply, headers=headers)
 
     async def request(
         self,
@@ -143,11 +137,11 @@ class Typed(Generic[T, R]):
             timeout: Seconds to wait for the reply; None: the option ``request_timeout``.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        reply = await self._connection.request(subject, self.codec.encode(value), timeout=timeout, headers=headers)
+        reply = await self._connection.request(subject, self._values.encode(value), timeout=timeout, headers=headers)
         error = error_of(reply)
         if error is not None:
             raise error
-        return TypedMessage._of(reply, self._reply, self.codec)
+        return TypedMessage._of(reply, self._replies)
 
     @items
     def request_many(
@@ -176,7 +170,7 @@ class Typed(Generic[T, R]):
         """
         replies = self._connection.request_many(
             subject,
-            self.codec.encode(value),
+            self._values.encode(value),
             timeout=timeout,
             stall=stall,
             max_messages=max_messages,
@@ -188,7 +182,7 @@ class Typed(Generic[T, R]):
     async def _typed_replies(self, replies: AsyncGenerator[Message]) -> AsyncGenerator[TypedMessage[R]]:
         async with aclosing(replies):
             async for reply in replies:
-                yield TypedMessage._of(reply, self._reply, self.codec)
+                yield TypedMessage._of(reply, self._replies)
 
     def subscribe(
         self,
@@ -229,7 +223,7 @@ class Typed(Generic[T, R]):
             pending_bytes_limit=pending_bytes_limit,
             slow_policy=slow_policy,
             message_type=TypedMessage,
-            message_note=(self._kind, self.codec),
+            message_note=self._values,
         )
         return cast("Subscription[TypedMessage[T]]", subscription)
 
@@ -252,8 +246,10 @@ class Typed(Generic[T, R]):
             heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        convert = partial(TypedMessage[R]._of, kind=self._reply, codec=self.codec)
-        return ResponseStream(self._connection, subject, self.codec.encode(value), headers, window, heartbeat, convert)
+        convert = partial(TypedMessage[R]._of, codec=self._replies)
+        return ResponseStream(
+            self._connection, subject, self._values.encode(value), headers, window, heartbeat, convert
+        )
 
     @overload
     def handler(  # type: ignore[overload-overlap]  # R is never an iterator there
@@ -279,11 +275,11 @@ class Typed(Generic[T, R]):
             check_handler("handler", function, "value", may_yield=True)
         else:
             check_handler("handler", function, "value")
-        codec, kind = self.codec, self._kind
+        values, replies = self._values, self._replies
 
         def decoded(message: Message) -> T:
             try:
-                return codec.decode(message.data, kind)
+                return values.decode(message.data)
             except InvalidPayload as exc:
                 if isinstance(message, Request):
                     raise ServiceError(400, str(exc)) from exc
@@ -295,12 +291,12 @@ class Typed(Generic[T, R]):
                 result = await result
             check_result(result)
             if message.has_reply:
-                await message.respond(codec.encode(result))
+                await message.respond(replies.encode(result))
 
         respond.__name__ = getattr(function, "__name__", "handle")
         handle: Callable[..., Any] = respond
         if may_yield:
-            handle = partial(_encoded_parts, decoded, function, codec.encode)
+            handle = partial(_encoded_parts, decoded, function, replies.encode)
             handle.__dict__["__name__"] = respond.__name__
         handle.__doc__ = function.__doc__
         return handle

@@ -93,7 +93,7 @@ ROUND_TRIPS: list[tuple[object, object]] = [
     (int | str, 5),
     (int | str, "a"),
     (float | int, 5),
-    (str | datetime, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
+    (date | datetime, datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)),
     (Literal["a", 5], 5),
     (Annotated[int, "positive"], 5),
     (OrderId, OrderId(5)),
@@ -182,8 +182,6 @@ def test_any_payload_is_a_value_or_an_invalid_payload(kind: type[object], payloa
         (int, b"\xff", "can't decode byte"),
         (float, b"NaN", "NaN is not valid JSON"),
         (object, b"[" * 100_000, "recursion"),
-        (type(sys), b"5", "cannot decode values of type module"),
-        (bytes, b'"a"', "must be bytes"),
     ],
     ids=lambda value: str(value)[:40],
 )
@@ -200,8 +198,8 @@ def test_unknown_keys_and_computed_fields() -> None:
 def test_union_order_does_not_matter() -> None:
     for kind in (float | int, int | float):
         assert type(JSON.decode(b"[5]", list[kind])[0]) is int  # type: ignore[valid-type]
-    for when in (str | date, date | str):
-        assert JSON.decode(b'["2026-01-02","a"]', list[when]) == [date(2026, 1, 2), "a"]  # type: ignore[valid-type]
+    for when in (datetime | date, date | datetime):
+        assert JSON.decode(b'["2026-01-02"]', list[when]) == [date(2026, 1, 2)]  # type: ignore[valid-type]
 
 
 @pytest.mark.parametrize("value", [object(), b"bytes", float("nan"), {1: {(1, 2): 3}}, "\ud800", 1j])

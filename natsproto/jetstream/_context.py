@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Iterable
 from contextlib import aclosing
 from functools import partial
-from typing import TYPE_CHECKING, Literal, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
 from natsproto._introspection import import_late_types
 from natsproto._nats_py_names import JETSTREAM, explain_missing, misused
-from natsproto.codecs import Codec
+from natsproto.codecs import Codec, TypeForm
 from natsproto.errors import ConfigError, NatsError, WrongLastSequence
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
@@ -53,11 +53,17 @@ class JetStream(BucketManager):
         __getattr__ = explain_missing(JETSTREAM)
         __await__ = misused("jetstream() sends nothing and cannot be awaited: use js = nc.jetstream()")
 
-    def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]:
+    @overload
+    def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]: ...
+
+    @overload
+    def typed(self, kind: TypeForm[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]: ...
+
+    def typed(self, kind: Any, /, *, codec: Codec | None = None) -> TypedJetStream[Any]:
         """Return a view of streams whose messages hold a ``kind``, for publishing, reading and handling values.
 
         ``codec`` (default: ``natsproto.codecs.JSON``) converts values to payloads and back. Sends nothing. ConfigError
-        when ``codec`` is not a codec.
+        when ``codec`` is not a codec, or cannot read the type.
 
         Args:
             kind: The type of the values: a dataclass, a TypedDict, a model, or any type that the codec knows.

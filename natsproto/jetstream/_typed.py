@@ -14,8 +14,8 @@ from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._handlers import HandlerResult, check_handler, finish
-from natsproto.codecs import Codec
-from natsproto.errors import ConfigError, InvalidPayload, NatsError
+from natsproto.codecs import Codec, TypedCodec
+from natsproto.errors import InvalidPayload, NatsError
 from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._publish.headers import MessageArgs
@@ -51,14 +51,11 @@ class TypedJetStream(Generic[T]):
         kind: type[T],
         codec: Codec,
     ) -> None:
-        for name in ("encode", "decode"):
-            if not callable(getattr(codec, name, None)):
-                raise ConfigError("codec", codec, f"has no method {name}")
         self.codec = codec
-        self._connection, self._publish, self._kind = connection, publish, kind
+        self._connection, self._publish, self._values = connection, publish, TypedCodec(kind, codec)
 
     def __repr__(self) -> str:
-        return f"TypedJetStream({self._kind!r}, {self.codec!r})"
+        return f"TypedJetStream({self._values.kind!r}, {self.codec!r})"
 
     def encode(self, value: T) -> bytes:
         """Return the payload for a value. InvalidPayload when the codec cannot encode it.
@@ -66,7 +63,7 @@ class TypedJetStream(Generic[T]):
         Args:
             value: Any value of a type that the codec knows.
         """
-        return self.codec.encode(value)
+        return self._values.encode(value)
 
     def decode(self, payload: bytes) -> T:
         """Return the value in a payload. InvalidPayload when it is not of the type.
@@ -74,7 +71,7 @@ class TypedJetStream(Generic[T]):
         Args:
             payload: The bytes, as ``message.data`` has them.
         """
-        return self.codec.decode(payload, self._kind)
+        return self._values.decode(payload)
 
     # ---------------------------------------------------------------- publishing
 

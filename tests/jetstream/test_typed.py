@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -135,4 +136,32 @@ async def test_without_a_policy_it_is_delivered_again(jetstream: JetStream, stre
 
 def test_what_is_no_codec_is_refused(jetstream: JetStream) -> None:
     with pytest.raises(ConfigError):
-        jetstream.typed(Order, codec=object())  # type: ignore[arg-type]
+        jetstream.typed(Order, codec=object())  # type: ignore[call-overload]
+
+
+class Careless:
+    """A codec of one's own that does not know InvalidPayload."""
+
+    def encode(self, value: object) -> bytes:
+        raise KeyError("no value")
+
+    def decode(self, payload: bytes, kind: object) -> Any:
+        return {b"1": Order(1), b"2": Order(2)}[payload]
+
+
+async def test_a_careless_codec_ends_no_reader(jetstream: JetStream, stream: Stream) -> None:
+    for payload in (b"1", b"odd", b"2"):
+        await jetstream.publish("orders.1", payload)
+    orders = jetstream.typed(Order, codec=Careless())
+    consumer = await stream.create_consumer(durable_name="c")
+    received = await orders.read_all(await consumer.fetch(3, timeout=20))
+    assert [one.value.number for one in received] == [1, 2]
+    with pytest.raises(InvalidPayload, match="no value"):
+        await orders.publish("orders.1", Order(1))
+
+
+async def test_a_type_that_cannot_be_read_is_refused(jetstream: JetStream, nats_client: Client) -> None:
+    kv = await jetstream.create_key_value("b")
+    for make in (jetstream.typed, kv.typed, nats_client.typed, lambda kind: nats_client.typed(Order, kind)):
+        with pytest.raises(ConfigError, match="JSON has no bytes"):
+            make(bytes)

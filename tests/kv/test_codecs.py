@@ -200,7 +200,7 @@ async def test_a_key_codec_needs_all_its_methods(jetstream: JetStream) -> None:
         await jetstream.key_value("b", key_codec=JSON, bind=True)  # type: ignore[call-overload]
     kv = await jetstream.key_value("b", bind=True)
     with pytest.raises(ConfigError, match="no method encode"):
-        kv.typed(int, object())  # type: ignore[arg-type]
+        kv.typed(int, object())  # type: ignore[call-overload]
 
 
 @given(st.text(st.characters(exclude_characters=".", exclude_categories=["Cs"]), min_size=1))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import pytest
 
 from natsproto._core.events import HandlerFailed
-from natsproto.codecs import JSON, msgpack
+from natsproto.codecs import JSON, TypedCodec, msgpack
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, NoResponders, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
@@ -137,7 +137,7 @@ async def test_union_types_and_plain_messages(nats_server: Server) -> None:
         assert numbers.decode(numbers.encode([1, 2])) == [1, 2]
         assert repr(numbers) == "Typed(list[int], list[int], JSON)"
         message = Message("a", b"r", b"[5]", b"NATS/1.0\r\nA: b\r\n\r\n")
-        typed: TypedMessage[list[int]] = TypedMessage._of(message, list[int], numbers.codec)
+        typed: TypedMessage[list[int]] = TypedMessage._of(message, TypedCodec(list[int], numbers.codec))
         assert (typed.value, typed.reply, typed.headers["A"]) == ([5], "r", "b")
-        with pytest.raises(ConfigError, match="needs a method decode"):
+        with pytest.raises(ConfigError, match="has no method decode"):
             nc.typed(Order, codec="json")  # type: ignore[call-overload]

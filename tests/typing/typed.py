@@ -1,10 +1,12 @@
 """What a type checker knows of typed messages. Never run; mypy --strict reads it."""
 
 from dataclasses import dataclass
-from typing import TypeVar, assert_type
+from typing import Literal, TypeVar, assert_type
 
 from natsproto import Client, Message, Subscription
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
+from natsproto.jetstream import TypedJetStream
+from natsproto.jetstream.kv import KeyValue
 from natsproto.typed import Typed, TypedMessage
 
 T = TypeVar("T")
@@ -53,6 +55,21 @@ async def one_type(nc: Client) -> None:
 
 def without_argument(sub: Subscription) -> None:
     assert_type(sub, Subscription[Message])
+
+
+async def unions(nc: Client) -> None:
+    orders = nc.typed(Order | Bill)
+    assert_type(orders, Typed[Order | Bill, Order | Bill])
+    await orders.publish("orders.eu", Bill(5))
+    await orders.publish("orders.eu", "rose")  # type: ignore[arg-type]
+    assert_type(orders.decode(b""), Order | Bill)
+    assert_type(nc.typed(Order, Bill | None), Typed[Order, Bill | None])
+    assert_type(nc.typed(Literal["on", "off"]), Typed[Literal["on", "off"], Literal["on", "off"]])
+    assert_type(nc.typed(list[Order | Bill]), Typed[list[Order | Bill], list[Order | Bill]])
+    assert_type(nc.jetstream().typed(Order | Bill), TypedJetStream[Order | Bill])
+    assert_type((await nc.jetstream().key_value("b")).typed(Order | None), KeyValue[Order | None])
+    assert_type(JSON.decode(b"", Order | Bill), Order | Bill)
+    nc.typed(5)  # type: ignore[call-overload]
 
 
 async def two_types(nc: Client) -> None:

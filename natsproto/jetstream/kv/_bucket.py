@@ -8,13 +8,13 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Generic, Literal, NamedTuple, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 from natsproto._async_hints import items
 from natsproto._durations import DEFAULT, Default, positive_seconds, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
-from natsproto.codecs import JSON, Codec
+from natsproto.codecs import JSON, Codec, TypeForm
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -89,11 +89,18 @@ class KeyValue(NotIndexable, Generic[V]):
         subjects = BucketSubjects[bytes](bucket, None if info is None else info.config, origin_api, key_codec)
         return KeyValue(BucketStream(api, stream, subjects))
 
-    def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]:
+    @overload
+    def typed(self, kind: type[T], codec: Codec = JSON) -> KeyValue[T]: ...
+
+    @overload
+    def typed(self, kind: TypeForm[T], codec: Codec = JSON) -> KeyValue[T]: ...
+
+    def typed(self, kind: Any, codec: Codec = JSON) -> KeyValue[Any]:
         """Return a handle of the same bucket with values of a type instead of bytes; see ``natsproto.codecs``.
 
         A value that the codec cannot encode raises InvalidPayload before anything is sent. A payload that it cannot
-        decode raises InvalidPayload when the ``value`` of its entry is read.
+        decode raises InvalidPayload when the ``value`` of its entry is read. ConfigError for a type that the codec
+        cannot read.
 
         Args:
             kind: What values are decoded to: a dataclass, a TypedDict, a model, or any type that the codec knows.

@@ -14,7 +14,7 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, Protocol, cast
 
-from natsproto.codecs import Codec
+from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
 from natsproto.jetstream._bucket_config import KV_STREAM, KV_SUBJECTS
 from natsproto.jetstream._config import StreamConfig
@@ -363,12 +363,9 @@ class BucketSubjects(Generic[V]):
 
     def typed(self, kind: type[T], codec: Codec) -> BucketSubjects[T]:
         """Return the same subjects with values of a type."""
-        for name in ("encode", "decode"):
-            if not callable(getattr(codec, name, None)):
-                raise ConfigError("codec", codec, f"has no method {name}")
-        decode = codec.decode
+        values = TypedCodec(kind, codec)
         copied: BucketSubjects[T] = cast("BucketSubjects[T]", copy(self))
-        copied.encode_value, copied.decode_value = codec.encode, lambda payload: decode(payload, kind)
+        copied.encode_value, copied.decode_value = values.encode, values.decode
         return copied
 
     def filter_subject(self, pattern: str) -> str:
