@@ -1,18 +1,23 @@
 """The processes of an outbox that tests kill: an application that writes, and a relay.
 
-``python -m tests.outbox.processes write DATABASE PART COUNT`` and ``... relay DATABASE URL STREAM``.
+``python -m tests.outbox.processes write DATABASE PART COUNT``, and ``... relay DATABASE URL STREAM`` or
+``... relay-postgresql DSN URL STREAM``.
 """
 
 from __future__ import annotations
 
 import asyncio
+import importlib
 import random
 import sqlite3
 import sys
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import cast
 
 import natsproto
-from natsproto.outbox import Outbox
+from natsproto.outbox import DatabaseConnection, Outbox
 
 OUTBOX = Outbox()
 
@@ -38,14 +43,20 @@ def write(path: str, part: str, count: int) -> None:
         connection.commit()
 
 
-async def relay(path: str, url: str, stream: str) -> None:
+def open_postgresql(dsn: str) -> DatabaseConnection:
+    """A connection of psycopg."""
+    return cast("DatabaseConnection", importlib.import_module("psycopg").connect(dsn))
+
+
+async def relay(connect: Callable[[], DatabaseConnection], url: str, stream: str) -> None:
     """Publish the rows for ever."""
     async with natsproto.connect(url, retry_connect_for=60, reconnect_wait=0.05) as nc:
-        await OUTBOX.relay(nc.jetstream(), lambda: open_sqlite(path), stream=stream, interval=0.02, rows=50).run()
+        await OUTBOX.relay(nc.jetstream(), connect, stream=stream, interval=0.02, rows=50).run()
 
 
 if __name__ == "__main__":
     if sys.argv[1] == "write":
         write(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        asyncio.run(relay(sys.argv[2], sys.argv[3], sys.argv[4]))
+        opened = open_sqlite if sys.argv[1] == "relay" else open_postgresql
+        asyncio.run(relay(partial(opened, sys.argv[2]), sys.argv[3], sys.argv[4]))
