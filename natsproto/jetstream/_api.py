@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from itertools import chain, repeat
 from time import monotonic, perf_counter
 from typing import NoReturn, TypeVar
@@ -40,6 +40,7 @@ from natsproto.jetstream._sequence_log import SequenceLog
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 
+P = TypeVar("P")
 R = TypeVar("R", bound=Record)
 
 DEFAULT_PREFIX = "$JS.API"
@@ -337,22 +338,46 @@ class Api:
         if payload.get("success") is not True:
             raise InvalidReply(operation, "success", payload.get("success"), "must be true where there is no error")
 
-    async def pages(
+    def pages(
         self,
         kind: type[R],
         endpoint: str,
         body: Mapping[str, object],
         *,
         operation: str,
-        size: Callable[[R], int],
+        names: Callable[[R], Collection[str]],
         total: Callable[[R], int],
         timeout: Duration | None = None,
-    ) -> AsyncGenerator[R]:
-        """Yield every page of a paged reply; ``size`` and ``total`` return the size of a page and of the whole."""
-        offset = 0
-        while True:
-            page = await self.call_for(kind, endpoint, {**body, "offset": offset}, operation=operation, timeout=timeout)
-            yield page
-            offset += size(page)
-            if size(page) == 0 or offset >= total(page):
-                return
+    ) -> AsyncGenerator[tuple[R, set[str]]]:
+        """Yield every page of a paged reply, with its new names; see ``walk_pages``."""
+
+        async def fetch(offset: int) -> R:
+            return await self.call_for(kind, endpoint, {**body, "offset": offset}, operation=operation, timeout=timeout)
+
+        return walk_pages(fetch, names, total)
+
+
+async def walk_pages(
+    fetch: Callable[[int], Awaitable[P]], names: Callable[[P], Collection[str]], total: Callable[[P], int]
+) -> AsyncGenerator[tuple[P, set[str]]]:
+    """Yield every page of a list, with those of its names that no page had before.
+
+    ``fetch`` gets the page at an offset, ``total`` is the length of the whole list. The server sorts it by name and
+    counts from its beginning, so that whatever is deleted between two pages moves the rest forward. Each page therefore
+    begins with the last name of the one before; if it does not, it is requested again from further back.
+    """
+    seen: set[str] = set()
+    offset = longest = 0
+    while True:
+        page = await fetch(offset)
+        found = names(page)
+        longest = max(longest, len(found))
+        if offset and seen.isdisjoint(found):
+            offset = max(0, offset - longest)
+            continue
+        new = set(found) - seen
+        seen |= new
+        yield page, new
+        if not found or offset + len(found) >= total(page):
+            return
+        offset += len(found) - (1 if new else 0)

@@ -315,13 +315,17 @@ class ConsumerManager:
             f"CONSUMER.LIST.{self.name}",
             {},
             operation=f"consumers of {self._description}",
-            size=lambda page: len(page.consumers) + len(page.missing) + len(page.offline),
+            names=lambda page: [*(one.name for one in page.consumers), *page.missing, *page.offline],
             total=lambda page: page.total,
             timeout=timeout,
         )
         async with aclosing(pages):
-            async for page in pages:
-                yield page.consumers, page.missing, page.offline
+            async for page, new in pages:
+                yield (
+                    [one for one in page.consumers if one.name in new],
+                    [name for name in page.missing if name in new],
+                    {name: reason for name, reason in page.offline.items() if name in new},
+                )
 
     @items
     async def consumer_names(self, *, timeout: Duration | None = None) -> AsyncGenerator[str]:
@@ -335,14 +339,15 @@ class ConsumerManager:
             f"CONSUMER.NAMES.{self.name}",
             {},
             operation=f"names of the consumers of {self._description}",
-            size=lambda page: len(page.consumers),
+            names=lambda page: page.consumers,
             total=lambda page: page.total,
             timeout=timeout,
         )
         async with aclosing(pages):
-            async for page in pages:
+            async for page, new in pages:
                 for name in page.consumers:
-                    yield name
+                    if name in new:
+                        yield name
 
     async def pause_consumer(self, name: str, until: datetime, *, timeout: Duration | None = None) -> ConsumerPause:
         """Pause a consumer until then. See PullConsumer.pause.

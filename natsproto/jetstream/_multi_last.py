@@ -16,7 +16,7 @@ from typing import Protocol
 from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._batch_get import BatchGet, PageCursor
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._codec import INT32, Duration
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import StreamInfo
 from natsproto.protocol.subject import is_literal
@@ -70,7 +70,7 @@ class MultiLastGet:
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
         """Yield the messages that have arrived as lists. Raises the errors of BatchGet.batches; cancelling ends it."""
-        if len(self._subjects) <= MAX_SUBJECTS_PER_REQUEST:
+        if len(list(self._split(self._subjects))) == 1:
             try:
                 run = self._batch_get(self._subjects, self._up_to)
                 async with aclosing(self._read(run)) as found:
@@ -97,19 +97,26 @@ class MultiLastGet:
             if again:
                 return  # the other subjects are unknown
             raise
+        waiting = names
         for up_to in await self._snapshots(again):
-            for chunk in _split_subjects(name for name in names if name not in self._seen):
+            asked, waiting = waiting, []
+            for chunk in self._split(name for name in asked if name not in self._seen):
+                run = self._batch_get(chunk, up_to)
+                is_whole = True
                 try:
-                    async with aclosing(self._read(self._batch_get(chunk, up_to))) as found:
+                    async with aclosing(self._read(run)) as found:
                         async for messages in found:
                             yield messages
                 except MessageNotFound:
                     if self._up_to:
                         raise
+                    is_whole = False
                 if self._limit == 0:
                     return
+                if up_to or run.pages > 1 or not is_whole:  # the server reads one page atomically: nothing is missing
+                    waiting += chunk
         if not self._up_to:
-            for name in names:
+            for name in waiting:
                 if name not in self._seen and (message := await self._get_single(name)) is not None:
                     yield [message]
                 if self._limit == 0:
@@ -120,9 +127,9 @@ class MultiLastGet:
         if self._up_to:
             return [self._up_to]
         if again:
-            return [{}]
+            return [{}, {}]
         last = (await self._stream.info(timeout=self._timeout)).state.last_seq
-        return [{"up_to_seq": max(1, last)}, {}]
+        return [{"up_to_seq": max(1, last)}, {}, {}]
 
     def _batch_get(self, subjects: Iterable[str], up_to: Mapping[str, object]) -> BatchGet:
         return BatchGet(
@@ -166,17 +173,17 @@ class MultiLastGet:
                         found[name] = None
         return list(found)
 
-
-def _split_subjects(subjects: Iterable[str]) -> Iterator[list[str]]:
-    """Split the subjects into lists that each fit into one request."""
-    chunk: list[str] = []
-    size = 0
-    for subject in subjects:
-        length = len(subject.encode("utf-8", "surrogateescape")) + 3
-        if chunk and (len(chunk) == MAX_SUBJECTS_PER_REQUEST or size + length > MAX_SUBJECT_BYTES_PER_REQUEST):
+    def _split(self, subjects: Iterable[str]) -> Iterator[list[str]]:
+        """Split the subjects into lists that each fit into one request, also of a server with a small max_payload."""
+        limit = min(MAX_SUBJECT_BYTES_PER_REQUEST, (self._api.connection.max_payload or INT32) // 2)
+        chunk: list[str] = []
+        size = 0
+        for subject in subjects:
+            length = len(subject.encode("utf-8", "surrogateescape")) + 3
+            if chunk and (len(chunk) == MAX_SUBJECTS_PER_REQUEST or size + length > limit):
+                yield chunk
+                chunk, size = [], 0
+            chunk.append(subject)
+            size += length
+        if chunk:
             yield chunk
-            chunk, size = [], 0
-        chunk.append(subject)
-        size += length
-    if chunk:
-        yield chunk

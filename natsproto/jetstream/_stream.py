@@ -6,6 +6,7 @@ Owns the name, the last info, and whether direct get works. ``_direct`` gets mes
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from contextlib import aclosing
 from datetime import datetime
 from os import PathLike
 from time import monotonic
@@ -15,6 +16,7 @@ from natsproto._async_hints import items
 from natsproto._introspection import import_late_types
 from natsproto._nats_py_names import STREAM, explain_missing
 from natsproto.errors import (
+    ApiError,
     ConfigError,
     LocalProtocolError,
     MessageNotFound,
@@ -25,7 +27,7 @@ from natsproto.errors import (
     StreamProtected,
     SubjectsOverlap,
 )
-from natsproto.jetstream._api import Api
+from natsproto.jetstream._api import Api, walk_pages
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._arguments import StreamArgs
 from natsproto.jetstream._backup import Progress
@@ -101,17 +103,12 @@ class Stream(ConsumerManager):
         if subjects_filter:
             subscribe_subject(subjects_filter, "subjects_filter")
             body["subjects_filter"] = subjects_filter
-        info, page = await self._info_page(body, timeout)
-        self._update_info(info)
-        if subjects_filter:
-            subjects = dict(info.state.subjects)
-            while 0 < len(subjects) < page.total:
-                more, page = await self._info_page({**body, "offset": len(subjects)}, timeout)
-                if not more.state.subjects:
-                    break
-                subjects |= more.state.subjects
-            info = info.replace(state=info.state.replace(subjects=subjects))
-        return info
+        subjects: dict[str, int] = {}
+        async with aclosing(self._info_pages(body, timeout)) as pages:
+            async for (info, _), _ in pages:
+                self._update_info(info)
+                subjects |= info.state.subjects
+        return info.replace(state=info.state.replace(subjects=subjects)) if subjects_filter else info
 
     @items
     async def subjects(
@@ -124,20 +121,25 @@ class Stream(ConsumerManager):
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         subscribe_subject(subjects_filter, "subjects_filter")
-        offset = 0
-        while True:
-            info, page = await self._info_page({"subjects_filter": subjects_filter, "offset": offset}, timeout)
-            for subject, count in info.state.subjects.items():
-                yield subject, count
-            offset += len(info.state.subjects)
-            if not info.state.subjects or offset >= page.total:
-                return
+        async with aclosing(self._info_pages({"subjects_filter": subjects_filter}, timeout)) as pages:
+            async for (info, _), new in pages:
+                for subject, count in info.state.subjects.items():
+                    if subject in new:
+                        yield subject, count
 
-    async def _info_page(self, body: dict[str, object], timeout: Duration | None) -> tuple[StreamInfo, SubjectsPage]:
-        payload = await self._api.call(
-            f"STREAM.INFO.{self.name}", body or b"", operation=f"info of {self._description}", timeout=timeout
-        )
-        return decode(StreamInfo, payload), decode(SubjectsPage, payload)
+    def _info_pages(
+        self, body: dict[str, object], timeout: Duration | None
+    ) -> AsyncGenerator[tuple[tuple[StreamInfo, SubjectsPage], set[str]]]:
+        """Yield the info with each page of its subjects, and the subjects that are new in it."""
+
+        async def fetch(offset: int) -> tuple[StreamInfo, SubjectsPage]:
+            wanted = {**body, "offset": offset} if offset else body
+            payload = await self._api.call(
+                f"STREAM.INFO.{self.name}", wanted or b"", operation=f"info of {self._description}", timeout=timeout
+            )
+            return decode(StreamInfo, payload), decode(SubjectsPage, payload)
+
+        return walk_pages(fetch, lambda page: page[0].state.subjects, lambda page: page[1].total)
 
     def _update_info(self, info: StreamInfo) -> StreamInfo:
         if info.state.subjects or info.state.deleted:
@@ -285,11 +287,13 @@ class Stream(ConsumerManager):
             await self._api.call_expecting_success(
                 f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
             )
-        except StreamProtected as exc:
-            if exc.description != "stream store EOF":  # of a store in files, for a sequence after the last one
+        except StreamProtected as exc:  # its code carries every error of the store
+            if exc.description in _NO_SUCH_MESSAGE:
+                missing = f"sequence {seq} not found"
+                raise MessageNotFound(404, ErrCode.SEQUENCE_NOT_FOUND, missing, operation) from exc
+            if exc.err_code != ErrCode.STREAM_MSG_DELETE_FAILED or "not permitted" in exc.description:
                 raise
-            missing = f"sequence {seq} not found"
-            raise MessageNotFound(404, ErrCode.SEQUENCE_NOT_FOUND, missing, operation) from exc
+            raise ApiError(exc.code, exc.err_code, exc.description, operation) from exc
 
     async def backup(
         self,
@@ -526,6 +530,10 @@ class Stream(ConsumerManager):
         limit = _positive("batch", batch)
         run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
         return StoredMessages(run.batches(), f"last messages of {self._description}")
+
+
+_NO_SUCH_MESSAGE = ("no message found", "stream store EOF", "deleted message")
+"""Descriptions of the stores for a sequence that was purged, that is after the last one, and that was deleted."""
 
 
 def with_changes(config: StreamConfig, changes: Mapping[str, Any]) -> StreamConfig:

@@ -173,13 +173,17 @@ class StreamManager:
             "STREAM.LIST",
             body,
             operation="list of streams",
-            size=lambda page: len(page.streams) + len(page.missing) + len(page.offline),
+            names=lambda page: [*(one.config.name for one in page.streams), *page.missing, *page.offline],
             total=lambda page: page.total,
             timeout=timeout,
         )
         async with aclosing(pages):
-            async for page in pages:
-                yield page.streams, page.missing, page.offline
+            async for page, new in pages:
+                yield (
+                    [one for one in page.streams if one.config.name in new],
+                    [name for name in page.missing if name in new],
+                    {name: reason for name, reason in page.offline.items() if name in new},
+                )
 
     @items
     def stream_names(self, *, subject: str = "", timeout: Duration | None = None) -> AsyncGenerator[str]:
@@ -197,14 +201,15 @@ class StreamManager:
             "STREAM.NAMES",
             body,
             operation="names of streams",
-            size=lambda page: len(page.streams),
+            names=lambda page: page.streams,
             total=lambda page: page.total,
             timeout=timeout,
         )
         async with aclosing(pages):
-            async for page in pages:
+            async for page, new in pages:
                 for name in page.streams:
-                    yield name
+                    if name in new:
+                        yield name
 
     async def stream_name_by_subject(self, subject: str, *, timeout: Duration | None = None) -> str:
         """Return the name of the stream that stores messages on this subject; NoStream when there is none.

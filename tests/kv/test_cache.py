@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import math
 import random
 import sys
 from time import perf_counter
@@ -21,7 +22,9 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream import JetStream
+from natsproto.jetstream._publish.headers import ttl_of
 from natsproto.jetstream.kv import CacheUpdates, KeyValueCache, Operation
+from natsproto.protocol.headers import Headers
 from natsproto.testing import Server
 from tests.server.helpers import until
 
@@ -315,3 +318,37 @@ async def test_limit_returns_when_a_reader_has_caught_up(jetstream: JetStream) -
         await kv.put("more", b"")
         await anext(entries)
         assert updates.skipped - before >= 10
+
+
+async def test_expired_keys_are_not_in_it(jetstream: JetStream) -> None:
+    silent = await jetstream.create_key_value(bucket="silent", ttl=1)  # the server sends no marker
+    await silent.put("a", b"old")
+    own = await jetstream.create_key_value(bucket="own", limit_marker_ttl=60)
+    async with silent.cache() as cache, own.cache() as marked:
+        await own.create("short", b"1", ttl=1)
+        await own.create("long", b"1", ttl=3600)
+        revision = await own.put("forever", b"1")
+        await marked.wait_for(revision, timeout=LONG)
+        await until(lambda: "a" not in cache, LONG)
+        renewed = await silent.put("a", b"new")
+        await cache.wait_for(renewed, timeout=LONG)
+        assert cache["a"] == b"new"
+        await until(lambda: "short" not in marked, LONG)
+        assert set(marked) == {"long", "forever"}
+        with pytest.raises(KeyError):
+            marked["short"]
+
+
+def test_lifetimes_of_entries() -> None:
+    for text, expected in [
+        ("5", 5.0),
+        ("1m30s", 90.0),
+        ("1.5h", 5400.0),
+        ("200ms", 0.2),
+        ("never", math.inf),
+        ("", None),
+        ("soon", None),
+        ("5x", None),
+    ]:
+        assert ttl_of(Headers({"Nats-TTL": text})) == expected
+    assert ttl_of(Headers()) is None

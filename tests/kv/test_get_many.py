@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from datetime import datetime, timedelta, tzinfo
 
 import pytest
 
+from natsproto import Client, connect
 from natsproto.errors import (
     BatchRefused,
     BucketNotFound,
@@ -16,7 +18,9 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongRevision,
 )
+from natsproto.jetstream import StreamSource
 from natsproto.jetstream._context import JetStream
+from natsproto.testing import run_server
 
 
 async def test_several_keys_are_read_as_of_one_moment(jetstream: JetStream) -> None:
@@ -179,3 +183,42 @@ async def test_purge_deletes_of_old_and_young_markers(jetstream: JetStream) -> N
     assert await kv.purge_deletes(older_than=0) == 2
     assert (await kv.status()).values == 1
     assert (await kv.get("kept")).value == b"3"
+
+
+async def test_missing_keys_cost_no_request_each(jetstream: JetStream, nats_client: Client) -> None:
+    kv = await jetstream.create_key_value(bucket="b")
+    await jetstream.publish("$KV.b.k0", b"v")
+    await kv.put("k1500", b"v")
+    for count in (1000, 1001, 2500):
+        before = nats_client.stats.out_msgs
+        found = await kv.get_many([f"k{number}" for number in range(count)])
+        assert sorted(found) == (["k0", "k1500"] if count == 2500 else ["k0"])
+        assert nats_client.stats.out_msgs - before <= 10
+
+
+async def test_many_names_fit_into_a_small_max_payload() -> None:
+    async with run_server(jetstream=True, config="max_payload: 4096") as server, connect(server.url) as nc:
+        kv = await nc.jetstream().create_key_value(bucket="b")
+        await kv.put("key.7", b"v")
+        assert list(await kv.get_many([f"key.{number}" for number in range(500)])) == ["key.7"]
+
+
+async def test_deletes_of_a_mirror_are_purged_at_its_origin(jetstream: JetStream) -> None:
+    await jetstream.create_key_value(bucket="origin")
+    mirror = await jetstream.create_key_value(bucket="copy", mirror=StreamSource(name="origin"))
+    with pytest.raises(ConfigError, match="is a mirror: purge the deletes of its origin, 'origin'"):
+        await mirror.purge_deletes()
+
+
+async def test_markers_age_by_the_clock_of_the_server(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Ahead(datetime):
+        @classmethod
+        def now(cls, tz: tzinfo | None = None) -> datetime:  # type: ignore[override]
+            return datetime.now(tz) + timedelta(hours=1)
+
+    kv = await jetstream.create_key_value(bucket="b")
+    await kv.put("a", b"1")
+    await kv.delete("a")
+    monkeypatch.setattr("natsproto.jetstream.kv._bucket.datetime", Ahead)
+    assert await kv.purge_deletes() == 0
+    assert await kv.purge_deletes(older_than=0) == 1

@@ -5,6 +5,8 @@ Owns the names of these headers and the rules for their values. It publishes not
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import count, repeat
 from operator import attrgetter
@@ -22,6 +24,9 @@ from natsproto.protocol.subject import subscribe_subject
 
 MSG_ID_HEADER = "Nats-Msg-Id"
 TTL_HEADER = "Nats-TTL"
+_GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
+_GO_PART = re.compile(r"(\d+(?:\.\d*)?)(h|ms|us|µs|ns|m|s)")
+_GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
 _VERSION_LINE = b"NATS/1.0\r\n"
 _EMPTY = b"NATS/1.0\r\n\r\n"
 
@@ -90,6 +95,17 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
         if name in own:
             raise _duplicate_header_error(name)
     return [*own.pairs(), *named]
+
+
+def ttl_of(headers: Headers) -> float | None:
+    """Return the lifetime in the headers of a stored message: seconds, infinity for "never", None when it has none."""
+    said = headers.last(TTL_HEADER)
+    if said == "never":
+        return math.inf
+    if said.isdecimal():
+        return float(said)
+    found = _GO_DURATION.fullmatch(said)
+    return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(said)) if found else None
 
 
 def _duplicate_header_error(name: str) -> ConfigError:

@@ -31,7 +31,7 @@ from natsproto.jetstream._api import DEFAULT_PREFIX, Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream._bucket_config import KV_STREAM
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
@@ -489,8 +489,9 @@ class KeyValue(NotIndexable, Generic[V]):
         """Purge deleted keys: their history and markers; return the number of removed entries.
 
         Markers younger than ``older_than`` seconds (default 30 minutes, so that disconnected watches can still get the
-        deletion) are kept, but not the history before them. Entries written meanwhile are kept. ``timeout`` in seconds
-        is that of each purge; the deleted keys are looked for with a watch, which waits for the end of an outage.
+        deletion), by the clock of the server, are kept, but not the history before them. Entries written meanwhile are
+        kept. ``timeout`` in seconds is that of each request; the deleted keys are looked for with a watch, which waits
+        for the end of an outage. ConfigError for a mirror, of which the origin is to be purged.
 
         Args:
             *filters: Only keys that match one of these, with ``*`` and ``>``; none: all.
@@ -498,11 +499,17 @@ class KeyValue(NotIndexable, Generic[V]):
             timeout: Seconds to wait for each purge; None: that of the JetStream context.
         """
         bucket = self._bucket
-        age, now = seconds("older_than", older_than), datetime.now(UTC)
+        age = seconds("older_than", older_than)
         timeout = None if timeout is None else positive_seconds("timeout", timeout)
         found = watch(bucket, filters, meta_only=True)
         async with found:
             marks = [entry async for entry in found.initial() if entry.is_deleted]
+        with bucket_errors(self.bucket):
+            info = await bucket.stream.info(timeout=timeout)
+        if info.config.mirror is not None:
+            origin = info.config.mirror.name.removeprefix(KV_STREAM)
+            raise ConfigError("bucket", self.bucket, f"is a mirror: purge the deletes of its origin, {origin!r}")
+        now = datetime.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the entries
         removed = 0
         for first in range(0, len(marks), MAX_CONCURRENT_PURGES):
             # By sequence: everything before the mark, and with it the mark itself if it is old. A value that was
@@ -526,12 +533,14 @@ class KeyValue(NotIndexable, Generic[V]):
     def cache(self, *keys: str) -> KeyValueCache[V]:
         """Return a mapping in memory of the keys, or the whole bucket, that a watch keeps up to date.
 
+        A key that expires, by the ``ttl`` of the bucket or its own, is not in it any more.
+
         Use it with ``async with``.
 
         Args:
             *keys: Which keys: names or patterns with ``*`` and ``>``; none: the whole bucket.
         """
-        return KeyValueCache(watch(self._bucket, keys), self._bucket.subjects, keys)
+        return KeyValueCache(watch(self._bucket, keys), self._bucket, keys)
 
     def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
         """Return a lock on a key, also for leader election. Use it with ``async with``.

@@ -6,22 +6,28 @@ Owns the copy, and what waits for each reader.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import defaultdict
 from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from heapq import heappop, heappush
 from operator import attrgetter
 from time import monotonic
 from types import TracebackType
-from typing import Final, Generic
+from typing import Any, Final, Generic
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.notifier import release
 from natsproto._core.time_slice import TIME_SLICE_S
 from natsproto._durations import seconds
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._api_errors import bucket_errors
+from natsproto.jetstream._codec import NEVER, Duration
+from natsproto.jetstream._publish.headers import ttl_of
+from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._unexpected import wrap_unexpected
-from natsproto.jetstream.kv._entry import KeyValueEntry
-from natsproto.jetstream.kv._keys import BucketSubjects, V
+from natsproto.jetstream.kv._entry import BucketStream, KeyValueEntry
+from natsproto.jetstream.kv._keys import V
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.protocol.subject import matches, overlap
 
@@ -200,6 +206,31 @@ class CacheUpdates(AsyncForHint, Generic[V]):
         return sorted(found, key=attrgetter("revision"))
 
 
+class _Lifetimes:
+    """When the entries of a cache end: a server deletes expired messages without a word, or with one that may expire,
+    too, before it is read.
+    """
+
+    def __init__(self, max_age: float, now: Timestamp) -> None:
+        """``max_age`` of the stream in seconds, 0: none; ``now`` by the clock of the server, which stamps entries."""
+        self._max_age = max_age
+        clock = datetime.now(UTC).timestamp() if now == NEVER else now.timestamp()
+        self._server_ahead = clock - monotonic()  # late by the way of the reply
+        self._ends: list[tuple[float, str, int]] = []
+
+    def add(self, entry: KeyValueEntry[Any]) -> None:
+        ttl = ttl_of(entry.headers) if entry._message.has_headers else None
+        age = min((one for one in (ttl, self._max_age) if one), default=0.0)
+        if age and ttl != math.inf:
+            heappush(self._ends, (entry.created.timestamp() + age - self._server_ahead, entry.key, entry.revision))
+
+    def take_ended(self) -> Iterator[tuple[str, int]]:
+        """Return and forget what has ended: keys and revisions."""
+        while self._ends and self._ends[0][0] <= monotonic():
+            _, key, revision = heappop(self._ends)
+            yield key, revision
+
+
 class KeyValueCache(Mapping[str, V], Generic[V]):
     """Keys and values of a bucket as a mapping in memory. Created by ``kv.cache``; use it with ``async with``.
 
@@ -208,8 +239,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
     outdated values. ``updates`` reads the changes; any number of readers share the one watch.
     """
 
-    def __init__(self, watcher: KeyWatcher[V], subjects: BucketSubjects[V], keys: tuple[str, ...]) -> None:
-        self._watcher, self._subjects, self._keys = watcher, subjects, keys
+    def __init__(self, watcher: KeyWatcher[V], bucket: BucketStream[V], keys: tuple[str, ...]) -> None:
+        self._watcher, self._bucket, self._subjects, self._keys = watcher, bucket, bucket.subjects, keys
+        self._lifetimes = _Lifetimes(0.0, NEVER)
         self._entries: dict[str, KeyValueEntry[V]] = {}
         self._revision = 0
         self._task: asyncio.Task[None] | None = None
@@ -269,6 +301,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
     def _current(self) -> dict[str, KeyValueEntry[V]]:
         if self._error is not None:
             raise self._error.with_traceback(None)
+        for key, revision in self._lifetimes.take_ended():
+            if (entry := self._entries.get(key)) is not None and entry.revision == revision:
+                del self._entries[key]
         return self._entries
 
     def updates(self, *keys: str, max_waiting: int = 1000) -> CacheUpdates[V]:
@@ -296,6 +331,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
     # ---------------------------------------------------------------- updating
 
     async def __aenter__(self) -> KeyValueCache[V]:
+        with bucket_errors(self._bucket.bucket):
+            info = await self._bucket.stream.info()
+        self._lifetimes = _Lifetimes(info.config.max_age, info.ts)
         await self._watcher.__aenter__()
         try:
             await self._watcher.ready()
@@ -334,6 +372,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
                 entries.pop(entry.key, None)
             else:
                 entries[entry.key] = entry
+                self._lifetimes.add(entry)
         self._audience.begin_turn()
         if batch:
             self._revision = max(self._revision, batch[-1].revision)
