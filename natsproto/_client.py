@@ -134,8 +134,9 @@ class Client(Connection):
 
         Without ``deliver`` the message is not delivered and not stored; the servers report its destinations. Returns
         when all servers have answered, or after ``timeout`` seconds with the reports so far; RequestTimeout without
-        any. ConfigError for headers that the trace uses itself; and the errors of ``publish``. A subject without
-        permission is not an error: the trace reports it. At most 1,000 reports are read, each up to 1 MiB.
+        any. UnsupportedByServer for an older server, which would deliver and store the message; nothing is sent then.
+        ConfigError for headers that the trace uses itself; and the errors of ``publish``. A subject without permission
+        is not an error: the trace reports it. At most 1,000 reports are read, each up to 1 MiB.
 
         Args:
             subject: Where the traced message goes, without wildcards.

@@ -18,6 +18,7 @@ from types import MappingProxyType
 from natsproto._core.connection import Connection
 from natsproto._value import Value
 from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -30,6 +31,9 @@ __all__ = [
 DESTINATION_HEADER = "Nats-Trace-Dest"
 ONLY_HEADER = "Nats-Trace-Only"
 HOP_HEADER = "Nats-Trace-Hop"
+
+_FEATURE = RequiredFeature("trace", "2.11", 1)
+"""An older server delivers and stores the message as if it were none to trace."""
 
 _KINDS = ("client", "router", "gateway", "system", "leafnode", "jetstream", "account")
 _TYPES = {
@@ -157,10 +161,14 @@ async def trace(
     for name in (DESTINATION_HEADER, ONLY_HEADER, HOP_HEADER):
         if name in given:
             raise ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
-    inbox = connection.new_inbox()
-    traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     loop = asyncio.get_running_loop()
     deadline = loop.time() + timeout
+    await connection._wait_connected(deadline)
+    if loop.time() >= deadline:  # nor may it be sent later, to a server that is not known yet
+        raise RequestTimeout(f"trace of {subject!r}", timeout)
+    _FEATURE.check(connection.server_info)
+    inbox = connection.new_inbox()
+    traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     found = _Reports()
     async with connection.subscribe(inbox, pending_msgs_limit=MAX_REPORTS) as reports:
         await connection.publish(subject, payload, headers=traced_headers)
@@ -175,7 +183,7 @@ async def trace(
             await asyncio.sleep(0)  # decoding a large report takes 30 ms
     servers = found.servers
     if not servers:
-        raise RequestTimeout(f"trace of {subject!r} (servers trace from 2.11 on)", timeout)
+        raise RequestTimeout(f"trace of {subject!r}", timeout)
     servers.sort(key=lambda server: _sort_key(server.hop))
     return MessageTrace(subject=subject, complete=found.is_complete, servers=tuple(servers))
 

@@ -1,13 +1,22 @@
-"""The page on support: what it calls experimental says so itself, at the top of its page or section."""
+"""The page on support: features of servers are those that tests use; what it calls experimental says so itself, at the
+top of its page or section.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+from tests.kit.features import table
+
 DOCS = Path(__file__).parent.parent / "docs"
 ROW = re.compile(r"^\| [^|]+ \| `[^|]+ \| \[([^\]]+)\]\(([^)#]+)(#[^)]+)?\) \|$", re.MULTILINE)
 NOTE = re.compile(r"^\*Experimental: .*\]\((?:\.\./)*support\.md#what-is-stable\)\)\.\*$", re.MULTILINE)
+
+
+def test_page_has_the_table_of_features() -> None:
+    """``python -m tests.kit.features`` prints it."""
+    assert table() in (DOCS / "support.md").read_text()
 
 
 def rows() -> list[tuple[str, str, str]]:

@@ -14,9 +14,11 @@ from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._asset_names import check_consumer_name, check_stream_name
 from natsproto.jetstream._codec import Duration, decode, dumps, nanoseconds, parse
 from natsproto.jetstream._config_parts import Placement
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import AccountPurge, MetaRescue, StreamInfo
 from natsproto.protocol.subject import publish_subject
 
+_PLACED = RequiredFeature("placement", "2.11", 1)
 RESCUE_QUIET_S = 0.5
 """Seconds without a reply after which no server is expected to reply to a rescue."""
 
@@ -48,9 +50,7 @@ class Admin:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         name = check_stream_name(stream)
-        await self._do(
-            f"STREAM.LEADER.STEPDOWN.{name}", _placement_body(placement), f"step down leader of {name!r}", timeout
-        )
+        await self._step_down(f"STREAM.LEADER.STEPDOWN.{name}", placement, f"step down leader of {name!r}", timeout)
 
     async def step_down_consumer_leader(
         self, stream: str, consumer: str, *, placement: Placement | None = None, timeout: Duration | None = None
@@ -64,9 +64,8 @@ class Admin:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         names = f"{check_stream_name(stream)}.{check_consumer_name(consumer)}"
-        await self._do(
-            f"CONSUMER.LEADER.STEPDOWN.{names}", _placement_body(placement), f"step down leader of {names!r}", timeout
-        )
+        operation = f"step down leader of {names!r}"
+        await self._step_down(f"CONSUMER.LEADER.STEPDOWN.{names}", placement, operation, timeout)
 
     async def remove_stream_peer(self, stream: str, peer: str, *, timeout: Duration | None = None) -> None:
         """Remove a server (by name or peer id) from the stream and its consumers at once; another one replaces it.
@@ -119,7 +118,7 @@ class Admin:
         """
         operation = "step down meta leader"
         self._check_account(operation)
-        await self._do("META.LEADER.STEPDOWN", _placement_body(placement), operation, timeout)
+        await self._step_down("META.LEADER.STEPDOWN", placement, operation, timeout)
 
     async def remove_server(self, server: str = "", *, peer_id: str = "", timeout: Duration | None = None) -> None:
         """Remove a server permanently, by its name, or by its peer id when its name is no longer known.
@@ -242,6 +241,13 @@ class Admin:
 
     # ---------------------------------------------------------------- internals
 
+    async def _step_down(
+        self, endpoint: str, placement: Placement | None, operation: str, timeout: Duration | None
+    ) -> None:
+        if placement is not None:
+            await self._api.require_feature(_PLACED, operation, timeout)
+        await self._do(endpoint, {} if placement is None else {"placement": placement}, operation, timeout)
+
     async def _do(self, endpoint: str, body: Mapping[str, object], operation: str, timeout: Duration | None) -> None:
         await self._api.call_expecting_success(endpoint, body or b"", operation=operation, timeout=timeout)
 
@@ -263,10 +269,6 @@ class Admin:
             raise LocalProtocolError(
                 f"{operation}: needs a connection to the system account; this one is of account {info.remote_account!r}"
             )
-
-
-def _placement_body(placement: Placement | None) -> dict[str, object]:
-    return {} if placement is None else {"placement": placement}
 
 
 def _server(server: str, peer_id: str) -> dict[str, str]:

@@ -34,6 +34,7 @@ from natsproto.errors._base import Transience
 from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import AccountInfo, api_level
 from natsproto.jetstream._retry_request import retry_request
 from natsproto.jetstream._sequence_log import SequenceLog
@@ -294,6 +295,10 @@ class Api:
         """
         if not await self.supports_api_level(level, operation, timeout):
             raise UnsupportedByServer(operation, f"needs nats-server {version} or newer")
+
+    async def require_feature(self, needed: RequiredFeature, operation: str, timeout: Duration | None) -> None:
+        """Raise UnsupportedByServer when the API does not have the feature that the operation needs."""
+        await self.require_api_level(needed.level, needed.version, f"{operation} with {needed.description}", timeout)
 
     async def supports_api_level(self, level: int, operation: str, timeout: Duration | None) -> bool:
         """True if the API has at least this level (1 since nats-server 2.11), or if its level cannot be found out.

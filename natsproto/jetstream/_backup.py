@@ -28,15 +28,16 @@ from natsproto.errors import (
     InvalidReply,
     NatsError,
     RequestTimeout,
-    UnsupportedByServer,
 )
 from natsproto.jetstream._api import Api, raise_closed
-from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._api_errors import api_error
 from natsproto.jetstream._codec import Duration, decode, encode, parse
 from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._features import RequiredFeature, needed_by_stream
 from natsproto.jetstream._info import RestoreStarted, SnapshotStarted, StreamInfo
 from natsproto.protocol.frames import Message
 
+_RENAMING = RequiredFeature("another name", "2.15", 5)
 CHUNK_BYTES = 128 * 1024
 """The default size of a chunk in bytes, also of the server."""
 WINDOW_BYTES = 8 * 2**20
@@ -88,7 +89,9 @@ async def save(
                     body["no_consumers"] = True
                 if check:
                     body["jsck"] = True
-                started = await _begin(api, stream, body, transfer.operation, timeout)
+                started = await api.call_for(
+                    SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, operation=transfer.operation, timeout=timeout
+                )
                 done = await _receive(transfer, file, started, progress)
             await asyncio.to_thread(_finish, file)
         with _create(partial / META_FILE) as file:
@@ -111,21 +114,6 @@ def _replace(partial: Path, target: Path) -> None:
     os.replace(target, older)
     os.replace(partial, target)
     shutil.rmtree(older)
-
-
-async def _begin(
-    api: Api, stream: str, body: dict[str, object], operation: str, timeout: Duration | None
-) -> SnapshotStarted:
-    try:
-        return await api.call_for(
-            SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, operation=operation, timeout=timeout
-        )
-    except ApiError as exc:
-        if exc.err_code == ErrCode.STREAM_SNAPSHOT and "no impl" in exc.description:
-            raise UnsupportedByServer(
-                operation, "a stream in memory can be saved by nats-server 2.15 or newer"
-            ) from exc
-        raise
 
 
 async def _receive(
@@ -183,6 +171,9 @@ async def restore(
         config = change(saved.config)
         config.check()
         operation = f"restore of stream {config.name!r}"
+        await api.require_feature(needed_by_stream(config, pedantic=False), operation, timeout)
+        if config.name != saved.config.name:
+            await api.require_feature(_RENAMING, operation, timeout)
         if config.first_seq and saved.state.last_seq and not await api.supports_api_level(1, operation, timeout):
             config = config.replace(first_seq=0)  # nats-server 2.10 would start after the restored messages
         body = {"config": config, "state": saved.state}

@@ -26,6 +26,7 @@ from natsproto.errors import (
 from natsproto.jetstream._api import Api, raise_closed
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._direct import DirectReply, RawMessage, check_start_time, leader_get, status_error
+from natsproto.jetstream._features import LAST_MESSAGES, START_TIME
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 MAX_PAGE_MESSAGES = 4096
@@ -182,6 +183,10 @@ class BatchGet:
         PermissionDenied, ConnectionClosed; UnsupportedByServer when the stream or its server cannot do it.
         Cancelling ends it.
         """
+        if not self._can_get_single:
+            await self._api.require_feature(LAST_MESSAGES, self._operation, self._timeout)
+        if self._since is not None:
+            await self._api.require_feature(START_TIME, self._operation, self._timeout)
         if self._direct:
             try:
                 async with aclosing(self._pages()) as pages:

@@ -25,7 +25,7 @@ from natsproto.jetstream._consumer.push import PushConsumer
 from natsproto.jetstream._features import (
     CONSUMER_FEATURES,
     check_features_kept,
-    newest_feature,
+    needed_by_consumer,
     translate_unknown_field,
 )
 from natsproto.jetstream._info import (
@@ -37,7 +37,7 @@ from natsproto.jetstream._info import (
     StreamInfo,
 )
 from natsproto.jetstream._listing import Listing, Page
-from natsproto.jetstream._policies import AckPolicy, DeliverPolicy
+from natsproto.jetstream._policies import DeliverPolicy
 from natsproto.jetstream._record import amended, named_changes
 from natsproto.protocol.subject import overlap, queue_group
 
@@ -107,6 +107,11 @@ class ConsumerManager:
         if target is None or isinstance(target, str):
             partial, fields = named_changes(ConsumerConfig, target, changes, "durable_name", "name")
             partial.check()  # before anything is sent
+            if "pause_until" in fields:
+                raise ConfigError("pause_until", partial.pause_until, "is changed by pause() and resume() alone")
+            needed = needed_by_consumer(partial, pedantic=pedantic)
+            operation = f"update consumer {partial.durable_name!r} of {self._description}"
+            await self._api.require_feature(needed, operation, timeout)
             config = (await self.consumer_info(partial.durable_name, timeout=timeout)).config
             if not _FILTERS.isdisjoint(fields):
                 config = config.replace(filter_subject="", filter_subjects=())
@@ -422,10 +427,8 @@ class ConsumerManager:
         if pedantic:
             body["pedantic"] = True
         operation = f"{action or 'create or update'} consumer {name!r} of {self._description}"
-        what, version, level = newest_feature(config, CONSUMER_FEATURES)
-        if config.ack_policy == AckPolicy.FLOW_CONTROL:
-            what, version, level = "ack_policy", "2.14", 4
-        await self._api.require_api_level(level, version, f"{operation} with {what}", timeout)
+        needed = needed_by_consumer(config, pedantic=pedantic)
+        await self._api.require_feature(needed, operation, timeout)
         try:
             with translate_unknown_field(operation):
                 info = await self._api.call_for(
@@ -434,7 +437,7 @@ class ConsumerManager:
                     body,
                     operation=operation,
                     timeout=timeout,
-                    level=level,
+                    level=needed.level,
                     # Repeating it without a name would create another consumer; repeating an update may undo a change.
                     retry=bool(name) and action == "create",
                 )

@@ -150,8 +150,7 @@ class JetStream(BucketManager):
     ) -> Awaitable[PubAck]:
         check_server = None
         if (new := required_feature(args)) is not None:
-            operation = f"publish to {subject!r} with {new.description}"
-            check_server = partial(self._api.require_api_level, new.level, new.version, operation, timeout)
+            check_server = partial(self._api.require_feature, new, f"publish to {subject!r}", timeout)
         return publish(
             self._api,
             subject,

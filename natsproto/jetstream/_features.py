@@ -8,13 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from operator import itemgetter
+from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
 from natsproto.errors import ApiError, UnsupportedByServer
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import Record
+from natsproto.jetstream._config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._info import api_level
+from natsproto.jetstream._policies import AckPolicy, PriorityPolicy
 from natsproto.protocol.frames import ServerInfo
 
 Features: TypeAlias = Mapping[str, tuple[str, int]]
@@ -62,11 +64,40 @@ def translate_unknown_field(operation: str) -> Iterator[None]:
         raise
 
 
-def newest_feature(wanted: Record, features: Features) -> tuple[str, str, int]:
-    """Return the newest requested feature, the first server that knows it and its API level (ADR-44); 0 for none."""
+START_TIME = RequiredFeature("start_time", "2.11", 1)
+LAST_MESSAGES = RequiredFeature("several subjects", "2.11", 1)
+MEMORY_BACKUP = RequiredFeature("storage in memory", "2.15", 5)
+_NOTHING_NEW = RequiredFeature("", "", 0)
+_PEDANTIC = RequiredFeature("pedantic", "2.11", 1)
+
+
+def needed_by_stream(wanted: StreamConfig, *, pedantic: bool) -> RequiredFeature:
+    """Return the newest feature that the configuration needs (ADR-44); one of level 0 for none."""
+    needed = _requested(wanted, STREAM_FEATURES)
+    if any(source.consumer for source in (wanted.mirror, *wanted.sources) if source is not None):
+        needed.append(RequiredFeature("consumer of a source", "2.14", 4))
+    return _newest(needed, pedantic)
+
+
+def needed_by_consumer(wanted: ConsumerConfig, *, pedantic: bool) -> RequiredFeature:
+    """Return the newest feature that the configuration needs (ADR-44); one of level 0 for none."""
+    needed = _requested(wanted, CONSUMER_FEATURES)
+    if wanted.priority_policy == PriorityPolicy.PRIORITIZED:
+        needed.append(RequiredFeature("priority_policy 'prioritized'", "2.12", 2))
+    if wanted.ack_policy == AckPolicy.FLOW_CONTROL:
+        needed.append(RequiredFeature("ack_policy 'flow_control'", "2.14", 4))
+    return _newest(needed, pedantic)
+
+
+def _requested(wanted: Record, features: Features) -> list[RequiredFeature]:
     plain = type(wanted)()
-    requested = [(name, *need) for name, need in features.items() if getattr(wanted, name) != getattr(plain, name)]
-    return max(requested, key=itemgetter(2), default=("", "", 0))
+    return [
+        RequiredFeature(name, *need) for name, need in features.items() if getattr(wanted, name) != getattr(plain, name)
+    ]
+
+
+def _newest(needed: list[RequiredFeature], pedantic: bool) -> RequiredFeature:
+    return max([*needed, _PEDANTIC] if pedantic else needed, key=attrgetter("level"), default=_NOTHING_NEW)
 
 
 def check_features_kept(wanted: Record, got: Record, features: Features, operation: str) -> None:

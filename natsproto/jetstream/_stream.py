@@ -38,7 +38,14 @@ from natsproto.jetstream._config_compare import stream_differences
 from natsproto.jetstream._consumer.handle import check_stream_sequence
 from natsproto.jetstream._consumer_manager import ConsumerManager
 from natsproto.jetstream._direct import RawMessage, check_start_time, direct_get, leader_get
-from natsproto.jetstream._features import STREAM_FEATURES, check_features_kept, newest_feature, translate_unknown_field
+from natsproto.jetstream._features import (
+    MEMORY_BACKUP,
+    START_TIME,
+    STREAM_FEATURES,
+    check_features_kept,
+    needed_by_stream,
+    translate_unknown_field,
+)
 from natsproto.jetstream._info import (
     Purged,
     StreamInfo,
@@ -46,6 +53,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
 )
 from natsproto.jetstream._multi_last import MultiLastGet
+from natsproto.jetstream._policies import StorageType
 from natsproto.jetstream._record import named_changes
 from natsproto.protocol.subject import subscribe_subject
 
@@ -164,7 +172,8 @@ class Stream(ConsumerManager):
         with``, or ``await`` its ``run()``. Experimental.
 
         Entering it creates the group if there is none. It raises GroupChanged when there is one with other partitions
-        or filters, and StreamNotFound; otherwise as ``ElasticGroup.join``. Needs nats-server 2.11.
+        or filters, and StreamNotFound; otherwise as ``ElasticGroup.join``. Needs nats-server 2.11; 2.12
+        if the whole subject is the key.
 
         Args:
             group: The name of the group, without dots, spaces and wildcards.
@@ -219,6 +228,8 @@ class Stream(ConsumerManager):
         self, partial: StreamConfig, changes: Mapping[str, object], pedantic: bool, timeout: Duration | None
     ) -> StreamInfo:
         partial.check()  # before anything is sent
+        needed = needed_by_stream(partial, pedantic=pedantic)
+        await self._api.require_feature(needed, f"update {self._description}", timeout)
         config = with_changes((await self.info(timeout=timeout)).config, changes)
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
@@ -329,6 +340,11 @@ class Stream(ConsumerManager):
         """
         from natsproto.jetstream import _backup as backup  # rarely needed
 
+        operation = f"backup of {self._description}"
+        if not await self._api.supports_api_level(MEMORY_BACKUP.level, operation, timeout):
+            info = self._info if self._info is not None else await self.info(timeout=timeout)
+            if info.config.storage == StorageType.MEMORY:
+                await self._api.require_feature(MEMORY_BACKUP, operation, timeout)
         return await backup.save(
             self._api,
             self.name,
@@ -405,6 +421,8 @@ class Stream(ConsumerManager):
         subscribe_subject(subject)
         body = {**_start_fields(start_seq, start_time), "next_by_subj": subject}
         operation = f"next message of {subject!r} in {self._description}"
+        if start_time is not None:
+            await self._api.require_feature(START_TIME, operation, timeout)
         message = await self._get(body, "", headers, direct, operation, timeout)
         if start_time is not None:
             check_start_time(message, start_time, operation)
@@ -557,12 +575,13 @@ async def write_stream(
     if pedantic:
         body["pedantic"] = True
     operation = f"{verb.lower()} {what or f'stream {config.name!r}'}"
-    feature, version, level = newest_feature(config, STREAM_FEATURES)
-    await api.require_api_level(level, version, f"{operation} with {feature}", timeout)
+    needed = needed_by_stream(config, pedantic=pedantic)
+    await api.require_feature(needed, operation, timeout)
     try:
         with translate_unknown_field(operation):
+            endpoint = f"STREAM.{verb}.{config.name}"
             info = await api.call_for(
-                StreamInfo, f"STREAM.{verb}.{config.name}", body, operation=operation, timeout=timeout, level=level
+                StreamInfo, endpoint, body, operation=operation, timeout=timeout, level=needed.level
             )
     except StreamExists as exc:
         raise await _explain(api, exc, config, timeout) from None

@@ -77,7 +77,7 @@ async def test_trace_waits_for_silent_server() -> None:
 async def test_when_nobody_says_anything_it_is_a_timeout() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        with pytest.raises(RequestTimeout, match="servers trace from"):
+        with pytest.raises(RequestTimeout, match="trace of 'a'"):
             await nc.trace("a", timeout=3)
         assert nc._engine.registry.subscriptions == []
 

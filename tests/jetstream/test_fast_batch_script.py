@@ -22,11 +22,10 @@ from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._publish.fast_batch import FastPublisher
 from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.script import STEP, StreamScript
-from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
-FAST = Behaviour(route=False, greeting={"api_lvl": 5})
+FAST = Behaviour(route=False)
 
 
 def word(op: Op) -> tuple[int, int, int]:
@@ -377,7 +376,8 @@ async def test_a_commit_whose_answer_was_lost_is_sent_again() -> None:
 
 @virtual_clock
 async def test_server_without_fast_ingest_is_noticed() -> None:
-    async with stage() as (_, nc, _):
+    async with scripted_network(Behaviour(greeting={"version": "2.12.8", "api_lvl": 3})) as net:
+        nc = await net.connect()
         with pytest.raises(UnsupportedByServer, match=r"2\.14"):
             async with nc.jetstream().fast_publisher():
                 pass

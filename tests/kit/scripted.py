@@ -31,6 +31,7 @@ INFO: Mapping[str, object] = {
     "server_id": "NSCRIPTED",
     "server_name": "scripted",
     "version": "2.15.1",
+    "api_lvl": 5,
     "proto": 1,
     "host": "127.0.0.1",
     "port": 4222,

@@ -68,17 +68,29 @@ class MessageArgs(ExpectationArgs, total=False):
 _REQUIRED_FEATURES = {
     "ttl": ("2.11", 1),
     "expected_last_subject_seq_subject": ("2.11", 1),
-    "schedule": ("2.12", 2),
 }
 """Features that older servers silently ignore: the first server that knows each, and its API level."""
+_HAVE_NEEDS = frozenset((*_REQUIRED_FEATURES, "schedule"))
 
 
 def required_feature(args: Mapping[str, object]) -> RequiredFeature | None:
     """Return the newest of these arguments that older servers ignore."""
-    if _REQUIRED_FEATURES.keys().isdisjoint(args):
+    if _HAVE_NEEDS.isdisjoint(args):
         return None
     wanted = [RequiredFeature(name, *need) for name, need in _REQUIRED_FEATURES.items() if args.get(name) is not None]
+    schedule = args.get("schedule")
+    if schedule is not None:
+        wanted.append(_needed_by_schedule(_as_schedule(schedule)))
     return max(wanted, key=attrgetter("level"), default=None)
+
+
+def _needed_by_schedule(schedule: Schedule) -> RequiredFeature:
+    newer = [name for name in ("source", "rollup", "time_zone") if getattr(schedule, name)]
+    if not schedule.pattern.startswith("@at "):
+        newer.append("repetition")
+    if newer:
+        return RequiredFeature(f"the {newer[0]} of a schedule", "2.14", 4)
+    return RequiredFeature("schedule", "2.12", 2)
 
 
 def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> list[tuple[str, str]]:
@@ -225,11 +237,16 @@ def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tupl
         raise ConfigError("schedule_target", target, "has no effect without a schedule")
 
 
-def _schedule(schedule: object, target: object) -> Schedule:
+def _as_schedule(schedule: object) -> Schedule:
     if isinstance(schedule, str):
         schedule = Schedule(pattern=schedule)
     if not isinstance(schedule, Schedule):
         raise TypeError(f"schedule must be a Schedule or a str, not {type(schedule).__name__}")
+    return schedule
+
+
+def _schedule(given: object, target: object) -> Schedule:
+    schedule = _as_schedule(given)
     if target is None:
         return schedule
     if not isinstance(target, str):

@@ -1,7 +1,7 @@
 """Schedules: messages that a stream publishes later, or again and again (ADR-51).
 
-Owns the headers of a schedule; the server runs it. It needs nats-server 2.12 (sources, time zones and rollups 2.14) and
-a stream with ``allow_msg_schedules``.
+Owns the headers of a schedule; the server runs it. It needs nats-server 2.12 (repetition, sources, time zones and
+rollups 2.14) and a stream with ``allow_msg_schedules``.
 """
 
 from __future__ import annotations

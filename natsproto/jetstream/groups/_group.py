@@ -28,6 +28,7 @@ from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, p
 from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy, StorageType
 from natsproto.jetstream._stream import Stream
@@ -48,6 +49,8 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 
 C = TypeVar("C", bound=GroupConfig)
+_GROUPS = RequiredFeature("a pinned consumer for each member", "2.11", 1)
+_WHOLE_SUBJECTS = RequiredFeature("the whole subject as key", "2.12", 2)
 
 
 class Group(Generic[C]):
@@ -228,6 +231,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         config._check()
         if not config.names:
             raise ConfigError("members", (), "a static group needs them from the beginning")
+        await js._api.require_feature(_GROUPS, f"create group {name!r} of stream {stream!r}", None)
         stream_handle = await js.stream(stream)
         bucket = await _create_config(js, stream, name, config, stream_handle)
         return cls(js, stream, name, config, bucket, stream_handle)
@@ -287,7 +291,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
         second.
 
         Creating an existing group again does nothing; GroupChanged when its configuration, except for members, differs.
-        ConfigError; StreamNotFound. Needs nats-server 2.11.
+        ConfigError; StreamNotFound. Needs nats-server 2.11; 2.12 if the whole subject is the key.
 
         Args:
             js: A context of the account in question, from ``nc.jetstream()``.
@@ -310,6 +314,8 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             max_buffered_bytes=max_buffered_bytes,
         )
         config._check()
+        needed = _GROUPS if config._has_keys else _WHOLE_SUBJECTS
+        await js._api.require_feature(needed, f"create group {name!r} of stream {stream!r}", None)
         stream_handle = await js.stream(stream)
         bucket = await _create_config(js, stream, name, config, stream_handle)
         work_queue = await js.create_stream(
@@ -453,7 +459,6 @@ def join_group(
     js = JetStream._of(stream._api)
 
     async def opening() -> OpenGroup:
-        await js._api.require_api_level(1, "2.11", f"joining group {group!r} of stream {stream.name!r}", None)
         made = await ElasticGroup.create(js, stream.name, group, max_members=partitions, filters=filters)
         return made._parts()
 

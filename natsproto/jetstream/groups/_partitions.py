@@ -179,6 +179,11 @@ class ElasticGroupConfig(GroupConfig):
         """The filters, or everything."""
         return tuple(one.filter for one in self.partitioning_filters) or (">",)
 
+    @property
+    def _has_keys(self) -> bool:
+        """True if each filter says which of its tokens are the key."""
+        return bool(self.partitioning_filters) and all(one.partitioning_wildcards for one in self.partitioning_filters)
+
     def _source(self, stream: str) -> StreamSource:
         """The source of the work queue stream."""
         filters = self.partitioning_filters or (PartitioningFilter(filter=">"),)
