@@ -7,12 +7,12 @@ Tests check the names against both packages.
 from __future__ import annotations
 
 _INTERNAL = "internal to nats-py; there is no counterpart here"
-_PROTOCOL = "a constant of the wire protocol"
-_OTHER_MODULE = "belongs to another module, which has it"
+_PROTOCOL = "part of the wire protocol"
+_SOCKETS = "the sockets of nats-py; in natsproto the option `dialer`"
 
 MISSING = {
     "nats.protocol": "the parser of nats-py; in natsproto `natsproto.protocol`",
-    "nats.aio.transport": "the sockets of nats-py; in natsproto the option `dialer`",
+    "nats.aio.transport": _SOCKETS,
     **dict.fromkeys(("nats.aio.client.Srv", "nats.aio.client.ServerVersion.parse_version"), _INTERNAL),
     **dict.fromkeys(
         (f"nats.micro.service.{name}" for name in ("Endpoint", "EndpointManager", "GroupManager")), _INTERNAL
@@ -33,15 +33,18 @@ MISSING = {
         ),
         _PROTOCOL,
     ),
+    **dict.fromkeys((f"nats.aio.client.{name}" for name in ("Parser", "prot_command")), _PROTOCOL),
     **dict.fromkeys(
-        (
-            *(f"nats.js.client.OBJ_{name}" for name in ("ALL_CHUNKS_PRE_TEMPLATE", "ALL_META_PRE_TEMPLATE")),
-            *("nats.js.client.OBJ_STREAM_TEMPLATE", "nats.js.object_store.MSG_ROLLUP_SUBJECT"),
-        ),
-        _OTHER_MODULE,
+        (f"nats.aio.client.{name}" for name in ("Transport", "TcpTransport", "WebSocketTransport")), _SOCKETS
     ),
+    **dict.fromkeys((f"nats.{name}.NATS_HDR_LINE" for name in ("aio.client", "js.client", "js.manager")), _PROTOCOL),
+    "nats.nuid.MaxInt": _INTERNAL,
 }
 """Public names of nats-py that are missing here, with the reason."""
+
+FOREIGN = """\
+What the modules of nats-py import from the standard library, from other packages and as `nats` itself (`json`, `Dict`,
+`token_hex` …) is no name of theirs here: import it from where it is."""
 
 REFUSED = {
     "signature_cb without user_jwt_cb": "`connect(auth=lambda challenge: Credentials(nkey=..., signer=...))`",
@@ -230,6 +233,15 @@ SAFER = {
         "`error_cb`, and its future has the error",
     ),
     "`updates()` of a watcher that was stopped": ("returns an internal object", "returns `None`"),
+    "Fields of newer servers that nats-py does not know": (
+        "are dropped, so an update with what was read removes them",
+        "are kept and sent back",
+    ),
+    "`updates()` without a timeout, and loops over a watcher, when the client is closed": (
+        "wait for ever",
+        "`ConnectionClosedError`, and the loop ends",
+    ),
+    "`pending_msgs` of a pull subscription": ("counts what came after a `fetch` was cancelled", "0"),
     "`NUID` after `os.fork()`": ("both processes make the same ids", "the ids differ"),
     "`pull_subscribe_bind()` without a consumer": ("binds to a consumer named `None`", "`BadSubjectError`"),
 }
@@ -272,6 +284,7 @@ def page() -> str:
     lines += [f"| `{option}` | {why} |" for option, why in WITHOUT_EFFECT.items()]
     lines += ["", "## Missing names", "", "| name | reason |", "|---|---|"]
     lines += [f"| `{name}` | {why} |" for name, why in MISSING.items()]
+    lines += ["", FOREIGN]
     return "\n".join(lines) + "\n"
 
 

@@ -1,9 +1,9 @@
 """Dataclasses for the JSON of the JetStream API, each declared by one line with its fields.
 
 Owns that line: ``name`` is required, ``name?`` is None unless a keyword of the class says otherwise (``dict``,
-``list``: a new one). After a colon comes the JSON form: ``s`` is nanoseconds (seconds here), ``t`` an RFC 3339 string
-(a datetime here), a class name an object or list of that class, ``{name}`` a dict of them. Without a colon the value is
-unchanged.
+``list``: a new one). After a colon comes the JSON form: ``s`` is nanoseconds (seconds here), ``s0`` the same with 0 for
+None, ``t`` an RFC 3339 string (a datetime here), a class name an object or list of that class, ``{name}`` a dict of
+them. Without a colon the value is unchanged.
 """
 
 from __future__ import annotations
@@ -20,12 +20,14 @@ _EARLIEST, _LATEST = datetime(1678, 1, 1, tzinfo=UTC), datetime(2262, 1, 1, tzin
 
 
 class Base:
-    """Base class of the dataclasses. Fields of a response that the class does not have are dropped."""
+    """Base class of the dataclasses. Fields of a response that the class does not have are kept, and sent back."""
 
     names: ClassVar[dict[str, str]] = {}
     """The fields that have another name in the JSON."""
     _kinds: ClassVar[dict[str, str]]
     _records: ClassVar[dict[str, type[Base]]] = {}
+    _newer: ClassVar[dict[str, Any]] = {}
+    """The fields of a newer server, in an instance that came from one."""
 
     if TYPE_CHECKING:
 
@@ -48,7 +50,10 @@ class Base:
     def from_response(cls, resp: dict[str, Any]) -> Self:
         """Decode a response of the server."""
         keys = {name: name if name in resp else cls.names.get(name, name) for name in cls._kinds}
-        return cls(**{name: cls._read(cls._kinds[name], resp[key]) for name, key in keys.items() if key in resp})
+        made = cls(**{name: cls._read(cls._kinds[name], resp[key]) for name, key in keys.items() if key in resp})
+        if newer := resp.keys() - keys.values():
+            made.__dict__["_newer"] = {name: resp[name] for name in newer}
+        return made
 
     @classmethod
     def _read(cls, kind: str, value: Any) -> Any:
@@ -58,21 +63,24 @@ class Base:
             return [cls._read(kind, item) for item in value]
         if kind[0] == "{":
             return {key: cls._read(kind[1:-1], item) for key, item in value.items()}
-        if kind == "s":
+        if kind in ("s", "s0"):
             return value / _NS
         return parse_time(value) if kind == "t" else cls._records[kind].from_response(value)
 
     def evolve(self, **params: Any) -> Self:
         """Return a copy with changed fields."""
-        return replace(self, **params)  # type: ignore[type-var]  # subclasses are dataclasses
+        made = replace(self, **params)  # type: ignore[type-var]  # subclasses are dataclasses
+        if self._newer:
+            made.__dict__["_newer"] = self._newer
+        return made
 
     def as_dict(self) -> dict[str, Any]:
-        """Return the fields to send to the server: those that are not None."""
+        """Return the fields to send to the server: those that are not None, and those of a newer server."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}  # type: ignore[arg-type]  # as above
-        return {
+        return self._newer | {
             self.names.get(name, name): _written(self._kinds[name], value)
             for name, value in values.items()
-            if value is not None
+            if value is not None or self._kinds[name] == "s0"
         }
 
 
@@ -85,7 +93,7 @@ def _written(kind: str, value: Any) -> Any:
         value = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         value = min(max(value, _EARLIEST), _LATEST)
         return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
-    return int(value * _NS) if kind == "s" else value
+    return int((value or 0) * _NS) if kind in ("s", "s0") else value
 
 
 def parse_time(text: str) -> datetime:

@@ -5,9 +5,9 @@ The original error is the ``__cause__`` of the translated one.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from natsproto import NatsError
 from natsproto import errors as ours
@@ -82,7 +82,7 @@ def _translate(error: NatsError) -> BaseException:
     return errors.Error(f"nats: {error}")
 
 
-def translate_errors(method: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]:
+def translate_errors(method: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Decorate a coroutine function to raise the errors of nats-py."""
 
     @wraps(method)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import gc
+import importlib
 import io
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,3 +325,27 @@ async def test_consumer_is_paused_and_reset(js: JetStreamContext) -> None:
     assert [info.name for info in await js.consumers_info("S")] == ["d"]
     assert await js.delete_consumer("S", "d")
     assert (await js.account_info()).streams == 1
+
+
+@pytest.mark.differs("untraced: it compares both packages itself")
+@pytest.mark.parametrize("name", ["ConsumerConfig", "StreamConfig", "KeyValueConfig", "ObjectStoreConfig"])
+@pytest.mark.parametrize("value", ["unset", None, 0, 1.5])
+def test_durations_are_written_as_by_nats_py(name: str, value: Any) -> None:
+    theirs = getattr(importlib.import_module("nats.js.api"), name)
+    required = {"bucket": "b"} if name == "KeyValueConfig" else {}
+    durations = ("ack_wait", "idle_heartbeat", "inactive_threshold", "max_age", "duplicate_window", "ttl")
+    fields = {field.name for field in dataclasses.fields(theirs)}
+    given = {} if value == "unset" else {duration: value for duration in durations if duration in fields}
+    assert getattr(api, name)(**required, **given).as_dict() == theirs(**required, **given).as_dict()
+
+
+@pytest.mark.differs("Fields of newer servers that nats-py does not know")
+async def test_update_keeps_fields_that_nats_py_does_not_know(js: JetStreamContext, nc: nats.NATS) -> None:
+    config = {"durable_name": "d", "ack_policy": "explicit", "priority_groups": ["g"], "priority_policy": "overflow"}
+    body = json.dumps({"stream_name": "S", "config": config}).encode()
+    await nc.request("$JS.API.CONSUMER.CREATE.S.d", body, timeout=5)
+    found = (await js.consumer_info("S", "d")).config
+    await js.add_consumer("S", found.evolve(description="changed"))
+    reply = json.loads((await nc.request("$JS.API.CONSUMER.INFO.S.d", b"", timeout=5)).data)
+    assert (reply["config"]["description"], reply["config"]["priority_groups"]) == ("changed", ["g"])
+    assert found.evolve(ack_wait=1) == dataclasses.replace(found, ack_wait=1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 from datetime import datetime
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from natsproto.compat import nats
-from natsproto.compat.nats import micro
+from natsproto.compat.nats import errors, micro
 from natsproto.compat.nats.js import JetStreamContext, api
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.micro.request import ServiceError
@@ -296,3 +297,28 @@ def test_service_values_convert_to_dicts() -> None:
     assert ServiceError.from_dict({}) == ServiceError("", "")
     with pytest.raises(ValueError, match="empty"):
         micro.ServiceConfig(name="a", version="")
+
+
+async def test_watch_loops_end_with_their_client(nc: nats.NATS) -> None:
+    """Loops of programs go on at TimeoutError until the client is closed."""
+    bucket = await nc.jetstream().create_key_value(bucket="closed")
+    watcher = await bucket.watch("k")
+    assert await watcher.updates(timeout=5) is None
+    await nc.close()
+    for _ in range(2):
+        with pytest.raises(errors.TimeoutError):
+            await watcher.updates(timeout=0.01)
+
+
+@pytest.mark.differs("`updates()` without a timeout, and loops over a watcher, when the client is closed")
+async def test_watches_without_a_timeout_end_with_their_client(nc: nats.NATS) -> None:
+    bucket = await nc.jetstream().create_key_value(bucket="closed")
+    watcher = await bucket.watch("k")
+    waiting = asyncio.create_task(watcher.updates(timeout=None))
+    assert await waiting is None
+    waiting = asyncio.create_task(watcher.updates(timeout=None))
+    await nc.close()
+    with pytest.raises(errors.ConnectionClosedError):
+        await waiting
+    for _ in range(2):
+        assert [entry async for entry in watcher] == []

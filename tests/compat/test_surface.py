@@ -6,6 +6,8 @@ import ast
 import dataclasses
 import importlib
 import inspect
+import logging
+import pkgutil
 from collections.abc import Iterator
 from enum import Enum
 from pathlib import Path
@@ -86,6 +88,39 @@ def fields(kind: Any) -> dict[str, object]:
         return {}
     found = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
     return {one.name: (plain(one.default), one.default_factory) for one in found}
+
+
+def is_of_nats_py(value: object) -> bool:
+    """Whether it is defined in nats-py, not imported by it from elsewhere."""
+    home = value.__name__ if isinstance(value, ModuleType) else getattr(value, "__module__", None)
+    return not isinstance(home, str) or home.partition(".")[0] == "nats"
+
+
+def every_module() -> list[str]:
+    found = [module.name for module in pkgutil.walk_packages(nats.__path__, "nats.")]
+    return ["nats", *(name for name in found if not any(name.startswith(missing) for missing in MISSING))]
+
+
+@pytest.mark.parametrize("name", every_module())
+def test_every_name_of_a_module_is_there_or_listed(name: str) -> None:
+    """What its modules only import from each other as well: programs import names from wherever they stand."""
+    theirs, ours = both(name)
+    for member in dir(theirs):
+        value = getattr(theirs, member)
+        if member.startswith("_") or value is nats or not is_of_nats_py(value) or is_constant(value):
+            continue
+        if f"{name}.{member}" in MISSING:
+            assert not hasattr(ours, member), f"{name}.{member} is there, and listed as missing"
+            continue
+        found = getattr(ours, member)
+        home = getattr(value, "__module__", None)
+        if home is not None and home != name and hasattr(importlib.import_module(home), member):
+            assert found is getattr(both(home)[1], member), f"{name}.{member} is not that of {home}"
+
+
+def is_constant(value: object) -> bool:
+    """Whether the test of constants looks at it, or nobody imports it (`TYPE_CHECKING`, a logger)."""
+    return isinstance(value, (str, bytes, int, float, logging.Logger)) or value is None
 
 
 @pytest.mark.parametrize("name", MODULES)

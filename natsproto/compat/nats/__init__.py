@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from natsproto.compat.nats import errors, js
+from natsproto.compat.nats import errors, js, micro
 from natsproto.compat.nats.aio.client import Client as NATS
 
-__all__ = ["NATS", "connect", "errors", "js"]
+__all__ = ["NATS", "connect", "errors", "js", "micro"]
 
 
 async def connect(servers: str | list[str] = "nats://localhost:4222", **options: Any) -> NATS:

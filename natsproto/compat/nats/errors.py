@@ -145,3 +145,34 @@ class MsgAlreadyAckdError(Error):
 
     def __str__(self) -> str:
         return f"nats: message was already acknowledged: {self.msg}"
+
+
+# The names before nats-py 2.0, which ``nats.aio.errors`` has.
+NatsError = Error
+ErrAuthorization = AuthorizationError
+ErrBadHeader = BadHeaderError
+ErrBadSubject = BadSubjectError
+ErrBadSubscription = BadSubscriptionError
+ErrBadTimeout = BadTimeoutError
+ErrConnectionClosed = ConnectionClosedError
+ErrConnectionDraining = ConnectionDrainingError
+ErrConnectionReconnecting = ConnectionReconnectingError
+ErrDrainTimeout = DrainTimeoutError
+ErrFlushTimeout = FlushTimeoutError
+ErrInvalidCallbackType = InvalidCallbackTypeError
+ErrInvalidUserCredentials = InvalidUserCredentialsError
+ErrJsonParse = JsonParseError
+ErrMaxPayload = MaxPayloadError
+ErrMsgAlreadyAckd = MsgAlreadyAckdError
+ErrNoResponders = NoRespondersError
+ErrNoServers = NoServersError
+ErrNotJSMessage = NotJSMessageError
+ErrOutboundBufferLimit = OutboundBufferLimitError
+ErrProtocol = ProtocolError
+ErrSecureConnFailed = SecureConnFailedError
+ErrSecureConnRequired = SecureConnRequiredError
+ErrSecureConnWanted = SecureConnWantedError
+ErrServerNotInPool = ServerNotInPoolError
+ErrSlowConsumer = SlowConsumerError
+ErrStaleConnection = StaleConnectionError
+ErrTimeout = TimeoutError

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from natsproto.testing import FaultProxy, Server
@@ -118,3 +119,19 @@ async def stopped_watcher(package: Any, server: Server) -> str:
         await watcher.updates()
         await watcher.stop()
         return type(await watcher.updates(timeout=2)).__name__
+
+
+@shows(
+    "`updates()` without a timeout, and loops over a watcher, when the client is closed",
+    theirs="waits",
+    ours="ConnectionClosedError",
+)
+async def watch_of_a_closed_client(package: Any, server: Server) -> str:
+    nc = await package.connect(server.url)
+    watcher = await (await nc.jetstream().create_key_value(bucket="b")).watch("k")
+    await watcher.updates()
+    waiting = asyncio.create_task(raised(watcher.updates(timeout=None)))
+    await nc.close()
+    done, _ = await asyncio.wait([waiting], timeout=0.5)
+    waiting.cancel()
+    return await waiting if done else "waits"

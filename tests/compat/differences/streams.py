@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 from natsproto.testing import Direction, End, FaultProxy, Server
@@ -267,6 +268,41 @@ async def group_of_config(package: Any, server: Server) -> list[str]:
         js = await stream_of(package, nc)
         config = package.js.api.ConsumerConfig
         return [await raised(js.subscribe("s", durable="d", config=config(deliver_group="q"))) for _ in range(2)]
+
+
+@shows("Fields of newer servers that nats-py does not know", theirs=None, ours=["g"])
+async def unknown_fields(package: Any, server: Server) -> Any:
+    """The priority groups of a consumer after an update with the configuration that was read."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        config = {
+            "durable_name": "d",
+            "ack_policy": "explicit",
+            "priority_groups": ["g"],
+            "priority_policy": "overflow",
+        }
+        body = json.dumps({"stream_name": "S", "config": config}).encode()
+        await nc.request("$JS.API.CONSUMER.CREATE.S.d", body, timeout=5)
+        await raised(js.add_consumer("S", (await js.consumer_info("S", "d")).config))
+        reply = json.loads((await nc.request("$JS.API.CONSUMER.INFO.S.d", b"", timeout=5)).data)
+        return reply["config"].get("priority_groups")
+
+
+@shows("`pending_msgs` of a pull subscription", theirs=1, ours=0)
+async def pending_of_a_pull(package: Any, server: Server) -> int:
+    """What is pending when a message has come after its fetch was cancelled."""
+    async with await package.connect(server.url) as nc:
+        js = await stream_of(package, nc)
+        sub = await js.pull_subscribe("s", "d")
+        fetching = asyncio.create_task(sub.fetch(1, timeout=30))
+        while not (await sub.consumer_info()).num_waiting:  # the pull is there
+            pass
+        fetching.cancel()
+        await asyncio.wait([fetching])
+        await js.publish("s", b"x")
+        for _ in range(20):  # it is on its way
+            await nc.flush()
+        return int(sub.pending_msgs)
 
 
 @shows("`subscribe_bind(ordered_consumer=True)`", theirs="TimeoutError", ours="")

@@ -24,6 +24,8 @@ from natsproto.compat._callbacks import Callbacks
 from natsproto.compat._options import clean_headers
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
+from natsproto.compat.nats.aio.errors import ErrInvalidUserCredentials as ErrInvalidUserCredentials
+from natsproto.compat.nats.aio.errors import ErrStaleConnection as ErrStaleConnection
 from natsproto.compat.nats.aio.msg import Msg, headers_of
 from natsproto.compat.nats.aio.subscription import (
     DEFAULT_SUB_PENDING_BYTES_LIMIT,

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import Any, Generic, TypeVar
 
 from natsproto import NatsError
+from natsproto import errors as ours
 from natsproto.compat._translate import translate_error
 from natsproto.compat.nats import errors
 
@@ -25,6 +26,10 @@ async def begin(watch: Any, timeout: float) -> Any:
 
 class StopIterSentinel:
     """Marks the end of a watch."""
+
+
+_CLOSED = StopIterSentinel()
+"""The client was closed."""
 
 
 class Watcher(Generic[T]):
@@ -50,6 +55,8 @@ class Watcher(Generic[T]):
             while True:
                 if (update := self._read(await watch.next())) is not None:
                     await updates.put(update)
+        except (ours.ConnectionClosed, ours.SubscriptionClosed):
+            await updates.put(_CLOSED)
         except NatsError as exc:
             await updates.put(translate_error(exc))
 
@@ -62,10 +69,18 @@ class Watcher(Generic[T]):
         self._updates.put_nowait(self.STOP_ITER)
 
     async def updates(self, timeout: float | None = 5.0) -> T | None:
-        """Return the next change. TimeoutError when none arrived within ``timeout`` seconds."""
+        """Return the next change. TimeoutError when none arrived within ``timeout`` seconds, even if the client was
+        closed: loops that take it and go on would otherwise never let others run.
+        """
         try:
             async with asyncio.timeout(timeout):
-                return self._given(await self._updates.get())
+                update = await self._updates.get()
+                if update is not _CLOSED:
+                    return self._given(update)
+                self._updates.put_nowait(update)
+                if timeout is not None:
+                    await asyncio.Event().wait()
+                raise errors.ConnectionClosedError
         except TimeoutError as exc:
             raise errors.TimeoutError from exc
 
@@ -75,6 +90,8 @@ class Watcher(Generic[T]):
     async def __anext__(self) -> T | None:
         update = await self._updates.get()
         if isinstance(update, StopIterSentinel):
+            if update is _CLOSED:
+                self._updates.put_nowait(update)
             raise StopAsyncIteration
         return self._given(update)
 

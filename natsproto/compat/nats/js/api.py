@@ -193,8 +193,8 @@ class PubAck(Base, fields="stream seq domain? duplicate? batch_id? batch_size? v
 class StreamConfig(
     Base,
     fields="name? description? subjects? retention? max_consumers? max_msgs? max_bytes? discard? "
-    "discard_new_per_subject? max_age?:s max_msgs_per_subject? max_msg_size? storage? num_replicas? no_ack? "
-    "template_owner? duplicate_window?:s placement?:Placement mirror?:StreamSource sources?:StreamSource sealed? "
+    "discard_new_per_subject? max_age?:s0 max_msgs_per_subject? max_msg_size? storage? num_replicas? no_ack? "
+    "template_owner? duplicate_window?:s0 placement?:Placement mirror?:StreamSource sources?:StreamSource sealed? "
     "deny_delete? deny_purge? allow_rollup_hdrs? first_seq? republish?:RePublish subject_transform?:SubjectTransform "
     "allow_direct? mirror_direct? compression? allow_msg_ttl? allow_msg_schedules? allow_atomic? allow_batched? "
     "allow_msg_counter? persist_mode? metadata? consumer_limits?:StreamConsumerLimits subject_delete_marker_ttl?:s",
@@ -244,10 +244,10 @@ class StreamsListIterator:
 
 class ConsumerConfig(
     Base,
-    fields="name? durable_name? description? deliver_policy? opt_start_seq? opt_start_time?:t ack_policy? ack_wait?:s "
+    fields="name? durable_name? description? deliver_policy? opt_start_seq? opt_start_time?:t ack_policy? ack_wait?:s0 "
     "max_deliver? backoff?:s filter_subject? filter_subjects? replay_policy? rate_limit_bps? sample_freq? "
-    "max_waiting? max_ack_pending? flow_control? idle_heartbeat?:s headers_only? deliver_subject? deliver_group? "
-    "inactive_threshold?:s num_replicas? mem_storage? metadata? pause_until?",
+    "max_waiting? max_ack_pending? flow_control? idle_heartbeat?:s0 headers_only? deliver_subject? deliver_group? "
+    "inactive_threshold?:s0 num_replicas? mem_storage? metadata? pause_until?",
     deliver_policy=DeliverPolicy.ALL,
     ack_policy=AckPolicy.EXPLICIT,
     replay_policy=ReplayPolicy.INSTANT,
@@ -292,7 +292,7 @@ class RawStreamMsg(Base, fields="subject? seq? data? hdrs? headers? stream? time
 
 class KeyValueConfig(
     Base,
-    fields="bucket description? max_value_size? history? ttl?:s max_bytes? storage? replicas? placement?:Placement "
+    fields="bucket description? max_value_size? history? ttl?:s0 max_bytes? storage? replicas? placement?:Placement "
     "republish?:RePublish direct? limit_marker_ttl?:s",
     history=1,
     replicas=1,
@@ -305,7 +305,7 @@ class KeyValueConfig(
 
 
 class ObjectStoreConfig(
-    Base, fields="bucket? description? ttl?:s max_bytes? storage? replicas? placement?:Placement", replicas=1
+    Base, fields="bucket? description? ttl?:s0 max_bytes? storage? replicas? placement?:Placement", replicas=1
 ):
     """The configuration of an object store."""
 

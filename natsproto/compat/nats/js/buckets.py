@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import natsproto
@@ -18,10 +17,9 @@ from natsproto.compat.nats.js.errors import (
 )
 from natsproto.compat.nats.js.kv import KeyValue
 from natsproto.compat.nats.js.manager import JetStreamManager
-from natsproto.compat.nats.js.object_store import ObjectStore
+from natsproto.compat.nats.js.object_store import VALID_BUCKET_RE, ObjectStore
 from natsproto.jetstream import JetStream
 
-VALID_BUCKET_RE = re.compile(r"^[a-zA-Z0-9_-]+$")
 DUPLICATE_WINDOW_S = 120.0
 MAX_HISTORY = 64
 

@@ -12,9 +12,45 @@ from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
+from natsproto.compat.nats.aio.subscription import Subscription as Subscription
 from natsproto.compat.nats.js import api, subscriptions
 from natsproto.compat.nats.js.buckets import Buckets
-from natsproto.compat.nats.js.errors import APIError, BadRequestError, Error, NotFoundError, TooManyStalledMsgsError
+from natsproto.compat.nats.js.errors import (
+    APIError,
+    BadRequestError,
+    Error,
+    NotFoundError,
+    TooManyStalledMsgsError,
+)
+from natsproto.compat.nats.js.errors import (
+    BadBucketError as BadBucketError,
+)
+from natsproto.compat.nats.js.errors import (
+    BucketNotFoundError as BucketNotFoundError,
+)
+from natsproto.compat.nats.js.errors import (
+    FetchTimeoutError as FetchTimeoutError,
+)
+from natsproto.compat.nats.js.errors import (
+    InvalidBucketNameError as InvalidBucketNameError,
+)
+from natsproto.compat.nats.js.kv import KeyValue as KeyValue
+from natsproto.compat.nats.js.manager import JetStreamManager as JetStreamManager
+from natsproto.compat.nats.js.object_store import (
+    OBJ_ALL_CHUNKS_PRE_TEMPLATE as OBJ_ALL_CHUNKS_PRE_TEMPLATE,
+)
+from natsproto.compat.nats.js.object_store import (
+    OBJ_ALL_META_PRE_TEMPLATE as OBJ_ALL_META_PRE_TEMPLATE,
+)
+from natsproto.compat.nats.js.object_store import (
+    OBJ_STREAM_TEMPLATE as OBJ_STREAM_TEMPLATE,
+)
+from natsproto.compat.nats.js.object_store import (
+    VALID_BUCKET_RE as VALID_BUCKET_RE,
+)
+from natsproto.compat.nats.js.object_store import (
+    ObjectStore as ObjectStore,
+)
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
 
 log: Final = logging.getLogger("natsproto")

@@ -6,6 +6,7 @@ from typing import Any, NoReturn
 
 from natsproto.compat._peers import EntryPeer, MessagePeer
 from natsproto.compat.nats import errors
+from natsproto.compat.nats.js import api as api
 
 
 class Error(errors.Error):

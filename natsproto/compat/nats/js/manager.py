@@ -17,6 +17,7 @@ from natsproto.compat._json import parse_time
 from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error
 from natsproto.compat.nats.aio.msg import Msg
+from natsproto.compat.nats.errors import NoRespondersError as NoRespondersError
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, ConsumerInvalidResetError, NotFoundError, ServiceUnavailableError
 from natsproto.protocol.headers import parse_headers

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import io
+import re
 from dataclasses import dataclass
 from typing import Any
 
 from natsproto import errors as ours
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats.js import api
+from natsproto.compat.nats.js._watch import StopIterSentinel as StopIterSentinel
 from natsproto.compat.nats.js._watch import Watcher, begin
 from natsproto.compat.nats.js.errors import (
     BadObjectMetaError,
@@ -18,9 +20,21 @@ from natsproto.compat.nats.js.errors import (
     ObjectDeletedError,
     ObjectNotFoundError,
 )
+from natsproto.compat.nats.js.errors import (
+    DigestMismatchError as DigestMismatchError,
+)
+from natsproto.compat.nats.js.errors import (
+    LinkIsABucketError as LinkIsABucketError,
+)
+from natsproto.compat.nats.js.errors import (
+    ObjectAlreadyExists as ObjectAlreadyExists,
+)
+from natsproto.compat.nats.js.kv import MSG_ROLLUP_SUBJECT as MSG_ROLLUP_SUBJECT
+from natsproto.compat.nats.js.kv import VALID_KEY_RE as VALID_KEY_RE
 from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.jetstream import objectstore
 
+VALID_BUCKET_RE = re.compile(r"^[a-zA-Z0-9_-]+$")
 OBJ_STREAM_TEMPLATE = "OBJ_{bucket}"
 OBJ_ALL_CHUNKS_PRE_TEMPLATE = "$O.{bucket}.C.>"
 OBJ_ALL_META_PRE_TEMPLATE = "$O.{bucket}.M.>"

@@ -117,7 +117,14 @@ class PullSubscription:
         self._delivered = 0
         self._closed = False
 
-    pending_msgs = pending_bytes = 0  # nothing is read ahead
+    @property
+    def pending_msgs(self) -> int:
+        """Always 0, because nothing is read ahead; ``pending_bytes`` as well."""
+        return 0
+
+    @property
+    def pending_bytes(self) -> int:
+        return 0
 
     @property
     def delivered(self) -> int:

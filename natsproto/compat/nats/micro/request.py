@@ -8,6 +8,7 @@ from typing import Any
 
 from natsproto.compat._options import clean_headers
 from natsproto.compat._translate import translate_errors
+from natsproto.compat.nats.aio.msg import Msg as Msg
 from natsproto.compat.nats.aio.msg import headers_of
 from natsproto.service import Request as Received
 

@@ -16,6 +16,9 @@ from natsproto.compat._json import Base
 from natsproto.compat._translate import translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.client import Client
+from natsproto.compat.nats.aio.msg import Msg as Msg
+from natsproto.compat.nats.aio.subscription import Subscription as Subscription
+from natsproto.compat.nats.micro.request import Handler as Handler
 from natsproto.compat.nats.micro.request import Request, ServiceError
 from natsproto.errors import ServiceError as OurServiceError
 
