@@ -43,8 +43,8 @@ MISSING = {
 """Public names of nats-py that are missing here, with the reason."""
 
 FOREIGN = """\
-What the modules of nats-py import from the standard library, from other packages and as `nats` itself (`json`, `Dict`,
-`token_hex` …) is no name of theirs here: import it from where it is."""
+The modules of nats-py import names of the standard library and of other packages, such as `json`, `Dict`, `token_hex`.
+Import these from their own modules."""
 
 REFUSED = {
     "signature_cb without user_jwt_cb": "`connect(auth=lambda challenge: Credentials(nkey=..., signer=...))`",

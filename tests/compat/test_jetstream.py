@@ -340,7 +340,7 @@ def test_durations_are_written_as_by_nats_py(name: str, value: Any) -> None:
 
 
 @pytest.mark.differs("Fields of newer servers that nats-py does not know")
-async def test_update_keeps_fields_that_nats_py_does_not_know(js: JetStreamContext, nc: nats.NATS) -> None:
+async def test_update_keeps_fields_of_newer_servers(js: JetStreamContext, nc: nats.NATS) -> None:
     config = {"durable_name": "d", "ack_policy": "explicit", "priority_groups": ["g"], "priority_policy": "overflow"}
     body = json.dumps({"stream_name": "S", "config": config}).encode()
     await nc.request("$JS.API.CONSUMER.CREATE.S.d", body, timeout=5)

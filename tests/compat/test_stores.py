@@ -311,7 +311,7 @@ async def test_watch_loops_end_with_their_client(nc: nats.NATS) -> None:
 
 
 @pytest.mark.differs("`updates()` without a timeout, and loops over a watcher, when the client is closed")
-async def test_watches_without_a_timeout_end_with_their_client(nc: nats.NATS) -> None:
+async def test_waits_without_a_timeout_end_with_the_client(nc: nats.NATS) -> None:
     bucket = await nc.jetstream().create_key_value(bucket="closed")
     watcher = await bucket.watch("k")
     waiting = asyncio.create_task(watcher.updates(timeout=None))

@@ -61,9 +61,16 @@ class Msg(Message):
             consumer: int
             stream: int
 
+    def __post_init__(self) -> None:
+        self._origin = None  # not received by itself: it is made of another message, or by a program
+
     @property
     def header(self) -> dict[str, str] | None:
         return self.headers
+
+    @property
+    def has_headers(self) -> bool:
+        return self.headers is not None
 
     @property
     def is_acked(self) -> bool:
@@ -184,7 +191,7 @@ def _metadata_of(reply: str) -> Msg.Metadata:
 
 def headers_of(message: Message) -> dict[str, str] | None:
     """Return a message's headers as a dict: the last value of each name, and the status under its own names."""
-    if not message.has_headers:
+    if not Message.has_headers.__get__(message):
         return None
     headers = Message.headers.__get__(message)
     found = {name: headers.last(name) for name in headers}
