@@ -1,4 +1,4 @@
-"""Interfaces of what a module of ``natsproto.compat.nats`` uses of those above it, such as the client of a message.
+"""Interfaces of what a module of ``natsproto.compat.nats`` uses of those above it, such as the message of an error.
 
 The classes that implement them are in the modules that nats-py has, which import each other only downwards.
 """
@@ -6,45 +6,7 @@ The classes that implement them are in the modules that nats-py has, which impor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Any, Protocol
-
-import natsproto
-from natsproto.compat.nats.nuid import NUID
-
-
-class ClientPeer(Protocol):
-    """The client of a message, a subscription or a JetStream context."""
-
-    _nuid: NUID
-
-    @property
-    def is_closed(self) -> bool: ...
-
-    @property
-    def is_connected(self) -> bool: ...
-
-    @property
-    def is_draining(self) -> bool: ...
-
-    @property
-    def _opened(self) -> natsproto.Client: ...
-
-    @property
-    def _drain_timeout(self) -> float: ...
-
-    async def request(self, subject: str, payload: bytes = b"", timeout: float | None = 0.5) -> Any: ...
-
-    def new_inbox(self) -> str: ...
-
-    def _message(self, message: natsproto.Message, sid: int | None) -> Any: ...
-
-    def _answer(self, reply: str, words: bytes) -> Awaitable[None]: ...
-
-    def _respond(self, reply: str, payload: bytes, headers: dict[str, str] | None) -> Awaitable[None]: ...
-
-    def _failed(self, where: str, error: BaseException) -> Awaitable[None]: ...
-
-    def _refused(self, error: BaseException) -> None: ...
+from typing import Protocol
 
 
 class MessagePeer(Protocol):

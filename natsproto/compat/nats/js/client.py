@@ -5,10 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from natsproto.compat._options import clean_headers
-from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
@@ -53,6 +52,9 @@ from natsproto.compat.nats.js.object_store import (
 )
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
 
+if TYPE_CHECKING:
+    from natsproto.compat.nats.aio.client import Client
+
 log: Final = logging.getLogger("natsproto")
 
 DEFAULT_JS_SUB_PENDING_MSGS_LIMIT = 512 * 1024
@@ -95,7 +97,7 @@ class JetStreamContext(Buckets):
 
     def __init__(
         self,
-        conn: ClientPeer,
+        conn: Client,
         prefix: str = api.DEFAULT_PREFIX,
         domain: str | None = None,
         timeout: float = 5,
