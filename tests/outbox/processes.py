@@ -10,6 +10,7 @@ import asyncio
 import importlib
 import random
 import sqlite3
+import subprocess
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,33 @@ import natsproto
 from natsproto.outbox import DatabaseConnection, Outbox
 
 OUTBOX = Outbox()
+
+
+class Programs:
+    """Processes by name, for tests; none is left at the end of the block."""
+
+    def __init__(self) -> None:
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> Programs:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for name in self._running:
+            self.kill(name)
+
+    def start(self, name: str, *arguments: str) -> None:
+        """Start this module with these arguments, in the place of the one of that name."""
+        self._running[name] = subprocess.Popen([sys.executable, "-m", __spec__.name, *arguments])
+
+    def kill(self, name: str) -> None:
+        """Kill it, with SIGKILL, and wait for its end."""
+        self._running[name].kill()
+        self._running[name].wait()
+
+    def status(self, name: str) -> int | None:
+        """The exit code; None while it runs."""
+        return self._running[name].poll()
 
 
 def open_sqlite(path: Path | str) -> sqlite3.Connection:

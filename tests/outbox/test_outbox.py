@@ -6,8 +6,6 @@ import asyncio
 import random
 import shutil
 import sqlite3
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -21,7 +19,7 @@ from natsproto.jetstream import JetStream, Stream
 from natsproto.jetstream._cursor import CURSOR_HEADER
 from natsproto.outbox import Outbox, Relay
 from natsproto.testing import run_server
-from tests.outbox.processes import open_sqlite
+from tests.outbox.processes import Programs, open_sqlite
 
 SUBJECTS = ["s.>", "$CURSOR.S.>"]
 OUTBOX = Outbox()
@@ -249,40 +247,35 @@ async def test_store_that_was_put_back_gets_the_rows_again(tmp_path: Path, datab
 @pytest.mark.parametrize("parts", [3])
 async def test_killed_processes_publish_once(tmp_path: Path, database: Path, seed: int, parts: int) -> None:
     rng = random.Random(seed)
-    programs: dict[str, subprocess.Popen[bytes]] = {}
-    async with (
-        run_server(jetstream=True, store_dir=tmp_path / "store") as server,
-        natsproto.connect(server.url, reconnect_wait=0.05) as nc,
-    ):
-        stream = await nc.jetstream().create_stream("S", subjects=SUBJECTS, allow_atomic=True, duplicate_window=0.1)
+    with Programs() as programs:
+        async with (
+            run_server(jetstream=True, store_dir=tmp_path / "store") as server,
+            natsproto.connect(server.url, reconnect_wait=0.05) as nc,
+        ):
+            stream = await nc.jetstream().create_stream("S", subjects=SUBJECTS, allow_atomic=True, duplicate_window=0.1)
 
-        def start(name: str) -> None:
-            args = ["relay", str(database), server.url, "S"]
-            if name.startswith("p"):
-                args = ["write", str(database), name, "1500"]
-            programs[name] = subprocess.Popen([sys.executable, "-m", "tests.outbox.processes", *args])
+            def start(name: str) -> None:
+                if name.startswith("p"):
+                    programs.start(name, "write", str(database), name, "1500")
+                else:
+                    programs.start(name, "relay", str(database), server.url, "S")
 
-        names = [*(f"p{number}" for number in range(parts)), "relay1", "relay2"]
-        for name in names:
-            start(name)
-        kills = 0
-        async with asyncio.timeout(150):
-            while kills < 25 or any(programs[name].poll() is None for name in names[:parts]):
-                await asyncio.sleep(rng.uniform(0.1, 0.5))
-                name = rng.choice(names) if kills < 25 else "relay1"
-                kills += 1
-                if rng.random() < 0.1:
-                    server.kill()
-                    await server.restart()
-                elif programs[name].poll() is None or name.startswith("relay"):
-                    programs[name].kill()
-                    programs[name].wait()
-                    start(name)
-                elif programs[name].returncode != 0:
-                    start(name)
-            relay = OUTBOX.relay(nc.jetstream(), lambda: open_sqlite(database), stream="S")
-            await run_until(relay, lambda: is_complete(stream, 1500 * parts))
-        for name in ("relay1", "relay2"):
-            programs[name].kill()
-            programs[name].wait()
-        assert await stored(stream) == {f"s.p{number}": list(range(1500)) for number in range(parts)}
+            writers = [f"p{number}" for number in range(parts)]
+            names = [*writers, "relay1", "relay2"]
+            for name in names:
+                start(name)
+            kills = 0
+            async with asyncio.timeout(150):
+                while kills < 25 or any(programs.status(name) is None for name in writers):
+                    await asyncio.sleep(rng.uniform(0.1, 0.5))
+                    name = rng.choice(names) if kills < 25 else "relay1"
+                    kills += 1
+                    if rng.random() < 0.1:
+                        server.kill()
+                        await server.restart()
+                    elif name not in writers or programs.status(name) != 0:
+                        programs.kill(name)
+                        start(name)
+                relay = OUTBOX.relay(nc.jetstream(), lambda: open_sqlite(database), stream="S")
+                await run_until(relay, lambda: is_complete(stream, 1500 * parts))
+            assert await stored(stream) == {f"s.p{number}": list(range(1500)) for number in range(parts)}

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -21,6 +19,7 @@ from natsproto.jetstream._cursor import CURSOR_HEADER
 from natsproto.outbox import Outbox
 from natsproto.testing import run_server
 from tests.outbox.postgresql import run_postgresql
+from tests.outbox.processes import Programs
 
 psycopg = pytest.importorskip("psycopg")
 asyncpg = pytest.importorskip("asyncpg")
@@ -119,30 +118,25 @@ def write(dsn: str, part: int, count: int, seed: int) -> None:
                 time.sleep(rng.choice((0, 0, 0, 0.002, 0.02)))
 
 
-def start(dsn: str, url: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-m", "tests.outbox.processes", "relay-postgresql", dsn, url, "S"])
-
-
 async def test_rows_that_commit_late_are_published(tmp_path: Path, dsn: str, seed: int) -> None:
     rng = random.Random(seed)
-    async with (
-        run_server(jetstream=True, store_dir=tmp_path / "store") as server,
-        natsproto.connect(server.url, reconnect_wait=0.05) as nc,
-    ):
-        js = nc.jetstream()
-        stream = await js.create_stream("S", subjects=SUBJECTS, allow_atomic=True, duplicate_window=0.1)
-        writers = [threading.Thread(target=write, args=(dsn, part, 400, seed)) for part in range(4)]
-        relays = [start(dsn, server.url) for _ in range(2)]
-        for writer in writers:
-            writer.start()
-        while any(writer.is_alive() for writer in writers):
-            await asyncio.sleep(rng.uniform(0.3, 1.5))
-            killed = rng.randrange(2)
-            relays[killed].kill()
-            relays[killed].wait()
-            relays[killed] = start(dsn, server.url)
-        await relay_all(js, stream, dsn, 1600)
-        for relay in relays:
-            relay.kill()
-            relay.wait()
-        assert await stored(stream) == {f"s.{part}": list(range(400)) for part in range(4)}
+    with Programs() as programs:
+        async with (
+            run_server(jetstream=True, store_dir=tmp_path / "store") as server,
+            natsproto.connect(server.url, reconnect_wait=0.05) as nc,
+        ):
+            js = nc.jetstream()
+            stream = await js.create_stream("S", subjects=SUBJECTS, allow_atomic=True, duplicate_window=0.1)
+            arguments = ("relay-postgresql", dsn, server.url, "S")
+            for name in ("relay1", "relay2"):
+                programs.start(name, *arguments)
+            writers = [threading.Thread(target=write, args=(dsn, part, 400, seed)) for part in range(4)]
+            for writer in writers:
+                writer.start()
+            while any(writer.is_alive() for writer in writers):
+                await asyncio.sleep(rng.uniform(0.3, 1.5))
+                killed = rng.choice(("relay1", "relay2"))
+                programs.kill(killed)
+                programs.start(killed, *arguments)
+            await relay_all(js, stream, dsn, 1600)
+            assert await stored(stream) == {f"s.{part}": list(range(400)) for part in range(4)}
