@@ -56,6 +56,19 @@ class Client(Connection):
         await client._start()
         return client
 
+    async def __aenter__(self) -> Client:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Drain the client; after an exception in the block close it at once."""
+        if exc is None:
+            await self.drain()
+        else:
+            explain_publish(exc)
+            await self.close()
+
     def jetstream(
         self,
         *,
@@ -413,11 +426,7 @@ class Connecting(AwaitHint):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         assert self._client is not None
-        if exc is None:
-            await self._client.drain()
-        else:
-            explain_publish(exc)
-            await self._client.close()
+        await self._client.__aexit__(kind, exc, trace)
 
 
 @hide_arguments

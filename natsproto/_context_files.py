@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import ssl
 from collections.abc import Mapping
 from typing import cast
 
-from natsproto._option_rules import CREDS_BLOCK, MAX_NAME
-from natsproto._value import Value
+from natsproto._option_rules import CREDS_BLOCK, MAX_NAME, TlsFiles
 from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
 
@@ -27,24 +25,6 @@ _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 
 def type_name(value: object) -> str:
     """Return the name of a type, for errors."""
     return type(value).__name__
-
-
-class TlsFiles(Value):
-    """A ``tls`` callable for certificate files, which it reads at every attempt."""
-
-    cert: str
-    key: str
-    ca: str
-
-    def _check(self) -> None:
-        if bool(self.cert) != bool(self.key):
-            raise ConfigError("TLS certificate", self.cert or self.key, "cert and key must be given together")
-
-    def __call__(self) -> ssl.SSLContext:
-        context = ssl.create_default_context(cafile=self.ca or None)
-        if self.cert:
-            context.load_cert_chain(self.cert, self.key)
-        return context
 
 
 def expanded(path: str, environ: Mapping[str, str]) -> str:

@@ -28,6 +28,16 @@ OPTIONS: Mapping[str, str] = {
     "dont_randomize": "pass randomize=False",
     **dict.fromkeys(("host", "hostname", "port", "uri", "url"), 'give the URL first: connect("nats://host:4222")'),
     **dict.fromkeys(("tracer_provider", "meter_provider"), "give it to natsproto.otel.Telemetry, and use its connect"),
+    **dict.fromkeys(
+        ("ca", "cafile", "ca_file", "ca_certs", "cacert", "tls_ca", "tls_ca_cert", "ssl_cafile"), 'pass tls="ca.pem"'
+    ),
+    **dict.fromkeys(("ssl", "ssl_context", "tls_context"), "pass tls=, with an ssl.SSLContext"),
+    **dict.fromkeys(
+        ("verify", "tls_verify", "insecure", "tls_insecure", "skip_verify", "verify_ssl"),
+        'pass tls="ca.pem" for an authority of your own; only an SSLContext of yours in tls= can skip the verification',
+    ),
+    "timeout": "pass connect_timeout= (one attempt to connect) or request_timeout= (each reply)",
+    **dict.fromkeys(("reconnect", "auto_reconnect", "no_reconnect"), "pass allow_reconnect="),
     "flush_timeout": "pass a timeout to flush",
     "nkeys_seed": "pass nkey_seed=",
     "nkeys_seed_str": "pass nkey_seed=",
@@ -331,3 +341,71 @@ class NotIndexable:
 
         def __iter__(self) -> NoReturn:
             raise TypeError("a bucket is not iterable: use kv.keys()")
+
+
+ERRORS: Mapping[str, str] = {
+    "APIError": "ApiError",
+    "AuthorizationError": "NotAuthorized",
+    "BadBucketError": "BucketNotFound",
+    "BadHeaderError": "InvalidHeader",
+    "BadObjectMetaError": "ConfigError",
+    "BadRequestError": "ApiError",
+    "BadSubjectError": "InvalidSubject",
+    "BadSubscriptionError": "SubscriptionClosed",
+    "BadTimeoutError": "ConfigError",
+    "BucketNotFoundError": "BucketNotFound",
+    "ConnectionClosedError": "ConnectionClosed",
+    "ConnectionDrainingError": "ConnectionClosed",
+    "ConsumerInvalidResetError": "ApiError",
+    "DigestMismatchError": "DigestMismatch",
+    "DrainTimeoutError": "DrainTimeout",
+    "Error": "JetStreamError",
+    "FlushTimeoutError": "RequestTimeout",
+    "InvalidBucketNameError": "InvalidSubject",
+    "InvalidKeyError": "InvalidSubject",
+    "InvalidObjectNameError": "ConfigError",
+    "InvalidUserCredentialsError": "InvalidCredentials",
+    "JsonParseError": "RemoteProtocolError",
+    "KeyDeletedError": "KeyDeleted",
+    "KeyHistoryTooLargeError": "ConfigError",
+    "KeyNotFoundError": "KeyNotFound",
+    "KeyValueLimitMarkerTTLNotSupportedError": "UnsupportedByServer",
+    "KeyWrongLastSequenceError": "WrongRevision",
+    "LinkIsABucketError": "ObjectLinkError",
+    "MaxPayloadError": "PayloadTooLarge",
+    "MsgAlreadyAckdError": "AlreadyAcked",
+    "NoRespondersError": "NoResponders",
+    "NoServersError": "ConnectFailed",
+    "NoStreamResponseError": "NoStream",
+    "NotFoundError": "NotFound",
+    "ObjectAlreadyExists": "ObjectExists",
+    "ObjectDeletedError": "ObjectNotFound",
+    "ObjectNotFoundError": "ObjectNotFound",
+    "OutboundBufferLimitError": "OutboxFull",
+    "SecureConnFailedError": "TlsFailed",
+    "SecureConnRequiredError": "TlsFailed",
+    "SecureConnWantedError": "TlsFailed",
+    "ServiceUnavailableError": "JetStreamUnavailable",
+    "SlowConsumerError": "SlowConsumer",
+    "StaleConnectionError": "StaleConnection",
+    "TimeoutError": "RequestTimeout",
+    "UnexpectedEOF": "ConnectionLost",
+}
+"""The error of natsproto for one of nats-py."""
+
+ERROR_NAMES: Mapping[str, str] = {name: f"use natsproto.errors.{ours}" for name, ours in ERRORS.items()}
+
+MODULE_NAMES: Mapping[str, str] = {
+    **dict.fromkeys(("NATS", "Nats", "NatsClient", "AsyncClient"), "use nc = await natsproto.connect(url)"),
+    **dict.fromkeys(("Msg", "RawMsg"), "use natsproto.Message"),
+    **dict.fromkeys(
+        ("JetStreamContext", "JetStreamManager"), "use js = nc.jetstream(), a natsproto.jetstream.JetStream"
+    ),
+    "KV": "use natsproto.jetstream.kv.KeyValue",
+    "PullConsumer": "use natsproto.jetstream.PullConsumer",
+    "run_server": "use natsproto.testing.run_server",
+    "Service": "use natsproto.service.Service",
+    "compat": "use import natsproto.compat.nats as nats",
+    **ERROR_NAMES,
+}
+"""Names that are looked for in ``natsproto`` itself."""

@@ -10,6 +10,7 @@ import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
 
+from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import ServerAddress, parse_servers
@@ -127,12 +128,37 @@ def creds(name: str, value: object) -> object:
     return secret(name, value)
 
 
+class TlsFiles(Value):
+    """A ``tls`` callable for certificate files, which it reads at every attempt."""
+
+    cert: str
+    key: str
+    ca: str
+
+    def _check(self) -> None:
+        if bool(self.cert) != bool(self.key):
+            raise ConfigError("TLS certificate", self.cert or self.key, "cert and key must be given together")
+
+    def __call__(self) -> ssl.SSLContext:
+        context = ssl.create_default_context(cafile=self.ca or None)
+        if self.cert:
+            context.load_cert_chain(self.cert, self.key)
+        return context
+
+
 def tls(name: str, value: object) -> object:
     """Return a TLS context, True, a callable or None."""
     if value is False:
         return None
+    if isinstance(value, (str, os.PathLike)):
+        path = os.fspath(value)
+        if not isinstance(path, str) or not path:
+            raise ConfigError(name, value, "must be the path of a file with certificates of authorities")
+        return TlsFiles(cert="", key="", ca=path)
     if value is not True and not isinstance(value, ssl.SSLContext) and not callable(value):
-        raise TypeError(f"{name} must be an ssl.SSLContext, True or a callable, not {type(value).__name__}")
+        raise TypeError(
+            f"{name} must be an ssl.SSLContext, the path of a CA file, True or a callable, not {type(value).__name__}"
+        )
     return value
 
 

@@ -18,7 +18,6 @@ from typing import Any, Self, TypedDict, TypeGuard, Unpack, cast
 from natsproto import _option_rules as rules
 from natsproto._context_files import (
     MAX_FILE,
-    TlsFiles,
     expanded,
     go_duration,
     read_context,
@@ -28,6 +27,7 @@ from natsproto._context_files import (
 )
 from natsproto._durations import positive_seconds, seconds
 from natsproto._nats_py_names import OPTIONS, hint
+from natsproto._option_rules import TlsFiles
 from natsproto._proxy import check_proxy, connect_through
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError
@@ -52,7 +52,7 @@ HeaderSource = Mapping[str, str] | Callable[[], Mapping[str, str] | Awaitable[Ma
 Dialer = Callable[[ServerAddress], socket.socket | Awaitable[socket.socket]]
 """Connects to a server; sync or async."""
 
-TlsSource = ssl.SSLContext | bool | Callable[[], ssl.SSLContext]
+TlsSource = ssl.SSLContext | bool | str | os.PathLike[str] | Callable[[], ssl.SSLContext]
 """A context, True for the default one, or a callable that returns a context, called at every attempt."""
 
 
@@ -104,8 +104,9 @@ class OptionArgs(TypedDict, total=False):
     """Keep trying a server that has rejected the credentials for two seconds; False (default) gives such a server up.
     """
     tls: TlsSource | None
-    """An ``ssl.SSLContext``, True for the system's certificate authorities, or a callable that returns a context at
-    every attempt. None (default): TLS if the server asks for it, or if a URL is ``tls://`` or ``wss://``.
+    """An ``ssl.SSLContext``, the path of a file with the certificates of authorities (read at every attempt), True for
+    the system's authorities, or a callable that returns a context at every attempt. None (default): TLS if the server
+    asks for it, or if a URL is ``tls://`` or ``wss://``.
     """
     tls_first: bool
     """Begin with the TLS handshake, before the server has said anything; the server must have ``handshake_first``."""
@@ -278,8 +279,9 @@ class Options(Value):
     """Keep trying a server that has rejected the credentials for two seconds; False (default) gives such a server up.
     """
     tls: TlsSource | None = _option(None, rules.tls)
-    """An ``ssl.SSLContext``, True for the system's certificate authorities, or a callable that returns a context at
-    every attempt. None (default): TLS if the server asks for it, or if a URL is ``tls://`` or ``wss://``.
+    """An ``ssl.SSLContext``, the path of a file with the certificates of authorities (read at every attempt), True for
+    the system's authorities, or a callable that returns a context at every attempt. None (default): TLS if the server
+    asks for it, or if a URL is ``tls://`` or ``wss://``.
     """
     tls_first: bool = _option(False, rules.flag)
     """Begin with the TLS handshake, before the server has said anything; the server must have ``handshake_first``."""
@@ -554,7 +556,8 @@ class Options(Value):
             raise
         except Exception as exc:
             reason = f": {exc}" if isinstance(exc, OSError) else ""  # other errors may contain secrets
-            raise ConfigError("tls", self.tls, f"the callable failed with {type_name(exc)}{reason}") from exc
+            what = "reading the files" if isinstance(self.tls, TlsFiles) else "the callable"
+            raise ConfigError("tls", self.tls, f"{what} failed with {type_name(exc)}{reason}") from exc
         if not isinstance(context, ssl.SSLContext):
             raise ConfigError("tls", self.tls, f"the callable must return an ssl.SSLContext, not {type_name(context)}")
         return context

@@ -46,6 +46,7 @@ def public(module: ModuleType) -> set[str]:
         for name, value in vars(module).items()
         if not name.startswith("_")
         and not inspect.ismodule(value)
+        and name != "TYPE_CHECKING"
         and (package or getattr(value, "__module__", "") == module.__name__)
     }
 

@@ -95,6 +95,9 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     └── ServiceError
 """
 
+from typing import TYPE_CHECKING
+
+from natsproto import _late_names, _nats_py_names
 from natsproto.errors._base import (
     AlreadyExists,
     ConfigError,
@@ -286,3 +289,6 @@ __all__ = [
 
 for _name in __all__:
     globals()[_name].__module__ = __name__  # shown in tracebacks, and where pickle looks for it
+
+if not TYPE_CHECKING:
+    __getattr__ = _late_names.LateNames(__name__, advice=_nats_py_names.ERROR_NAMES).get

@@ -147,6 +147,17 @@ def shown(value: object) -> str:
     return text if len(text) <= 80 else text[:77] + "..."
 
 
+MAX_SHOWN_BYTES = 60
+"""Bytes of a payload that the repr of its message shows."""
+
+
+def shown_payload(data: bytes) -> str:
+    """Return a payload for a repr: the beginning, and the size if it is longer."""
+    if len(data) <= MAX_SHOWN_BYTES:
+        return f"data={bytes(data)!r}"
+    return f"data={bytes(data[:MAX_SHOWN_BYTES])!r}... of {len(data)} bytes"
+
+
 def _without_frames(error: E) -> E:
     """Return an error without the frames that it came through. A cause keeps its own."""
     if error.__cause__ is None:

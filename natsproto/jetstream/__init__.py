@@ -6,7 +6,9 @@ names of the key/value and object stores, of groups and of advisories are in ``n
 in this package.
 """
 
-from natsproto import _introspection
+from typing import TYPE_CHECKING
+
+from natsproto import _introspection, _late_names, errors
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._api_trace import ApiTrace
 from natsproto.jetstream._backup import Progress
@@ -167,3 +169,17 @@ _ARGUMENTS = dict.fromkeys(
 )
 for _kind in (JetStream, Stream):
     _introspection.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})
+
+if not TYPE_CHECKING:
+    __getattr__ = _late_names.LateNames(
+        __name__,
+        advice={
+            **{name: f"use natsproto.errors.{name}" for name in errors.__all__},
+            **{name: f"use natsproto.retry.{name}" for name in ("Retry", "RetryPolicy", "RetryDelay")},
+            **{
+                name: f"use natsproto.jetstream.kv.{name}"
+                for name in ("KeyValue", "KeyValueEntry", "KeyWatcher", "Lock")
+            },
+            **{name: f"use natsproto.jetstream.objectstore.{name}" for name in ("ObjectStore", "ObjectInfo")},
+        },
+    ).get

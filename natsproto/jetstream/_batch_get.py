@@ -124,6 +124,9 @@ class StoredMessages(AsyncForHint):
         self._source, self._operation = source, operation
         self._read = False
 
+    def __repr__(self) -> str:
+        return f"StoredMessages({self._operation!r})"
+
     def __aiter__(self) -> AsyncIterator[RawMessage]:
         return self._each()
 

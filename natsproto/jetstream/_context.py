@@ -53,6 +53,9 @@ class JetStream(BucketManager):
         __getattr__ = explain_missing(JETSTREAM)
         __await__ = misused("jetstream() sends nothing and cannot be awaited: use js = nc.jetstream()")
 
+    def __repr__(self) -> str:
+        return f"JetStream(prefix={self._api.prefix!r})"
+
     @overload
     def typed(self, kind: type[T], /, *, codec: Codec | None = None) -> TypedJetStream[T]: ...
 

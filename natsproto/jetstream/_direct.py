@@ -21,6 +21,7 @@ from natsproto.errors import (
     MessageNotFound,
     UnsupportedByServer,
 )
+from natsproto.errors._base import shown_payload
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import Duration, decode, dumps
@@ -120,7 +121,9 @@ class RawMessage:
         return hash((self.stream, self.seq))
 
     def __repr__(self) -> str:
-        return f"RawMessage(stream={self.stream!r}, seq={self.seq}, subject={self.subject!r}, {len(self.data)} bytes)"
+        return (
+            f"RawMessage(stream={self.stream!r}, seq={self.seq}, subject={self.subject!r}, {shown_payload(self.data)})"
+        )
 
 
 _head_of = attrgetter("_head")

@@ -28,7 +28,7 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.errors._base import is_transient
+from natsproto.errors._base import is_transient, shown_payload
 from natsproto.jetstream._api_errors import api_error, consumer_gone
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
@@ -484,7 +484,7 @@ class JsMessage(Message):
 
     def __repr__(self) -> str:
         answered = f", {_ack_name(self._note)}" if type(self._note) is bytes else ""
-        return f"JsMessage(subject={self.subject!r}, {len(self.data)} bytes{answered})"
+        return f"JsMessage(subject={self.subject!r}, {shown_payload(self.data)}{answered})"
 
 
 _known_ack_prefixes: set[bytes] = set()

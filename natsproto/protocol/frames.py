@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
 from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
+from natsproto.errors._base import shown_payload
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, parse_headers
 
 Payload: TypeAlias = bytes | bytearray | memoryview
@@ -155,7 +156,7 @@ class Message:
 
     def __repr__(self) -> str:
         answer = f", reply={self.reply!r}" if self._reply else ""
-        return f"Message(subject={self.subject!r}{answer}, {len(self.data)} bytes)"
+        return f"Message(subject={self.subject!r}{answer}, {shown_payload(self.data)})"
 
 
 class _OnlyFromConsumers:

@@ -3,6 +3,9 @@
 ``Client.add_service`` starts one, ``Client.discover_services`` finds them.
 """
 
+from typing import TYPE_CHECKING
+
+from natsproto import _late_names, errors
 from natsproto.service._endpoint import Endpoint, Request
 from natsproto.service._responses import (
     EndpointInfo,
@@ -31,3 +34,8 @@ __all__ = [
     "ServiceStats",
     "error_of",
 ]
+
+if not TYPE_CHECKING:
+    __getattr__ = _late_names.LateNames(
+        __name__, advice={name: f"use natsproto.errors.{name}" for name in errors.__all__}
+    ).get

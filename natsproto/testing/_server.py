@@ -115,6 +115,10 @@ class Server:
             stack.callback(atexit.unregister, self._discard)
             self._resources = stack.pop_all()
 
+    def __repr__(self) -> str:
+        state = "running" if self.running else "stopped"
+        return f"Server(url={self.url!r}, {state})"
+
     @property
     def host(self) -> str:
         """The address that it listens on: 127.0.0.1."""

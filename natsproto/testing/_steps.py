@@ -58,6 +58,10 @@ class Scope(Generic[T]):
     ) -> None:
         drive_blocking(self._held.pop()._close_steps())
 
+    def __await__(self) -> Generator[object, None, T]:
+        """Start it without a block, as in a notebook: it ends with the process, if it is not stopped before."""
+        return self.__aenter__().__await__()
+
     async def __aenter__(self) -> T:
         held = self._make()
         await drive(held._start_steps())

@@ -78,7 +78,7 @@ async def test_message_is_what_was_stored(jetstream: JetStream, nats_client: Cli
         assert message.time == (await stream.info()).state.first_ts
     assert await stream.get_message(1) == await stream.get_message(1, direct=False)
     assert len({await stream.get_message(1), await stream.get_message(1, direct=False)}) == 1
-    assert repr(message) == "RawMessage(stream='S', seq=1, subject='s.a', 10 bytes)"
+    assert repr(message) == f"RawMessage(stream='S', seq=1, subject='s.a', data={message.data!r})"
 
 
 async def test_message_without_headers_has_none(jetstream: JetStream, nats_client: Client) -> None:

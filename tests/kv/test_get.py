@@ -48,7 +48,7 @@ async def test_entry_is_what_the_server_said(nats_client: Client) -> None:
     assert (entry.value, entry.size, entry.is_deleted, len(entry.headers)) == (b"v", 1, False, 0)
     assert (entry.bucket, entry.key, entry.subject, entry.revision, entry.delta) == ("b", "k", "$KV.b.k", 7, 0)
     assert entry.created == Timestamp.parse("2024-01-02T03:04:05.678901234Z")
-    assert repr(entry) == "KeyValueEntry(bucket='b', key='k', revision=7, 1 bytes)"
+    assert repr(entry) == "KeyValueEntry(bucket='b', key='k', revision=7, data=b'v')"
 
 
 @pytest.mark.parametrize("data", [b"v", b""])

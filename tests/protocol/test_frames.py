@@ -106,9 +106,11 @@ async def test_a_message_that_asks_for_no_answer_takes_none(message: Message) ->
         await message.respond(b"x")
 
 
-def test_message_repr_hides_payload() -> None:
-    assert repr(Message("a", None, b"secret", None)) == "Message(subject='a', 6 bytes)"
-    assert repr(Message("a", b"r", b"", None)) == "Message(subject='a', reply='r', 0 bytes)"
+def test_message_repr_shows_the_beginning() -> None:
+    assert repr(Message("a", None, b"parcel\n", None)) == "Message(subject='a', data=b'parcel\\n')"
+    assert repr(Message("a", b"r", b"", None)) == "Message(subject='a', reply='r', data=b'')"
+    assert repr(Message("a", None, b"x" * 60, None)) == f"Message(subject='a', data=b'{'x' * 60}')"
+    assert repr(Message("a", None, b"x" * 1000, None)) == f"Message(subject='a', data=b'{'x' * 60}'... of 1000 bytes)"
 
 
 def test_a_sink_starts_with_a_clean_account() -> None:

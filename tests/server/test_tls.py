@@ -595,3 +595,21 @@ def test_broken_tls_stream_is_a_disconnect(run: Run, pki: Pki) -> None:
                 await nc.flush()
 
     run(body())
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+async def test_path_of_an_authority_is_taken(pki: Pki, kind: type[str] | type[Path]) -> None:
+    """Read at every attempt; what cannot be read is worded."""
+    async with run_server(tls=pki.server()) as server:
+        path = kind(pki.ca.cert)
+        async with natsproto.connect(server.url, tls=path) as nc:
+            await nc.flush()
+        with pytest.raises(ConnectFailed):
+            await natsproto.connect(server.url, tls=kind(pki.other.cert))
+        with pytest.raises(ConnectFailed, match="reading the files failed with FileNotFoundError"):
+            await natsproto.connect(server.url, tls=kind("missing.pem"))
+    with pytest.raises(ConfigError, match="path of a file"):
+        Options(server.url, tls="")
+    for option in ("ca", "cafile", "verify"):
+        with pytest.raises(TypeError, match="tls="):
+            Options(server.url, **{option: "ca.pem"})  # type: ignore[arg-type]

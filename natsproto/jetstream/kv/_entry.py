@@ -29,6 +29,7 @@ from natsproto.errors import (
     WrongLastSequence,
     WrongRevision,
 )
+from natsproto.errors._base import shown_payload
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
@@ -210,7 +211,7 @@ class KeyValueEntry(Generic[V]):
 
     def __repr__(self) -> str:
         key = self._message.subject[len(self._subjects.read_prefix) :]
-        content = f"{len(self.data)} bytes" if not self.is_deleted else self.operation
+        content = shown_payload(self.data) if not self.is_deleted else self.operation
         return f"KeyValueEntry(bucket={self.bucket!r}, key={key!r}, revision={self.revision}, {content})"
 
 
