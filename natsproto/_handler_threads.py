@@ -11,15 +11,16 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from functools import wraps
-from inspect import unwrap
+from os import getpid
 from queue import SimpleQueue
 from threading import Semaphore, Thread
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
-from natsproto._handlers import check_handler, finish, is_async_callable
+from natsproto._handlers import check_handler, finish, is_async_callable, layer_of
 from natsproto.errors import ConfigError
 
 T = TypeVar("T")
+P = ParamSpec("P")
 H = TypeVar("H", bound=Callable[..., object])
 
 Executor: TypeAlias = ThreadPoolExecutor | bool | None
@@ -34,19 +35,27 @@ class StillRunning(asyncio.CancelledError):
 
 
 class DaemonThreads:
-    """At most ``count`` threads, started when they are needed, which end with this object."""
+    """At most ``count`` threads (None: as many as calls run at a time), started when they are needed, which end with
+    this object.
+    """
 
-    def __init__(self, count: int, name: str) -> None:
+    def __init__(self, count: int | None, name: str) -> None:
         self._count, self._name = count, name
+        self._begin()
+
+    def _begin(self) -> None:
+        self._process = getpid()
         self._calls: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
         self._idle = Semaphore(0)
         self._started = 0
 
     def submit(self, function: Callable[[], T]) -> Future[T]:
         """Call the function in one of the threads. To be called by one thread only."""
+        if self._process != getpid():
+            self._begin()  # the threads, and perhaps a lock that was held, are those of the process that has forked
         future: Future[T] = Future()
         self._calls.put(lambda: _call(function, future))
-        if not self._idle.acquire(blocking=False) and self._started < self._count:
+        if not self._idle.acquire(blocking=False) and (self._count is None or self._started < self._count):
             self._started += 1
             name = f"{self._name} {self._started}"
             Thread(target=_serve, args=(self._calls, self._idle), name=name, daemon=True).start()
@@ -73,23 +82,30 @@ def _call(function: Callable[[], T], future: Future[T]) -> None:
 
 
 def with_executor(
-    name: str, handler: H | None, executor: Executor, threads: int = 1
+    name: str, handler: H | None, executor: Executor, threads: int | None = 1
 ) -> H | Callable[[Any], Awaitable[object]]:
     """Return the checked handler, which runs in threads if there is an executor. TypeError, ConfigError."""
     check_handler(name, handler, "message")
     assert handler is not None
     if executor is None or executor is False:
         return handler
-    return in_threads(handler, executor, threads=threads)
+    if (layer := layer_of(handler)) is not None:  # a layer is async def, whatever it is around
+        inner = layer.inner
+        if layer_of(inner) is None:
+            return layer.around(_run_in_threads(inner, executor, threads))
+        return layer.around(with_executor(name, inner, executor, threads))
+    return _run_in_threads(handler, executor, threads)
 
 
 def in_threads(
-    handler: Callable[[T], object], executor: Executor = True, *, threads: int = 1
-) -> Callable[[T], Awaitable[object]]:
-    """Return an ``async def`` handler that calls the ``def`` handler in a thread.
+    handler: Callable[P, object], executor: Executor = True, *, threads: int | None = None
+) -> Callable[P, Awaitable[object]]:
+    """Return an ``async def`` handler that calls the ``def`` handler in a thread. It may also be the function of a
+    ``handler`` of typed values, which is called with the value, or with the value and its message.
 
-    ``executor`` is True for ``threads`` daemon threads, which keep what the handler stores by thread, such as database
-    connections; or a ThreadPoolExecutor, which has threads of its own. An awaitable that the handler returns, such as
+    ``executor`` is True for daemon threads, which keep what the handler stores by thread, such as database
+    connections: as many as ``threads``, or as are called at a time, which is what ``concurrency`` allows. Or it is a
+    ThreadPoolExecutor, which has threads of its own. An awaitable that the handler returns, such as
     ``request.respond(data)``, is awaited in the event loop. Context variables are those of the caller.
 
     A thread cannot be cancelled. If the caller is, as at the end of ``drain_timeout``, the thread goes on; its message
@@ -99,28 +115,36 @@ def in_threads(
     Args:
         handler: A ``def`` handler that may block.
         executor: True for threads of its own, or a ThreadPoolExecutor.
-        threads: How many daemon threads call it at most.
+        threads: How many daemon threads call it at most; None: as many as are called at a time.
     """
-    check_handler("handler", handler, "message")
+    try:
+        check_handler("handler", handler, "message")
+    except TypeError:
+        check_handler("handler", handler, "value and message", 2)
+    if layer_of(handler) is not None:
+        return cast("Callable[P, Awaitable[object]]", with_executor("handler", handler, executor, threads))
+    return _run_in_threads(handler, executor, threads)
+
+
+def _run_in_threads(
+    handler: Callable[P, object], executor: Executor, threads: int | None
+) -> Callable[P, Awaitable[object]]:
     if executor is not True and not isinstance(executor, ThreadPoolExecutor):
         raise ConfigError("executor", executor, "must be True or a ThreadPoolExecutor")
     if is_async_callable(handler):
-        advice = "is for def handlers, and this one is async def: remove one of them"
-        if not is_async_callable(unwrap(handler, stop=lambda one: not hasattr(one, "middleware"))):
-            advice = "goes inside of the middleware: with_middleware(in_threads(handler, threads=4), ...)"
-        raise ConfigError("executor", executor, advice)
-    if type(threads) is not int or threads < 1:
+        raise ConfigError("executor", executor, "is for def handlers, and this one is async def: remove one of them")
+    if threads is not None and (type(threads) is not int or threads < 1):
         raise ConfigError("threads", threads, "must be a positive int")
     name = f"natsproto {getattr(handler, '__name__', 'handler')}"
     pool: Any = DaemonThreads(threads, name) if executor is True else executor
 
     @wraps(handler)
-    async def call(message: T) -> object:
+    async def call(*args: P.args, **kwargs: P.kwargs) -> object:
         context = copy_context()
 
         def work() -> object:
             try:
-                return context.run(handler, message)
+                return context.run(handler, *args, **kwargs)
             except (StopIteration, SystemExit, KeyboardInterrupt, GeneratorExit) as exc:
                 # It must not end the event loop, and StopIteration cannot pass a future.
                 raise RuntimeError(f"the handler ended with {exc!r}") from exc

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import CodeType, FunctionType, TracebackType
-from typing import TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from natsproto._nats_py_names import explain_publish
 
@@ -75,6 +75,29 @@ def is_async_callable(handler: object) -> bool:
     return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
         getattr(type(handler), "__call__", None)  # noqa: B004
     )
+
+
+class Layer(NamedTuple):
+    """What this library puts around a handler: ``around(inner)`` returns it, around another handler as well."""
+
+    made: Callable[..., object]
+    inner: Callable[..., object]
+    around: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+def add_layer(
+    made: Callable[..., Any], inner: Callable[..., object], around: Callable[[Callable[..., Any]], Callable[..., Any]]
+) -> None:
+    """Note what ``made`` is around."""
+    made.__dict__["_natsproto_layer"] = Layer(made, inner, around)
+
+
+def layer_of(handler: object) -> Layer | None:
+    """Return the layer that a handler is. Other decorators are none, although ``functools.wraps`` gives them the
+    attributes of what they are around.
+    """
+    layer = getattr(handler, "_natsproto_layer", None)
+    return layer if isinstance(layer, Layer) and layer.made is handler else None
 
 
 def is_async_generator(handler: object) -> bool:

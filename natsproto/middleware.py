@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
-from typing import Any, Protocol, TypeAlias, TypeVar, overload
+from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 from natsproto._handler_threads import Executor, in_threads
-from natsproto._handlers import HandlerResult, check_handler, finish, is_async_generator
+from natsproto._handlers import HandlerResult, add_layer, check_handler, finish, is_async_generator, layer_of
 from natsproto.errors import LocalProtocolError
 from natsproto.protocol.frames import Message
 
@@ -88,7 +88,7 @@ def with_middleware(
         wrapped = _wrap(outer, wrapped)
     update_wrapper(wrapped, handler)
     wrapped.__dict__["middleware"] = (*middleware, *middleware_of(handler))
-    wrapped.__dict__["_natsproto_layer"] = (wrapped, middleware, handler)
+    add_layer(wrapped, handler, lambda inner: with_middleware(inner, *middleware))
     return wrapped
 
 
@@ -99,14 +99,11 @@ def middleware_of(handler: object) -> tuple[object, ...]:
 
 
 def unwrap(handler: Callable[[M], T]) -> tuple[Callable[[M], T], tuple[Any, ...]]:
-    """Return the handler inside of middleware, and the middleware around it. Other decorators stay around the handler,
-    although ``functools.wraps`` gives them the attributes of what they are around.
-    """
-    around: tuple[Any, ...] = ()
-    while (layer := getattr(handler, "_natsproto_layer", None)) and layer[0] is handler:
-        around += layer[1]
-        handler = layer[2]
-    return handler, around
+    """Return the handler inside of middleware, and what is around it. Other decorators stay around the handler."""
+    around = middleware_of(handler)
+    while hasattr(handler, "middleware") and (layer := layer_of(handler)) is not None:
+        handler = cast("Callable[[M], T]", layer.inner)
+    return handler, around[: len(around) - len(middleware_of(handler))]
 
 
 def _as_generator() -> Callable[[Any], AsyncIterator[Any]]:

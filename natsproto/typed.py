@@ -20,7 +20,7 @@ from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.request_many import Sentinel
 from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default
-from natsproto._handlers import HandlerResult, check_handler, check_result, is_async_generator
+from natsproto._handlers import HandlerResult, add_layer, check_handler, check_result, is_async_generator
 from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
@@ -299,6 +299,8 @@ class Typed(Generic[T, R]):
             handle = partial(_encoded_parts, decoded, function, replies.encode)
             handle.__dict__["__name__"] = respond.__name__
         handle.__doc__ = function.__doc__
+        if not may_yield:
+            add_layer(handle, function, self.handler)
         return handle
 
 

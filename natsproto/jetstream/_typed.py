@@ -13,7 +13,7 @@ from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, 
 from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._handlers import HandlerResult, check_handler, finish
+from natsproto._handlers import HandlerResult, add_layer, check_handler, finish
 from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import InvalidPayload, NatsError
 from natsproto.jetstream._info import PubAck
@@ -157,6 +157,7 @@ class TypedJetStream(Generic[T]):
 
         handle.__name__ = getattr(function, "__name__", handle.__name__)
         handle.__doc__ = function.__doc__
+        add_layer(handle, function, self.handler)
         return handle
 
     async def _received(self, message: JsMessage, on_invalid: OnInvalid | None) -> Received[T] | None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
@@ -130,6 +132,113 @@ async def test_endpoint_in_threads_responds(nats_client: Client) -> None:
     await service.stop()
 
 
+async def _around(message: Message, call: Call) -> None:
+    await call()
+
+
+LAYERS: dict[str, tuple[Callable[[Callable[..., Any]], Callable[..., Any]], bool]] = {
+    "executor": (lambda handle: handle, True),
+    "in_threads": (in_threads, False),
+    "in_threads inside of middleware": (lambda handle: with_middleware(in_threads(handle), _around), False),
+    "in_threads around middleware": (lambda handle: in_threads(with_middleware(handle, _around)), False),
+    "executor and middleware": (lambda handle: with_middleware(handle, _around, _around), True),
+    "two layers": (lambda handle: with_middleware(with_middleware(handle, _around), _around), True),
+}
+
+
+@pytest.mark.parametrize("layers", LAYERS)
+async def test_layers_keep_the_concurrency(nats_client: Client, jetstream: JetStream, layers: str) -> None:
+    """As many threads as ``concurrency``, in endpoints and consumers."""
+    nc, (around, executor) = nats_client, LAYERS[layers]
+    together = threading.Barrier(4)
+    service = await nc.add_service("svc", "1.0.0")
+
+    def respond(request: Request) -> Any:
+        together.wait(30)  # it breaks where fewer than four run at a time
+        return request.respond(b"")
+
+    service.add_endpoint("slow", around(respond), executor=executor, concurrency=4)
+    await asyncio.gather(*(nc.request("slow", timeout=60) for _ in range(8)))
+    await service.stop()
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    for _ in range(8):
+        await jetstream.publish("s")
+    consumer = await stream.create_consumer("c")
+
+    def handle(message: JsMessage) -> None:
+        together.wait(30)
+
+    await consumer.consume(around(handle), executor=executor, concurrency=4, stop_after=8).run()
+    assert not together.broken
+
+
+@dataclass
+class Order:
+    id: int
+
+
+@pytest.mark.parametrize("way", ["executor", "inside", "around", "middleware"])
+async def test_typed_handlers_run_in_threads(nats_client: Client, jetstream: JetStream, way: str) -> None:
+    """Those of streams get the value and its message, those of core messages the value."""
+    orders, requests = jetstream.typed(Order), nats_client.typed(Order, int)
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    for number in range(8):
+        await orders.publish("s", Order(number))
+    consumer = await stream.create_consumer("c")
+    together, got, loop_thread = threading.Barrier(4), list[int](), threading.current_thread()
+
+    def handle(order: Order, message: JsMessage) -> None:
+        together.wait(30)
+        assert threading.current_thread() is not loop_thread
+        got.append(order.id)
+
+    def respond(order: Order) -> int:
+        together.wait(30)
+        return order.id + 1
+
+    ways: dict[str, Callable[[Any, Callable[..., Any]], Any]] = {
+        "executor": lambda typed, function: typed.handler(function),
+        "inside": lambda typed, function: typed.handler(in_threads(function)),
+        "around": lambda typed, function: in_threads(typed.handler(function)),
+        "middleware": lambda typed, function: with_middleware(typed.handler(function), _around),
+    }
+    executor = way in {"executor", "middleware"}
+    handler = ways[way](orders, handle)
+    await consumer.consume(handler, concurrency=4, executor=executor, stop_after=8).run()
+    assert sorted(got) == list(range(8))
+    service = await nats_client.add_service("svc", "1.0.0")
+    service.add_endpoint("next", ways[way](requests, respond), concurrency=4, executor=executor)
+    replies = await asyncio.gather(*(requests.request("next", Order(number), timeout=60) for number in range(4)))
+    assert [reply.value for reply in replies] == [1, 2, 3, 4]
+    await service.stop()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_threads_work_in_a_forked_process() -> None:
+    """Those of the parent are not there; calls that wait for one of those neither."""
+
+    def add_one(number: int) -> int:
+        return number + 1
+
+    handler = in_threads(add_one, threads=2)
+
+    async def use() -> object:
+        async with asyncio.timeout(20):
+            return await handler(1)
+
+    assert asyncio.run(use()) == 2
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        try:
+            os.write(writing, b"%d" % asyncio.run(use()))
+        finally:
+            os._exit(0)
+    os.close(writing)
+    assert os.read(reading, 10) == b"2"
+    os.close(reading)
+
+
 async def test_thread_goes_on_at_the_end_of_drain_timeout(nats_server: Server, jetstream: JetStream) -> None:
     stream = await jetstream.create_stream("S", subjects=["s"])
     await jetstream.publish("s")
@@ -203,8 +312,6 @@ async def test_bad_executors_are_refused_by_name(jetstream: JetStream) -> None:
     ):
         with pytest.raises(ConfigError, match="executor"):
             attempt()
-    with pytest.raises(ConfigError, match=r"inside of the middleware: with_middleware\(in_threads\(handler, "):
-        consumer.consume(with_middleware(plain, around), executor=True)
     for handler in (
         with_middleware(asynchronous, around),
         with_middleware(in_threads(plain), around),
