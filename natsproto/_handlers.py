@@ -78,7 +78,7 @@ def is_async_callable(handler: object) -> bool:
 
 
 class Layer(NamedTuple):
-    """What this library puts around a handler: ``around(inner)`` returns it, around another handler as well."""
+    """A handler ``made`` by this library around another one, ``inner``. ``around`` makes it, around any handler."""
 
     made: Callable[..., object]
     inner: Callable[..., object]

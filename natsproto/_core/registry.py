@@ -137,8 +137,8 @@ class SubscriptionRegistry:
 
     @property
     def dropped(self) -> int:
-        """Messages dropped by all subscriptions, ended ones included."""
-        return self._dropped_by_ended + sum(subscription.dropped for subscription in self._subscriptions)
+        """Messages dropped by all subscriptions, ended ones included. May be read in any thread."""
+        return self._dropped_by_ended + sum(subscription.dropped for subscription in self.subscriptions)
 
     def subscribe(
         self, subscription: Subscription, message_class: type[Message] = Message, note: object = None

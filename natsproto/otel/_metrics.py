@@ -98,7 +98,7 @@ class ClientMetrics:
     ) -> Callable[[CallbackOptions], Iterable[Observation]]:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             with self._lock:
-                total = self._closed_totals[name] + sum(read(_stats(client))[name] for client in list(self._clients))
+                total = self._closed_totals[name] + sum(read(client.stats)[name] for client in list(self._clients))
             return [Observation(total, {"messaging.system": "nats"})]
 
         return observe
@@ -172,12 +172,3 @@ def _up_down_values(stats: Stats) -> dict[str, int]:
         "natsproto.client.buffered.messages": stats.buffered_msgs,
         "natsproto.client.buffered.bytes": stats.buffered_bytes,
     }
-
-
-def _stats(client: Client) -> Stats:
-    """Return the client's counters, although its subscriptions may change meanwhile in another thread."""
-    while True:
-        try:
-            return client.stats
-        except RuntimeError:  # a dictionary changed its size during iteration
-            continue

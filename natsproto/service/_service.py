@@ -439,6 +439,10 @@ class Service(WarnIfUnused, Group):
             raise ConfigError("endpoint", name, f"service {self.name!r} has stopped")
         if self._unlisten is None:
             raise LocalProtocolError(f"service {self.name!r} was not started: await it, or enter it with async with")
+        for other in self._endpoints:
+            if (other.subject, other.queue_group) == (subject, queue_group):
+                rule = f"endpoint {other.name!r} has this subject already: requests would go to either of them"
+                raise ConfigError("endpoint subject", subject, rule)
         info = EndpointInfo(name=name, subject=subject, queue_group=queue_group or "", metadata=metadata)
         size = endpoint_size(info)
         self._check_size(self._size + size, "endpoint", name)

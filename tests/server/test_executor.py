@@ -231,7 +231,7 @@ def test_threads_work_in_a_forked_process() -> None:
     reading, writing = os.pipe()
     if os.fork() == 0:
         try:
-            os.write(writing, b"%d" % asyncio.run(use()))
+            os.write(writing, str(asyncio.run(use())).encode())
         finally:
             os._exit(0)
     os.close(writing)
