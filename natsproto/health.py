@@ -30,10 +30,11 @@ class Health(Value):
     """The result of a health check. Its truth value is ``ok``.
 
     ``ok`` is for readiness probes: a round trip to the server succeeded, and the requested stream and consumer exist.
-    ``alive`` is for liveness probes: it is also true while the client connects, because a restarted process would have
-    to do the same. ``problem`` describes the failure. ``rtt`` is the time of the round trip in seconds, 0 without one.
-    ``consumers`` has the lag and other figures of the consumers that the client reads now, from their deliveries;
-    ``groups`` the partitions of its members of groups that come and go by themselves.
+    ``alive`` is for liveness probes: it is true until the client is closed, also while it connects or the server does
+    not respond, because a restarted process could do no better. ``problem`` describes the failure. ``rtt`` is the time
+    of the round trip in seconds, 0 without one. ``consumers`` has the lag and other figures of the consumers that the
+    client reads now, from their deliveries; ``groups`` the partitions of its members of groups that come and go by
+    themselves.
     """
 
     ok: bool
@@ -72,10 +73,9 @@ async def check(
             problem = str(exc) if isinstance(exc, NatsError) else f"no response within {timeout:g} s"
         except NatsError as exc:
             problem = str(exc)
-    is_connecting = connection.state in (State.CONNECTING, State.RECONNECTING, State.DRAINING)
     return Health(
         ok=not problem,
-        alive=not problem or rtt > 0 or is_connecting,
+        alive=connection.state is not State.CLOSED,
         state=connection.state,
         server=connection.connected_url,
         rtt=rtt,

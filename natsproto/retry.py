@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
-from natsproto._handlers import HandlerResult, finish, handler_trace
+from natsproto._handlers import HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
@@ -243,13 +243,13 @@ class Retry:
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
             if not is_reported(message):
-                self._js.connection._log.error(
+                self._js.connection._log.failure(
                     "%s failed for message %d (%r): %r",
                     where,
                     message.seq,
                     message.subject,
                     exc,
-                    exc_info=handler_trace(exc),
+                    error=exc,
                 )
             self._js.connection._emit(HandlerFailed(handler=where, error=exc))
             return False

@@ -12,13 +12,30 @@ import logging
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, MutableMapping
-from typing import Any
+from time import monotonic
+from typing import Any, Final
 
 from natsproto._core import events
 from natsproto._core.notifier import running_loop
 from natsproto._handlers import handler_trace
 
 log = logging.getLogger("natsproto")
+
+FAILURES_PERIOD_S: Final = 60.0
+"""Seconds in which errors of a handler count as repeated."""
+MAX_TRACEBACKS: Final = 5
+"""Errors of one kind whose tracebacks are logged in this time."""
+MAX_FAILURE_KINDS: Final = 1000
+
+
+class Failures:
+    """How often a handler has failed with errors of one kind since ``began``, and how many of them the log has."""
+
+    __slots__ = ("began", "count", "logged")
+
+    def __init__(self, began: float) -> None:
+        self.began: float = began
+        self.count = self.logged = 0
 
 
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
@@ -27,6 +44,34 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
     def __init__(self, name: str) -> None:
         super().__init__(log, {})
         self._prefix = f"{name.replace('%', '%%')}: " if name else ""
+        self._failures: dict[tuple[object, ...], Failures] = {}
+
+    def failure(self, line: str, where: str, *args: object, error: BaseException) -> None:
+        """Log the error of a handler with its traceback. Of errors that repeat within FAILURES_PERIOD_S the first
+        MAX_TRACEBACKS are logged so, and then their number, each time that it has doubled.
+        """
+        trace = handler_trace(error)
+        place = None if trace is None or trace[2] is None else (trace[2].tb_frame.f_code, trace[2].tb_lineno)
+        kind = (line, where, type(error), place)
+        now = monotonic()
+        failures = self._failures.get(kind)
+        if failures is None or now >= failures.began + FAILURES_PERIOD_S:
+            if failures is not None and failures.count > failures.logged:
+                self._log_count(where, failures, now, error)
+            if len(self._failures) >= MAX_FAILURE_KINDS:
+                self._failures.clear()
+            failures = self._failures[kind] = Failures(now)
+        failures.count += 1
+        if failures.count <= MAX_TRACEBACKS:
+            failures.logged = failures.count
+            self.error(line, where, *args, exc_info=trace)
+        elif failures.count >= 2 * failures.logged:
+            self._log_count(where, failures, now, error)
+
+    def _log_count(self, where: str, failures: Failures, now: float, error: BaseException) -> None:
+        failures.logged = failures.count
+        line = "%s failed %d times in %.3g s, now: %r (each is a HandlerFailed event)"
+        self.error(line, where, failures.count, now - failures.began, error)
 
     def process(self, msg: object, kwargs: MutableMapping[str, Any]) -> tuple[object, MutableMapping[str, Any]]:
         return f"{self._prefix}{msg}", kwargs
@@ -86,7 +131,7 @@ class EventBus:
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """Report an error of an application callback."""
-        self.log.error("%s failed: %r", where, error, exc_info=handler_trace(error))
+        self.log.failure("%s failed: %r", where, error, error=error)
         self.emit(events.HandlerFailed(handler=where, error=error))
 
     def listen(self, callback: Callable[[events.Event], object]) -> Callable[[], None]:

@@ -156,7 +156,7 @@ class Session:
         except BaseException as exc:
             self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
             if isinstance(exc, ssl.SSLError):
-                raise tls_failure(exc, str(self.address)) from exc
+                raise tls_failure(exc, str(self.address), after_info=self.link.info_in_clear) from exc
             if isinstance(exc, ConnectionError):
                 if self._current_phase == _TLS_HANDSHAKE:
                     raise tls_failure(exc, str(self.address)) from exc
@@ -400,7 +400,7 @@ class Session:
         server = str(self.address)
         blamed: NatsError
         if isinstance(cause, ssl.SSLError):
-            blamed = tls_failure(cause, server)
+            blamed = tls_failure(cause, server, after_info=self.link.info_in_clear)
         else:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
             if self._current_phase != _OPEN_PHASE:

@@ -1,9 +1,9 @@
 """The subscriptions that drop messages, and what is reported of them.
 
 Owns an episode for each: it begins with the first dropped message, and ends when for CHECK_INTERVAL_S seconds nothing
-was dropped and the reader has read what was waiting then. The event at the beginning is repeated during the episode
-with the messages dropped since the last one; a log line at the end has the number of all. No timer runs without an
-episode.
+was dropped and the reader has read what was waiting then. The event at the beginning is repeated during the episode,
+and at its end, with the messages dropped since the last one; a log line at the end has the number of all. No timer runs
+without an episode.
 """
 
 from __future__ import annotations
@@ -62,6 +62,7 @@ class SlowConsumers:
         """A subscription has ended: its reader cannot catch up any more."""
         episode = self._episodes.pop(subscription, None)
         if episode is not None and episode.untold:
+            self._report(subscription, episode)
             self._event_bus.log.warning(
                 "subscription to %r has ended; it lost %d messages", subscription.subject, episode.dropped
             )
@@ -75,9 +76,10 @@ class SlowConsumers:
         for subscription, episode in list(self._episodes.items()):
             if not episode.was_dropping and subscription.delivered >= episode.read_when_done:
                 del self._episodes[subscription]
-                lost = episode.dropped
+                if episode.untold:
+                    self._report(subscription, episode)
                 self._event_bus.log.warning(
-                    "subscription to %r has caught up; it lost %d messages", subscription.subject, lost
+                    "subscription to %r has caught up; it lost %d messages", subscription.subject, episode.dropped
                 )
             elif episode.untold and now >= episode.repeat_at:
                 episode.repeat_at = now + REPEAT_INTERVAL_S

@@ -8,6 +8,11 @@ from natsproto.errors import TlsFailed
 
 CLIENT_CERTIFICATE_HINT = "the server may require a client certificate, or a different one from that in the tls context"
 
+_NO_TLS_REASONS = ("WRONG_VERSION_NUMBER", "RECORD", "HTTP_REQUEST")
+_REFUSED_HINT = (
+    "the server offered TLS and then answered without: it has refused the connection, for example with 'maximum "
+    "connections exceeded', which its log shows"
+)
 _TLS_HINTS = (
     (
         ("CERTIFICATE_REQUIRED", "HANDSHAKE_FAILURE", "BAD_CERTIFICATE"),
@@ -18,7 +23,7 @@ _TLS_HINTS = (
         "the server does not trust the client certificate",
     ),
     (
-        ("WRONG_VERSION_NUMBER", "RECORD", "HTTP_REQUEST"),
+        _NO_TLS_REASONS,
         "the server did not answer with TLS: remove tls_first (or wss), or use another port",
     ),
     (("PROTOCOL_VERSION", "UNSUPPORTED_PROTOCOL"), "client and server have no TLS version in common"),
@@ -37,8 +42,8 @@ _STRICT_X509_HINT = (
 )
 
 
-def tls_failure(exc: OSError, server: str) -> TlsFailed:
-    """Return a TlsFailed for an OpenSSL error, with advice."""
+def tls_failure(exc: OSError, server: str, *, after_info: bool = False) -> TlsFailed:
+    """Return a TlsFailed for an OpenSSL error, with advice. ``after_info``: the server has offered TLS."""
     if not isinstance(exc, ssl.SSLError):
         reason = "the server closed the connection during the handshake"
         return TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}, or does not support TLS", server)
@@ -52,6 +57,8 @@ def tls_failure(exc: OSError, server: str) -> TlsFailed:
             hint = f"the certificate breaks rules of RFC 5280: {_STRICT_X509_HINT}"
         else:
             hint = "the certificate is not signed by a trusted CA: pass a tls context that has the CA"
+    elif after_info and any(word in said for word in _NO_TLS_REASONS):
+        hint = _REFUSED_HINT
     else:
         hint = next((hint for words, hint in _TLS_HINTS if any(word in said for word in words)), "see the cause")
     return TlsFailed(f"{hint} ({said})", server)

@@ -225,7 +225,10 @@ class NoResponders(NatsError):
 
     def __init__(self, subject: str) -> None:
         self.subject = subject
-        super().__init__(f"no responders: nothing is subscribed to {subject!r}: start a service, or check the subject")
+        advice = "start a service, or check the subject"
+        if subject.startswith("$JS.ACK."):
+            advice = "acknowledgements need JetStream, and in an account that imports the stream also $JS.ACK of it"
+        super().__init__(f"no responders: nothing is subscribed to {subject!r}: {advice}")
 
 
 class InvalidPayload(NatsError, ValueError):

@@ -13,7 +13,8 @@ class JetStreamError(NatsError):
 
 
 _WORK_QUEUE_ADVICE = "use one consumer for all workers, or give each a filter_subject that no other one has"
-_ADVICE = {10099: _WORK_QUEUE_ADVICE, 10100: _WORK_QUEUE_ADVICE}
+_INCOMPLETE_ADVICE = "all its messages must arrive, and be for one stream: check their subjects"
+_ADVICE = {10099: _WORK_QUEUE_ADVICE, 10100: _WORK_QUEUE_ADVICE, 10176: _INCOMPLETE_ADVICE}
 """The advice by ``err_code``, for errors whose class has none."""
 
 

@@ -14,7 +14,7 @@ from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.timed_steps import TimedSteps
-from natsproto._handlers import HandlerResult, check_handler, finish, handler_trace
+from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 from natsproto.jetstream._end_waiters import EndWaiters
@@ -182,7 +182,7 @@ class WatchCallback(RunHint, Generic[E]):
             await finish(self._callback(entry))
         except Exception as exc:
             where = f"callback of {self._watcher.what}"
-            self._connection._log.error("%s failed: %r", where, exc, exc_info=handler_trace(exc))
+            self._connection._log.failure("%s failed: %r", where, exc, error=exc)
             self._connection._emit(HandlerFailed(handler=where, error=exc))
 
 

@@ -6,6 +6,7 @@ Owns the attributes of a span (the semantic conventions for messaging) and the t
 from __future__ import annotations
 
 import logging
+from asyncio import CancelledError
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
@@ -49,7 +50,7 @@ class OpenSpan(Sending):
         if self._ended:
             return
         self._ended = True
-        if isinstance(outcome, Exception):
+        if isinstance(outcome, (Exception, CancelledError)):  # one that was given up has no result
             self._measured["error.type"] = name = f"{outcome.__class__.__module__}.{outcome.__class__.__qualname__}"
             self.span.set_attribute("error.type", name)
             self.span.record_exception(outcome)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import binascii
 import re
-from base64 import b32decode, urlsafe_b64encode
+from base64 import b32decode, b64decode, urlsafe_b64encode
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from natsproto._value import Value
@@ -89,7 +90,7 @@ def parse_seed(text: str) -> bytes:
 
     InvalidCredentials, without any of the text, when there is none or it is damaged.
     """
-    seed = _ascii(_blocks(text).get("SEED") or text.strip().removeprefix("\ufeff").strip())
+    seed = _ascii(_blocks(text).get("SEED") or _as_file(text).strip().removeprefix("\ufeff").strip())
     _check_seed(seed)
     return seed
 
@@ -132,7 +133,7 @@ def _blocks(text: str) -> dict[str, str]:
         raise TypeError(f"credentials must be a str, not {type(text).__name__}")
     blocks: dict[str, str] = {}
     kind, inside = "", list[str]()
-    for line in text.splitlines():
+    for line in _as_file(text).splitlines():
         line = line.strip().removeprefix("\ufeff")
         marker = _MARKER.fullmatch(line) if line.startswith("---") else None
         if marker is None:
@@ -143,6 +144,20 @@ def _blocks(text: str) -> dict[str, str]:
             blocks.setdefault(kind, "".join(inside))
             kind, inside = "", []
     return blocks
+
+
+def _as_file(text: str) -> str:
+    """Return the text of a file as it was before it became the value of a variable: in quotes, in one line with ``\\n``
+    in the place of line breaks, or as base64.
+    """
+    text = text.strip()
+    if text[:1] == text[-1:] and text[:1] in ('"', "'"):
+        text = text[1:-1].strip()
+    if "---" not in text:
+        with suppress(ValueError):  # it is not base64
+            decoded = b64decode("".join(text.split()), validate=True).decode()
+            text = decoded if "---" in decoded else text
+    return text.replace("\\r", "").replace("\\n", "\n")
 
 
 def _ascii(text: str) -> bytes:

@@ -128,7 +128,7 @@ class ControlLines:
         if total > self.max_payload:
             self.check_size(total)
         if len(names) > _SAFE_LINE_LENGTH:
-            self._check_line(head.index(b"\r") - head.index(b" ") - 1, names)
+            self._check_line(head.index(b"\r") - head.index(b" ") - 1, names.decode("utf-8", "surrogateescape"))
         return head
 
     def check_size(self, size: int) -> None:
@@ -137,7 +137,7 @@ class ControlLines:
             raise PayloadTooLarge(size, self.max_payload)
 
     @staticmethod
-    def _check_line(length: int, subject: object) -> None:
+    def _check_line(length: int, subject: str) -> None:
         """Check the length that the server checks: between the verb and the line end."""
         if length > MAX_CONTROL_LINE:
             raise InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -25,7 +26,7 @@ from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Route, Se
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
 from natsproto.protocol.server_errors import parse_server_error
 
-_BYTES_BEFORE_TLS = "unencrypted bytes after an INFO that requires TLS"
+_BYTES_BEFORE_TLS = "unencrypted bytes before TLS"
 # An attacker in the middle could have injected them: reject them, never keep them (CVE-2021-23222).
 
 T = TypeVar("T")
@@ -189,7 +190,9 @@ class Link:
         if state is LinkState.FAILED:
             return []
         if state is LinkState.UPGRADING:
-            return [self._fail(self._protocol_error(_BYTES_BEFORE_TLS))]
+            with suppress(RemoteProtocolError):
+                feed(what)
+            return [self._fail(self._too_early(self.parser.events))]
         self._silent_ticks = 0  # any byte is a sign of life
         try:
             feed(what)
@@ -248,7 +251,7 @@ class Link:
                 index + 1 < len(frames) or parser.waiting or parser.unrouted or failure is not None
             ):
                 events.pop()  # no TLS with a peer that did not wait for it
-                broken = self._protocol_error(_BYTES_BEFORE_TLS)
+                broken = self._too_early(frames[index + 1 :])
             if broken is not None:
                 return [*events, self._fail(broken)]
         if opening and parser.unrouted:  # also after the PONG of this chunk
@@ -264,6 +267,8 @@ class Link:
         if isinstance(frame, Ping):
             self.pending_pongs = min(self.pending_pongs + 1, MAX_PENDING_PONGS)
         elif isinstance(frame, Err):
+            if self.state is LinkState.AWAIT_INFO and self.tls_required and not self._secured:
+                return self._too_early([frame])
             self.server_err = parse_server_error(frame.text)
             events.append(ServerErr(error=self.server_err))
         elif isinstance(frame, Pong):
@@ -302,6 +307,13 @@ class Link:
             self._change_state(Trigger.INFO)
             events.append(NeedCredentials(info=info))
         return None
+
+    def _too_early(self, frames: list[Frame]) -> RemoteProtocolError:
+        """The error for what the server has sent before TLS: it is quoted, as a server that is full says so, and has no
+        other effect.
+        """
+        said = "".join(f"; said, unencrypted: {frame.text!r}" for frame in frames if isinstance(frame, Err))
+        return self._protocol_error(_BYTES_BEFORE_TLS + said)
 
     def _protocol_error(self, reason: str) -> RemoteProtocolError:
         return RemoteProtocolError(reason, self.parser.position)

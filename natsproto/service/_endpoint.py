@@ -20,7 +20,7 @@ from typing import TypeAlias
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.timed_steps import TimedSteps
-from natsproto._handlers import HandlerResult, finish, handler_trace
+from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import DrainTimeout, NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -229,7 +229,7 @@ class Endpoint:
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise  # this task was cancelled, not a future that the handler awaited
-            self._connection._log.error("%s failed: %r", self._where, exc, exc_info=handler_trace(exc))
+            self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
             self._connection._emit(HandlerFailed(handler=self._where, error=exc))
             await self._respond_error(request, error_from(exc))
         finally:

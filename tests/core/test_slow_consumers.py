@@ -48,12 +48,14 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
                 await sub.next()
             await advance(3 if part == 3 else 0.2)
         await advance(3)
-        assert (len(recorder.events), sub.dropped, nc.stats.dropped) == (2, 24_000, 24_000)
+        counts = [event.error.dropped for event in recorder.of(SlowConsumerDetected)]
+        assert (sum(counts), sub.dropped, nc.stats.dropped) == (24_000, 24_000, 24_000), "the events tell of each"
+        assert len(counts) == 4
         lines = [record.getMessage() for record in caplog.records]
         assert [line for line in lines if "caught up" in line] == [
             "subscription to 'a' has caught up; it lost 12000 messages"
         ] * 2
-        assert len(lines) == 4, "one where each begins, and one where it ends"
+        assert len(lines) == 6, "one where each begins, and two where it ends"
 
 
 @virtual_clock
@@ -78,8 +80,9 @@ async def test_slow_consumer_is_reported_again() -> None:
 
 @virtual_clock
 async def test_slow_consumer_that_ends_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    recorder = EventRecorder(SlowConsumerDetected)
     async with scripted_network(Behaviour(route=False)) as net:
-        nc = await net.connect()
+        nc = await net.connect(on_event=recorder)
         sub = await nc.subscribe("a", pending_msgs_limit=10)
         await nc.flush()
         for _ in range(2):
@@ -88,4 +91,5 @@ async def test_slow_consumer_that_ends_is_logged(caplog: pytest.LogCaptureFixtur
         await sub.unsubscribe()
         lines = [record.getMessage() for record in caplog.records]
         assert lines[-1] == "subscription to 'a' has ended; it lost 30 messages"
-        assert len(lines) == 2
+        assert [event.error.dropped for event in recorder.of(SlowConsumerDetected)] == [10, 20]
+        assert len(lines) == 3

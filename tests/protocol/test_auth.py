@@ -68,6 +68,27 @@ def test_creds_text_is_read_leniently(text: str) -> None:
     assert (creds.jwt, creds.seed) == (JWT, SEED)
 
 
+def test_creds_of_a_variable_are_read() -> None:
+    """As environment variables and secret stores hold them; also a seed alone."""
+    good = CREDS
+    one_line = good.replace("\n", "\\n")
+    encoded = base64.b64encode(good.encode()).decode()
+    lines = "\n".join(encoded[at : at + 76] for at in range(0, len(encoded), 76))
+    for text in (
+        one_line,
+        good.replace("\n", "\\r\\n"),
+        f'"{one_line}"',
+        f"'{good}'",
+        encoded,
+        f" {lines}\n",
+        f'"{encoded}"',
+    ):
+        creds = parse_creds(text)
+        assert (creds.jwt, creds.seed) == (JWT, SEED)
+        assert parse_seed(text) == SEED
+    assert parse_seed(f'"{SEED.decode()}\\n"') == SEED
+
+
 @pytest.mark.parametrize(
     ("text", "rule"),
     [

@@ -20,7 +20,7 @@ from natsproto._core.events import HandlerFailed
 from natsproto._core.timed_steps import TimedSteps
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
-from natsproto._handlers import HandlerResult, check_result, finish, handler_trace, is_async_callable
+from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._signals import check_until
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
@@ -345,7 +345,7 @@ class HandlerTasks:
     def _log_failure(self, message: JsMessage, error: BaseException, delay: float) -> None:
         """Log which message failed, how often it was delivered, and when it comes again."""
         next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": "again after ack_wait"}
-        self.connection._log.error(
+        self.connection._log.failure(
             "%s failed for message %d (%r), delivery %d%s: %r",
             self._handler_name,
             message.seq,
@@ -353,7 +353,7 @@ class HandlerTasks:
             message.metadata.num_delivered,
             "" if message.is_acked else ", " + next_step[self._options.on_error],
             error,
-            exc_info=handler_trace(error),
+            error=error,
         )
 
     def _nak_delay_for(self, message: JsMessage) -> float:

@@ -14,7 +14,7 @@ from typing import TypeAlias, cast
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._handler_threads import StillRunning
-from natsproto._handlers import HandlerResult, finish, handler_trace
+from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
@@ -115,7 +115,7 @@ class BatchTasks(HandlerTasks):
         if error is not None:
             self.failed += len(failed)
             where = f"{self._handler_name} (a batch of {len(batch)})"
-            self.connection._log.error("%s failed: %r", where, error, exc_info=handler_trace(error))
+            self.connection._log.failure("%s failed: %r", where, error, error=error)
             self.connection._emit(HandlerFailed(handler=where, error=error))
         await self.connection._yield_if_needed()
         try:

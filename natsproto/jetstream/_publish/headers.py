@@ -24,6 +24,7 @@ from natsproto.protocol.subject import subscribe_subject
 
 MSG_ID_HEADER = "Nats-Msg-Id"
 TTL_HEADER = "Nats-TTL"
+TRACE_ONLY_HEADER = "Nats-Trace-Only"
 _GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?)(h|ms|us|µs|ns|m|s)")
 _GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
@@ -103,6 +104,8 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     if headers is None:
         return named
     own = Headers(headers)
+    if TRACE_ONLY_HEADER in own:
+        raise _trace_only_error()
     for name, _ in named:
         if name in own:
             raise _duplicate_header_error(name)
@@ -120,6 +123,11 @@ def ttl_of(headers: Headers) -> float | None:
     return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(said)) if found else None
 
 
+def _trace_only_error() -> ConfigError:
+    """The error for a message that no stream stores, and so none acknowledges."""
+    return ConfigError("headers", TRACE_ONLY_HEADER, "keeps a message from being stored: use nc.trace, or nc.publish")
+
+
 def _duplicate_header_error(name: str) -> ConfigError:
     return ConfigError("headers", name, "is also set by a named argument: use one of them")
 
@@ -127,7 +135,10 @@ def _duplicate_header_error(name: str) -> ConfigError:
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
     """Return the encoded headers; None when there are none."""
     if not args:
-        return None if headers is None else block_of(headers)
+        block = None if headers is None else block_of(headers)
+        if block is not None and b"\r\nNats-Trace-Only: " in block:
+            raise _trace_only_error()
+        return block
     pairs = header_pairs(subject, headers, args)
     return encode_headers(pairs) if pairs else None
 
