@@ -101,7 +101,9 @@ def _command(commands: Any, name: str, run: Command, what: str) -> argparse.Argu
 def _add_connection(parser: argparse.ArgumentParser, name: str = "--server") -> None:
     what = "URL of the server, or a comma-separated list (default: $NATS_URL, or nats://127.0.0.1:4222)"
     where = parser.add_mutually_exclusive_group()
-    where.add_argument(name, nargs="?", metavar="URL", help=what)
+    where.add_argument("--server", nargs="?", metavar="URL", help=what)
+    if name != "--server":
+        where.add_argument(name, nargs="?", metavar="URL", default=argparse.SUPPRESS, help="the same")
     where.add_argument("--context", metavar="NAME", help="a context of the nats command line tool")
 
 

@@ -227,7 +227,7 @@ class LoopBlocked(Event):
     """Of how many seconds, for several calls; 0: in one piece."""
 
     level = logging.WARNING
-    line = "%(handler)s held the event loop for %(seconds).1f s: make it a def handler and pass executor=True"
+    line = "%(handler)s held the event loop for %(seconds).1f s: pass executor=True, with a def handler"
     pause: ClassVar[float] = 60.0
 
     def log_line(self) -> tuple[int, str]:

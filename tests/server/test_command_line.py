@@ -66,8 +66,9 @@ def failed(done: Done, name: str) -> str:
     return f"{done.steps[name]['text']} -> {done.steps[name]['advice']}"
 
 
-def test_doctor_of_a_healthy_server(server: Server) -> None:
-    done = Done("doctor", server.url)
+@pytest.mark.parametrize("option", [[], ["--server"]])
+def test_doctor_of_a_healthy_server(server: Server, option: list[str]) -> None:
+    done = Done("doctor", *option, server.url)
     assert done.code == 0
     assert len(done.out.splitlines()) <= 10
     assert done.out.endswith("all is well\n")
