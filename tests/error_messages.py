@@ -122,6 +122,7 @@ def examples() -> list[errors.NatsError]:
         errors.HeartbeatMissed(30.0, "worker"),
         errors.InvalidReply("consumer info", "num_pending", "many", "must be an integer"),
         errors.NoStream("orders.eu"),
+        errors.StreamUnavailable("bucket 'orders'", "$KV.orders.eu", 5.0),
         errors.PublishFailed([errors.FailedMessage(17, "orders.eu", 512, uncertain)]),
         uncertain,
         errors.PublishTimeout("orders.eu", 5.0),

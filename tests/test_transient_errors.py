@@ -11,7 +11,7 @@ from natsproto.errors._base import Transience, is_transient
 from natsproto.jetstream._api_errors import api_error
 from tests.house import nodes_of, sources
 
-ELECTION = {"JetStreamUnavailable", "TooManyRequests", "NoStream", "NoResponders"}
+ELECTION = {"JetStreamUnavailable", "TooManyRequests", "NoStream", "StreamUnavailable", "NoResponders"}
 OUTAGE = {
     *["RequestTimeout", "ConnectionLost", "ConnectFailed", "OutboxFull", "HeartbeatMissed", "PublishUncertain"],
     *["PublishTimeout", "JetStreamNotEnabled", "StaleConnection", "TlsConnectFailed"],

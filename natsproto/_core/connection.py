@@ -20,6 +20,7 @@ from natsproto._core.events import Event
 from natsproto._core.handler import Handler
 from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike, check_policy
 from natsproto._core.instrumentation import Instrumentation
+from natsproto._core.pending_replies import Resending
 from natsproto._core.readers import MessageHolder, ReaderTasks
 from natsproto._core.reply_guard import ReplyGuard
 from natsproto._core.reply_handler import ReplyHandler
@@ -317,15 +318,15 @@ class Connection:
         *,
         timeout: float,
         headers: HeadersLike | None,
-        interval: float = 0.0,
+        resending: Resending | None = None,
     ) -> Awaitable[Message]:
-        """``request``, sent again every ``interval`` seconds (0: never) until any copy gets a reply, for idempotent
-        requests. ``timeout`` in checked seconds. The caller reports it. Await the result at once.
+        """``request``, sent again as ``resending`` says (None: never) until any copy gets a reply. ``timeout`` in
+        checked seconds. The caller reports it. Await the result at once.
         """
         encoded = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, encoded, payload, timeout, headers, interval))
-        return self._send_request(subject, encoded, payload, timeout, headers, interval)
+            return self._in_turn(partial(self._send_request, subject, encoded, payload, timeout, headers, resending))
+        return self._send_request(subject, encoded, payload, timeout, headers, resending)
 
     async def _further_reply(self, first: Message, timeout: float) -> Message | None:
         """Wait up to ``timeout`` seconds for another reply to the request that got ``first``; else return None."""
@@ -349,20 +350,19 @@ class Connection:
         *,
         timeout: float,
         headers: HeadersLike | None = None,
-        again: float = 0.0,
+        resending: Resending | None = None,
     ) -> Awaitable[Message]:
         """``request`` to a checked subject, in which ``*`` and a final ``>`` are literal: subjects of the JetStream API
-        have filters. ``timeout`` in checked seconds. With AFTER_LOSS_S for ``again``, it waits for the next connection
-        when one is lost, instead of ConnectionLost.
+        have filters. ``timeout`` in checked seconds.
 
         Await the result at once: the request was sent unless the connection is congested. Other bad arguments raise at
         the call.
         """
         if self._outbox.must_wait:
             return self._in_turn(
-                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, again)
+                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, resending)
             )
-        return self._send_request(subject, encoded_subject, payload, timeout, headers, again)
+        return self._send_request(subject, encoded_subject, payload, timeout, headers, resending)
 
     async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
         await self._outbox.wait_writable()
@@ -375,7 +375,7 @@ class Connection:
         payload: Payload,
         timeout: float,
         headers: HeadersLike | None,
-        resend_after: float = 0.0,
+        resending: Resending | None = None,
     ) -> asyncio.Future[Message]:
         if type(payload) is not bytes:
             payload = as_bytes(payload)
@@ -387,7 +387,7 @@ class Connection:
         mux = self._registry.mux
         if mux is None:
             mux = self._registry.request_mux()
-        return mux.send_request(subject, encoded_subject, payload, block, timeout, resend_after)
+        return mux.send_request(subject, encoded_subject, payload, block, timeout, resending)
 
     @items
     def request_many(

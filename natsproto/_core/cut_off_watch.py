@@ -17,6 +17,7 @@ from natsproto._core.cut_off import PROBE_TIMEOUT_S, ApiAnswer, Finding, ProbePl
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
+from natsproto._core.pending_replies import Resending
 from natsproto._core.subscription import Subscription
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PermissionDenied
 from natsproto.protocol.addresses import ServerAddress
@@ -50,7 +51,7 @@ class ProbeConnection(Protocol):
     def publish_nowait(self, subject: str, payload: bytes = b"", *, reply: str) -> None: ...
 
     def _request_resending(
-        self, subject: str, payload: bytes, *, timeout: float, headers: None, interval: float
+        self, subject: str, payload: bytes, *, timeout: float, headers: None, resending: Resending
     ) -> Awaitable[Message]: ...
 
     async def close(self) -> None: ...
@@ -168,7 +169,7 @@ class CutOffWatch:
             with suppress(NatsError, ValueError, AttributeError):
                 try:
                     reply = await connection._request_resending(
-                        f"{self._prefix}.INFO", b"", timeout=left, headers=None, interval=_ASK_AGAIN_S
+                        f"{self._prefix}.INFO", b"", timeout=left, headers=None, resending=Resending(_ASK_AGAIN_S)
                     )
                 except PermissionDenied:
                     return ApiAnswer.DENIED

@@ -18,7 +18,7 @@ from contextvars import Context, copy_context
 from heapq import heapify, heappop, heappush
 from math import inf
 from operator import itemgetter
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from natsproto._core.held_requests import HeldRequests, MessageQueue
 from natsproto._core.outages import Outages
@@ -132,15 +132,35 @@ def number_of(token: str) -> int:
     return int(token) >> RANDOM_BITS
 
 
-_Resend = tuple[bytes, bytes, float, float, Context]
-"""Control line and payload to send again, the interval in seconds, the deadline, and the context of the caller, which
-may be a cleanup.
-"""
+class Resending(NamedTuple):
+    """When a request is sent again until any of its copies gets a reply."""
 
-AFTER_LOSS_S = inf
-"""An interval of requests that are sent again only after the loss of a connection: reads are safe to repeat."""
+    interval: float
+    """Seconds without a reply."""
+    survives_loss: bool = False
+    """It is sent again over the next connection when one is lost, instead of ConnectionLost."""
+    may_resend: Callable[[], bool] | None = None
+    """Says each time whether it may be sent again; None: always."""
 
-_Request = tuple[asyncio.Future[Message], str, float, float, _Resend | None]
+
+AFTER_LOSS = Resending(inf, survives_loss=True)
+"""For reads, which are safe to repeat."""
+READ_AGAIN = Resending(1.0, survives_loss=True)
+"""For reads that several servers answer: one that dies or stands still drops them."""
+
+
+class _Copy(NamedTuple):
+    """The message of a request that may be sent again."""
+
+    control: bytes
+    payload: bytes
+    deadline: float
+    context: Context
+    """That of the caller, which may be a cleanup."""
+    resending: Resending
+
+
+_Request = tuple[asyncio.Future[Message], str, float, float, _Copy | None]
 """Future, subject, timeout in seconds, first deadline, and the message to send again then."""
 
 
@@ -187,14 +207,14 @@ class RequestMux:
         payload: bytes,
         block: bytes | None,
         timeout: float,
-        resend_after: float = 0.0,
+        resending: Resending | None = None,
     ) -> asyncio.Future[Message]:
         """Send a request, and return the future of its reply.
 
         ``block`` is the encoded headers; they, the subject and the size have been checked. The future ends with the
         reply, NoResponders, RequestTimeout after ``timeout`` seconds, or the error of ``fail``; cancel it to give up.
-        Errors of ``put`` are raised, and no request is pending then. The request is sent again every ``resend_after``
-        seconds (0: never; AFTER_LOSS_S) until a reply to any of the copies comes.
+        Errors of ``put`` are raised, and no request is pending then. The request is sent again as ``resending`` says,
+        None: never.
         """
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
@@ -205,13 +225,14 @@ class RequestMux:
         loop = self._loop
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
-        resend = None
-        if resend_after:
-            if resend_after < timeout or resend_after == AFTER_LOSS_S:
-                resend = control, payload, resend_after, due, copy_context()
-            if resend_after < timeout:
-                due += resend_after - timeout
-        pending[token] = future, subject, timeout, due, resend
+        copy = None
+        if resending is not None:
+            is_resent = resending.interval < timeout
+            if is_resent or resending.survives_loss:
+                copy = _Copy(control, payload, due, copy_context(), resending)
+            if is_resent:
+                due += resending.interval - timeout
+        pending[token] = future, subject, timeout, due, copy
         if due < replies.next_deadline:
             replies.set_next_deadline(due)
         if len(pending) > self._cleanup_at:
@@ -296,19 +317,18 @@ class RequestMux:
             if request is not None and (request[4] is None or now < request[3]):  # else it may be a further copy
                 self._held.add(token, request[0])
         failed: list[str] = []
-        for token, (future, *_, resend) in self._pending.items():
+        for token, (future, *_, copy) in self._pending.items():
             if token in self._held or future.done():
                 continue
-            if resend is None or resend[2] != AFTER_LOSS_S or not self._put_again(resend):
+            if copy is None or not copy.resending.survives_loss or not self._put_again(copy):
                 failed.append(token)
         if make_error is not None:
             self._fail(failed, make_error)
 
-    def _put_again(self, resend: _Resend) -> bool:
+    def _put_again(self, copy: _Copy) -> bool:
         """Send a request again; False if there is no room, or the client closes."""
-        control, payload, _, _, context = resend
         try:
-            context.run(self._put, control, payload)
+            copy.context.run(self._put, copy.control, copy.payload)
         except (OutboxFull, ConnectionClosed):
             return False
         return True
@@ -334,10 +354,10 @@ class RequestMux:
 
     def _on_due(self, tokens: list[str], now: float) -> None:
         for token in tokens:
-            future, subject, timeout, _, resend = self._pending[token]
+            future, subject, timeout, _, copy = self._pending[token]
             if future.done():
                 del self._pending[token]
-            elif resend is None or resend[3] <= now:
+            elif copy is None or copy.deadline <= now:
                 del self._pending[token]
                 error = self._outages.timeout_error(
                     f"request to {subject!r}",
@@ -346,9 +366,11 @@ class RequestMux:
                     advice="look at its responder, or raise timeout=",
                 )
                 future.set_exception(error)
-            elif token in self._held:
-                self._replies.postpone(token, min(now + resend[2], resend[3]))  # its message still waits
             else:
-                self._replies.postpone(token, min(now + resend[2], resend[3]))
-                self._put_again(resend)  # if it fails: later, when there is room; the closing client fails it
+                resending = copy.resending
+                self._replies.postpone(token, min(now + resending.interval, copy.deadline))
+                if token in self._held or self._held.active:
+                    continue  # a copy of it waits for the connection
+                if resending.may_resend is None or resending.may_resend():
+                    self._put_again(copy)  # if it fails: later, when there is room; the closing client fails it
         self._cleanup_at = max(_CLEANUP_THRESHOLD, min(self._cleanup_at, 2 * len(self._pending)))

@@ -73,6 +73,7 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── HeartbeatMissed
     │   ├── InvalidReply
     │   ├── NoStream
+    │   │   └── StreamUnavailable(Unavailable)
     │   ├── PublishFailed
     │   ├── PublishUncertain
     │   │   └── PublishTimeout(RequestTimeout)
@@ -107,6 +108,7 @@ from natsproto.errors._base import (
     NatsError,
     NotFound,
     RequestTimeout,
+    Unavailable,
 )
 from natsproto.errors._client import (
     ConnectFailed,
@@ -131,7 +133,6 @@ from natsproto.errors._client import (
     TlsConnectFailed,
     TlsFailed,
     TooManySubscriptions,
-    Unavailable,
     UnsupportedByServer,
 )
 from natsproto.errors._jetstream import (
@@ -170,6 +171,7 @@ from natsproto.errors._jetstream import (
     StreamExists,
     StreamNotFound,
     StreamProtected,
+    StreamUnavailable,
     StreamWentBack,
     SubjectsOverlap,
     TooManyRequests,
@@ -271,6 +273,7 @@ __all__ = [
     "StreamExists",
     "StreamNotFound",
     "StreamProtected",
+    "StreamUnavailable",
     "StreamWentBack",
     "SubjectsOverlap",
     "SubscriptionClosed",

@@ -59,6 +59,10 @@ def is_transient(error: BaseException, *, existed: bool = True) -> bool:
     return isinstance(error, NatsError) and error._transience > 0 and (existed or not error._means_absent)
 
 
+class Unavailable(NatsError):
+    """Base of errors of the connection, and of streams without a leader."""
+
+
 class ConfigError(NatsError, ValueError):
     """An argument or option is invalid; nothing was sent.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from natsproto.errors._base import NatsError, RequestTimeout, Transience
+from natsproto.errors._base import NatsError, RequestTimeout, Transience, Unavailable
 
 # ---------------------------------------------------------------- protocol
 
@@ -51,10 +51,6 @@ class RemoteProtocolError(ProtocolError):
 
 
 # ---------------------------------------------------------------- connection
-
-
-class Unavailable(NatsError):
-    """Base of errors of the connection."""
 
 
 class ConnectFailed(Unavailable):

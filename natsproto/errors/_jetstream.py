@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
-from natsproto.errors._base import AlreadyExists, NatsError, NotFound, RequestTimeout, Transience, shown
+from natsproto.errors._base import AlreadyExists, NatsError, NotFound, RequestTimeout, Transience, Unavailable, shown
 
 
 class JetStreamError(NatsError):
@@ -404,6 +404,28 @@ class NoStream(JetStreamError):
         )
 
 
+class StreamUnavailable(NoStream, Unavailable):
+    """A bucket or store has no leader, as in an election or after the loss of its servers; nothing was stored."""
+
+    _means_absent = False
+
+    resource: str
+    """The bucket or store, in words: bucket 'orders'."""
+    subject: str
+    """Where the message was published to."""
+    waited: float
+    """Seconds spent on retries."""
+
+    def __init__(self, resource: str, subject: str, waited: float) -> None:
+        self.resource, self.subject, self.waited = resource, subject, waited
+        tried = f" after {waited:g} s" if waited else ""
+        NatsError.__init__(
+            self,
+            f"{resource} has no leader{tried}, so nothing was stored: its servers elect one, or are down; try again, "
+            "or raise timeout=",
+        )
+
+
 class PublishUncertain(JetStreamError):
     """The stream may or may not have stored the message, for this ``reason``.
 
@@ -493,17 +515,19 @@ class PublishTimeout(PublishUncertain, RequestTimeout):
         self.args: tuple[str, ...] = (_uncertain(subject, self.reason),)
 
 
-def with_advice(error: PublishUncertain, advice: str) -> PublishUncertain:
-    """Return the error with another advice, for a message that its caller cannot publish again."""
-    error.args = (_uncertain(error.subject, error.reason, advice),)
+def with_advice(error: PublishUncertain, advice: str, operation: str = "") -> PublishUncertain:
+    """Return the error with another advice, for a message that its caller cannot publish again. ``operation``: what the
+    caller did, in words, instead of the subject.
+    """
+    error.args = (_uncertain(error.subject, error.reason, advice, operation),)
     return error
 
 
 _PUBLISH_AGAIN = "publish it again with the same msg_id, which stores it once, or check the stream"
 
 
-def _uncertain(subject: str, reason: str, advice: str = _PUBLISH_AGAIN) -> str:
-    return f"message to {subject!r} may or may not be stored: {reason}: {advice}"
+def _uncertain(subject: str, reason: str, advice: str = _PUBLISH_AGAIN, operation: str = "") -> str:
+    return f"{operation or f'message to {subject!r}'} may or may not be stored: {reason}: {advice}"
 
 
 class FailedMessage(NamedTuple):

@@ -16,7 +16,7 @@ from typing import NoReturn, TypeVar
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.pending_replies import AFTER_LOSS_S
+from natsproto._core.pending_replies import AFTER_LOSS, Resending
 from natsproto._core.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
@@ -26,7 +26,9 @@ from natsproto.errors import (
     JetStreamNotEnabled,
     NatsError,
     NoResponders,
+    NoStream,
     RequestTimeout,
+    StreamNotFound,
     SubscriptionClosed,
     UnsupportedByServer,
 )
@@ -35,7 +37,8 @@ from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._api_trace import ApiTrace, TraceCallback, redacted
 from natsproto.jetstream._codec import Duration, Record, decode, dumps, parse
 from natsproto.jetstream._features import RequiredFeature
-from natsproto.jetstream._info import AccountInfo, api_level
+from natsproto.jetstream._info import AccountInfo, StreamInfo, api_level
+from natsproto.jetstream._known_streams import KnownStreams
 from natsproto.jetstream._retry_request import retry_request
 from natsproto.jetstream._sequence_log import SequenceLog
 from natsproto.protocol.frames import Message
@@ -109,6 +112,8 @@ class Api:
         self.timeout: float = positive_seconds("timeout", timeout)
         self.sequences: SequenceLog = SequenceLog()
         """The highest acknowledged sequence of each stream."""
+        self.streams: KnownStreams = KnownStreams(self._info_of)
+        """The streams that are known."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
         self.on_silence: Callable[[], None] = connection._cut_off_watch.on_silence
@@ -117,6 +122,30 @@ class Api:
         if inbox_prefix is not None:
             publish_subject(inbox_prefix, "inbox_prefix")
         self._inbox_prefix = inbox_prefix
+
+    async def _info_of(self, subject: str) -> StreamInfo:
+        """Return the info of the stream of a subject."""
+        found = await self.call("STREAM.NAMES", {"subject": subject}, operation=f"stream of {subject!r}")
+        names = found.get("streams")
+        if not isinstance(names, list) or not names:
+            raise NoStream(subject)
+        return await self.call_for(StreamInfo, f"STREAM.INFO.{names[0]}", operation=f"info of stream {names[0]!r}")
+
+    async def await_leader(self, subject: str, seconds: float) -> None:
+        """Wait up to ``seconds`` for an answer of the leader of the stream of a subject, if the stream is known.
+
+        NoStream for a known stream that was deleted.
+        """
+        stream = self.streams.of_subject(subject)
+        if stream is None or not stream.name:
+            return
+        try:
+            await self.call_for(StreamInfo, f"STREAM.INFO.{stream.name}", operation="leader", timeout=seconds)
+        except StreamNotFound as exc:
+            self.streams.remove(stream.name)
+            raise NoStream(subject) from exc
+        except NatsError:
+            return  # there may be an election
 
     def new_inbox(self) -> str:
         """Return a unique deliver subject."""
@@ -181,7 +210,7 @@ class Api:
         """Return the reply to a request; an idempotent request is repeated while there is no reply."""
 
         def ask(patience: float) -> Awaitable[Message]:
-            return self.request(endpoint, data, patience, headers, is_read=is_idempotent)
+            return self.request(endpoint, data, patience, headers, AFTER_LOSS if is_idempotent else None)
 
         try:
             if not is_idempotent or wait <= RETRY_AFTER_S[0]:
@@ -221,16 +250,14 @@ class Api:
         payload: bytes,
         timeout: float,
         headers: Mapping[str, str] | None = None,
-        *,
-        is_read: bool = False,
+        resending: Resending | None = None,
     ) -> Awaitable[Message]:
         """Send one request to ``<prefix>.<endpoint>``, in which wildcards are literal; await it for the reply.
-        ``timeout`` in checked seconds. Raises the errors of ``Connection.request``, but no ConnectionLost if
-        ``is_read``: then it is sent again after the reconnect.
+        ``timeout`` in checked seconds. Raises the errors of ``Connection.request``, but no ConnectionLost for
+        AFTER_LOSS and READ_AGAIN: then it is sent again after the reconnect.
         """
         subject = f"{self.prefix}.{endpoint}"
-        again = AFTER_LOSS_S if is_read else 0.0
-        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers, again)
+        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers, resending)
 
     def request_encoded(
         self,
@@ -239,15 +266,15 @@ class Api:
         payload: bytes,
         timeout: float,
         headers: Mapping[str, str] | None = None,
-        again: float = 0.0,
+        resending: Resending | None = None,
     ) -> Awaitable[Message]:
-        """``request`` to an encoded subject, which includes the prefix; ``again`` is AFTER_LOSS_S for a read."""
+        """``request`` to an encoded subject, which includes the prefix; reads have AFTER_LOSS or READ_AGAIN."""
         connection = self.connection
         if self._trace is None:
             return connection._request_encoded(
-                subject, encoded_subject, payload, timeout=timeout, headers=headers, again=again
+                subject, encoded_subject, payload, timeout=timeout, headers=headers, resending=resending
             )
-        return self._traced_request(self._trace, subject, encoded_subject, payload, timeout, headers, again)
+        return self._traced_request(self._trace, subject, encoded_subject, payload, timeout, headers, resending)
 
     async def _traced_request(
         self,
@@ -257,14 +284,14 @@ class Api:
         payload: bytes,
         timeout: float,
         headers: Mapping[str, str] | None,
-        again: float,
+        resending: Resending | None,
     ) -> Message:
         begun = perf_counter()
         response, status = b"", 0
         error: BaseException | None = None
         try:
             reply = await self.connection._request_encoded(
-                subject, encoded_subject, payload, timeout=timeout, headers=headers, again=again
+                subject, encoded_subject, payload, timeout=timeout, headers=headers, resending=resending
             )
             response, status = redacted(subject, reply.data), reply.headers._status
             return reply

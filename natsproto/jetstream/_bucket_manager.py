@@ -445,6 +445,7 @@ class BucketManager(StreamManager):
             await self._api.call_expecting_success(
                 endpoint, operation=f"delete {_KINDS[prefix]} {bucket!r}", timeout=timeout
             )
+        self._api.streams.remove(prefix + bucket)
 
 
 import_late_types(__name__)

@@ -15,7 +15,7 @@ from natsproto._durations import positive_seconds, seconds
 from natsproto._introspection import import_late_types
 from natsproto._nats_py_names import JETSTREAM, explain_missing, misused
 from natsproto.codecs import Codec, TypeForm
-from natsproto.errors import ConfigError, NatsError, WrongLastSequence
+from natsproto.errors import ConfigError
 from natsproto.jetstream._admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._codec import INT64, Duration
@@ -23,15 +23,14 @@ from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increme
 from natsproto.jetstream._cursor import Cursor, cursor_subject
 from natsproto.jetstream._info import AccountInfo, PubAck
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
+from natsproto.jetstream._own_write import WriteLookup, batch_lookup
 from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs, required_feature
-from natsproto.jetstream._publish.publish import publish
+from natsproto.jetstream._publish.publish import Lookup, Recognition, publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
-from natsproto.jetstream._publish.refusals import Expectation
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
 from natsproto.jetstream._stream import Stream
@@ -164,27 +163,19 @@ class JetStream(BucketManager):
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             check_server=check_server,
-            search=partial(self._search_own_write, payload) if args or headers is not None else None,
+            recognition=Recognition(self._lookup_of(subject, payload)) if args or headers is not None else None,
         )
 
-    async def _search_own_write(
-        self,
-        payload: Payload,
-        subject: str,
-        expected: Expectation,
-        refusal: WrongLastSequence,
-        timeout: float,
-        *,
-        settled: bool,
-    ) -> PubAck | None:
-        """Search for a message without an id after a refusal that is not certain; see OwnWriteSearch."""
+    def _lookup_of(self, subject: str, payload: Payload) -> Lookup:
+        """Return the lookup of a message. Nothing identifies it, but one with another payload is another message."""
+        find_stream = partial(self._find_stream, subject)
+        return WriteLookup(find_stream, subject, lambda message: None if message.data == payload else False)
 
-        async def find_stream(subject: str) -> Stream:
-            return self._stream(await self.stream_name_by_subject(subject, timeout=timeout), None)
+    def _batch_lookup_of(self, subject: str, batch_id: str) -> Lookup:
+        return batch_lookup(partial(self._find_stream, subject), subject, batch_id)
 
-        # Nothing identifies it, but a message with another payload is another's.
-        search = OwnWriteSearch(find_stream, lambda message: None if message.data == payload else False)
-        return await search(subject, expected, refusal, timeout, settled=settled)
+    async def _find_stream(self, subject: str) -> Stream:
+        return self._stream(await self.stream_name_by_subject(subject), None)
 
     def publisher(
         self,
@@ -225,7 +216,7 @@ class JetStream(BucketManager):
             retry_attempts=None if retry_attempts is None else _attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
             api=self._api,
-            search_for=lambda payload: partial(self._search_own_write, payload),
+            lookup_of=self._lookup_of,
         )
         return Publisher(self._connection, limits, auto_msg_id=auto_msg_id)
 
@@ -252,12 +243,12 @@ class JetStream(BucketManager):
         """
         _check_positive(max_messages=max_messages)
         return AtomicBatch(
-            self._connection,
+            self._api,
             timeout=self._timeout(timeout),
             max_messages=max_messages,
             retry_attempts=_attempts(retry_attempts),
             retry_wait=seconds("retry_wait", retry_wait),
-            search=self._search_batch,
+            lookup_of=self._batch_lookup_of,
         )
 
     async def cursor(
@@ -283,14 +274,6 @@ class JetStream(BucketManager):
         ATOMIC_BATCH.check(self._connection.server_info)
         cursor = Cursor(handle, name, own, timeout=wait, new_batch=self.atomic_batch, new_id=self._connection._new_id)
         return await cursor._open()
-
-    async def _search_batch(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
-        """Search for an atomic batch; see ``find_batch``."""
-        try:
-            stream = self._stream(await self.stream_name_by_subject(subject, timeout=timeout), None)
-        except NatsError:
-            return None, False
-        return await find_batch(stream, subject, batch_id, timeout)
 
     def fast_publisher(
         self,

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
 
-from natsproto._core.pending_replies import AFTER_LOSS_S
+from natsproto._core.pending_replies import READ_AGAIN
 from natsproto.errors import (
     ApiError,
     BadRequest,
@@ -237,7 +237,7 @@ async def direct_get(
     """
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
     try:
-        reply = await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout), is_read=True)
+        reply = await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout), resending=READ_AGAIN)
     except ConnectionClosed as exc:
         raise ConnectionClosed(operation, exc.reason) from exc.reason
     return _stored(reply, operation)
@@ -277,7 +277,7 @@ class LastGet:
     def request(self, timeout: Duration | None) -> Awaitable[Message]:
         """Send the request; await the reply at once. NoResponders when the stream does not allow it, or is gone."""
         api = self._api
-        return api.request_encoded(self._request, self._wire, b"", api.seconds(timeout), None, AFTER_LOSS_S)
+        return api.request_encoded(self._request, self._wire, b"", api.seconds(timeout), None, READ_AGAIN)
 
     def headerless(self, reply: Message) -> bytes | None:
         """Return the headers of a reply with a message whose publisher set no headers; None for any other reply."""

@@ -1,131 +1,171 @@
-"""Finding a message of this client in its stream after a refusal that is not certain.
+"""Finding a write of this client in its stream. Gathers the evidence from which ``_publish.outcome`` draws conclusions.
 
-Owns what a search can prove. That the message is there proves that it is stored. That it is not there proves nothing:
-it may have been overwritten, and a leader that was cut off answers reads for ten seconds or more. Three facts prove
-that it is not stored: another message was stored with the same expectation, the expected sequence was never that of the
-subject, or a leader that hears a majority of its peers lacks it.
+Rules:
+
+1. The leader is asked, for the stream's info and for the last message of the subject, both at once: the next write may
+   replace what they show.
+2. Messages after the expected sequence are read only where the last one does not decide.
+3. That a message is not found is evidence only where it would have been kept: not in a work queue, not beyond a limit,
+   not where messages of the subject have been replaced since it was sent.
+4. An error while looking shows nothing.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 
-from natsproto.errors import MessageNotFound, NatsError, WrongLastSequence
+from natsproto.errors import MessageNotFound, NatsError
+from natsproto.jetstream._codec import NEVER
 from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._info import PubAck, StreamInfo
-from natsproto.jetstream._publish.refusals import Expectation, expectation_of
+from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy
+from natsproto.jetstream._publish.outcome import Evidence, Expectation, Leadership, expectation_of
+from natsproto.jetstream._publish.publish import Lookup, Sent
 from natsproto.jetstream._stream import Stream
 
 BATCH_ID_HEADER = "Nats-Batch-Id"
-
 LEADER_LEASE_S = 2.0
 """Seconds without a sign of a peer after which a leader may have been deposed: half of the servers' least election
-timeout.
+timeout. Also how far the clocks of two servers may differ.
 """
-MAX_SEARCHED_SEQS = 1000
-"""Sequences before the last message of a subject that a search for a batch reads."""
-MAX_SEARCH_S = 2.0
-"""The most seconds for each request of a search."""
+DEPOSED_LEADER_S = 25.0
+"""Seconds after which a leader that was cut off has noticed that it has no majority: servers check every 10 s whether
+10 s have passed without one.
+"""
+FIRST_ELECTION_S = 3.0
+"""Seconds after the creation of a stream in which its leader is the first one: a second election takes four seconds."""
+MAX_READ_SEQS = 1000
+"""Sequences before the last message of a subject that the lookup of a batch reads."""
+MAX_LOOKUP_S = 2.0
+"""The most seconds of a lookup."""
+MANY_MESSAGES = 10_000
+"""A stream with that many messages does not lose a new one to its limits at once."""
+
+IsOwn = Callable[[RawMessage], bool | None]
+"""Recognises the write; None for a message that may be it."""
 
 
-class OwnWriteSearch:
-    """Searches a stream for a message of this client. ``is_own`` recognises it, and returns None for a message that may
-    be this one.
+class WriteLookup:
+    """Looks up one write to ``subject``, as stored, in the stream that ``find_stream`` returns.
 
-    A call returns where the message to ``subject`` is stored, and None when that is unknown; it raises the ``refusal``
-    when the message is certainly not stored. An error while searching proves nothing.
+    ``ttl`` is the number of seconds that the message lives. ``is_batch``: the last message of an atomic batch.
     """
 
     def __init__(
-        self, find_stream: Callable[[str], Awaitable[Stream]], is_own: Callable[[RawMessage], bool | None]
+        self,
+        find_stream: Callable[[], Awaitable[Stream]],
+        subject: str,
+        is_own: IsOwn,
+        *,
+        ttl: float = float("inf"),
+        is_batch: bool = False,
     ) -> None:
-        self._find_stream, self._is_own = find_stream, is_own
+        self._find_stream, self._subject, self._is_own = find_stream, subject, is_own
+        self._ttl, self._is_batch = ttl, is_batch
 
-    async def __call__(
-        self, subject: str, expected: Expectation, refusal: WrongLastSequence, timeout: float, *, settled: bool = False
-    ) -> PubAck | None:
-        """Search within ``timeout`` seconds, or MAX_SEARCH_S if that is less. ``settled``: a leader that was cut off
-        has had the time to learn of its successor.
-        """
-        wait = min(timeout, MAX_SEARCH_S)
+    async def __call__(self, sent: Sent) -> Evidence:
+        """Look the write up within ``sent.timeout`` seconds, or MAX_LOOKUP_S if that is less."""
+        wait = min(sent.timeout, MAX_LOOKUP_S)
         try:
             async with asyncio.timeout(wait):
-                return await self._search(subject, expected, refusal, wait, settled)
-        except WrongLastSequence:
-            raise
+                return await self._look_up(sent, wait)
         except (NatsError, TimeoutError):
+            return Evidence()
+
+    async def _look_up(self, sent: Sent, wait: float) -> Evidence:
+        clock = asyncio.get_running_loop().time
+        started_at = clock()
+        stream, expected = await self._find_stream(), sent.expected
+        info, last = await asyncio.gather(stream.info(timeout=wait), self._last_message(stream, expected, wait))
+        elapsed = sent.elapsed + clock() - started_at
+        leadership, is_kept = leadership_of(info, elapsed), self._is_kept(info, sent.elapsed + wait)
+        may_be_untrue = sent.refused_below is not None
+        if not self._is_batch and not expected.subject:
+            return Evidence(is_refuted=may_be_untrue and info.state.last_seq < expected.seq, leadership=leadership)
+        if last is not None and self._is_own(last):
+            return Evidence(ack=PubAck(stream=last.stream, seq=last.seq), leadership=leadership)
+        if last is None or (not self._is_batch and last.seq <= expected.seq):
+            is_refuted = may_be_untrue and await _was_never_last(stream, info, expected, wait)
+            return Evidence(is_refuted=is_refuted, is_absent=is_kept, leadership=leadership)
+        first = max(1, last.seq - MAX_READ_SEQS if self._is_batch else expected.seq)
+        read = [m async for m in stream.get_batch(subject=self._subject, start_seq=first, timeout=wait)]
+        found = [message for message in (last, *read) if self._is_batch or message.seq != expected.seq]
+        if own := [message for message in found if self._is_own(message)]:
+            return Evidence(ack=PubAck(stream=own[-1].stream, seq=own[-1].seq), leadership=leadership)
+        is_ambiguous = any(self._is_own(message) is None for message in found)
+        # Nothing between the expected message and the last one has been replaced.
+        limit = info.config.max_msgs_per_subject
+        is_whole = limit <= 0 or len(read) < limit or read[0].seq == expected.seq or _is_older(last, info, elapsed)
+        return Evidence(
+            is_refuted=not is_ambiguous and not self._is_batch and any(_is_rival(m, expected) for m in found),
+            is_absent=is_kept and is_whole and not is_ambiguous,
+            is_replaced=not is_whole,
+            is_ambiguous=is_ambiguous,
+            leadership=leadership,
+        )
+
+    async def _last_message(self, stream: Stream, expected: Expectation, wait: float) -> RawMessage | None:
+        if not self._is_batch and not expected.subject:
+            return None
+        try:
+            return await stream.get_last_message(self._subject, direct=False, timeout=wait)
+        except MessageNotFound:
             return None
 
-    async def _search(
-        self, subject: str, expected: Expectation, refusal: WrongLastSequence, wait: float, settled: bool
-    ) -> PubAck | None:
-        stream = await self._find_stream(subject)
-        last = None
-        if expected.subject:
-            try:
-                last = await stream.get_last_message(subject, direct=False, timeout=wait)
-            except MessageNotFound:
-                pass
-            if last is not None and last.seq > expected.seq:
-                if ack := self._judge(last, expected, refusal):
-                    return ack
-                async for message in stream.get_batch(subject=subject, start_seq=expected.seq + 1, timeout=wait):
-                    if ack := self._judge(message, expected, refusal):
-                        return ack
-                return None
-        info = await stream.info(timeout=wait)
-        if refusal.last is not None and refusal.last < expected.seq:
-            is_absent = settled and bool(expected.subject) and _leads_a_majority(info)
-            if is_absent or await _was_never_last(stream, info, expected, wait):
-                raise refusal
-        return None
-
-    def _judge(self, message: RawMessage, expected: Expectation, refusal: WrongLastSequence) -> PubAck | None:
-        own = self._is_own(message)
-        if own:
-            return PubAck(stream=message.stream, seq=message.seq)
-        if (
-            own is not None
-            and expected.subject == message.subject
-            and expectation_of(message.subject, message.headers.pairs()) == expected
-        ):
-            raise refusal  # this message took its place
-        return None
+    def _is_kept(self, info: StreamInfo, seconds: float) -> bool:
+        """True if the stream keeps the message for these seconds."""
+        config, state = info.config, info.state
+        if config.retention != RetentionPolicy.LIMITS:
+            return False
+        is_full = 0 < config.max_msgs <= state.messages or 0 < config.max_bytes <= 2 * state.bytes
+        drops_old = is_full and config.discard != DiscardPolicy.NEW and state.messages < MANY_MESSAGES
+        return not drops_old and min(config.max_age or float("inf"), self._ttl) > seconds
 
 
-async def find_batch(stream: Stream, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
-    """Search the stream for the last message of an atomic batch, to ``subject``; return where it is stored, or None and
-    whether it is certain that the batch is not stored: a leader that hears a majority of its peers does not have it.
+def batch_lookup(find_stream: Callable[[], Awaitable[Stream]], subject: str, batch_id: str) -> Lookup:
+    """Return the lookup of an atomic batch whose last message goes to ``subject``, as stored."""
+
+    def is_own(message: RawMessage) -> bool:
+        return message.headers.last(BATCH_ID_HEADER) == batch_id
+
+    return WriteLookup(find_stream, subject, is_own, is_batch=True)
+
+
+def leadership_of(info: StreamInfo, elapsed: float) -> Leadership:
+    """Return what is known of the leader that gave this info, for a message first sent ``elapsed`` seconds ago.
+
+    Peers elect another leader after four seconds of silence, and not before: one that has heard from a majority lately
+    is the leader.
     """
-    wait = min(timeout, MAX_SEARCH_S)
-    try:
-        async with asyncio.timeout(wait):
-            info = await stream.info(timeout=wait)
-            try:
-                last = await stream.get_last_message(subject, direct=False, timeout=wait)
-            except MessageNotFound:
-                return None, _leads_a_majority(info)
-            if last.headers.last(BATCH_ID_HEADER) == batch_id:
-                return PubAck(stream=last.stream, seq=last.seq), False
-            first = max(1, last.seq - MAX_SEARCHED_SEQS)
-            async for message in stream.get_batch(subject=subject, start_seq=first, timeout=wait):
-                if message.headers.last(BATCH_ID_HEADER) == batch_id:
-                    last = message
-            if last.headers.last(BATCH_ID_HEADER) == batch_id:
-                return PubAck(stream=last.stream, seq=last.seq), False
-            return None, _leads_a_majority(info)
-    except (NatsError, TimeoutError):
-        return None, False
-
-
-def _leads_a_majority(info: StreamInfo) -> bool:
-    """True if the leader that gave this info has heard from enough peers lately to be the only one: others elect a new
-    leader after four seconds of silence, and not before.
-    """
-    replicas = info.cluster.replicas if info.cluster is not None else ()
+    cluster, config = info.cluster, info.config
+    replicas = cluster.replicas if cluster is not None else ()
+    if not replicas:
+        return Leadership.ONLY_SERVER if config.num_replicas <= 1 else Leadership.UNCONFIRMED
     heard = 1 + sum(not peer.offline and peer.active is not None and peer.active < LEADER_LEASE_S for peer in replicas)
-    return heard > (1 + len(replicas)) // 2
+    if heard <= (1 + len(replicas)) // 2:
+        return Leadership.UNCONFIRMED
+    since = cluster.leader_since if cluster is not None else None
+    if since is None or NEVER in (info.ts, info.created):
+        return Leadership.MAJORITY
+    has_led = (info.ts - since).total_seconds()
+    is_first = abs((since - info.created).total_seconds()) < FIRST_ELECTION_S and has_led > elapsed
+    return Leadership.UNDISPUTED if is_first or has_led > elapsed + DEPOSED_LEADER_S else Leadership.MAJORITY
+
+
+def _is_older(message: RawMessage, info: StreamInfo, elapsed: float) -> bool:
+    """True if a message was stored before the write was first sent, by the clocks of the servers."""
+    is_only_server = leadership_of(info, elapsed) is Leadership.ONLY_SERVER
+    age = elapsed + (0.0 if is_only_server else LEADER_LEASE_S)
+    return info.ts != NEVER and message.time < info.ts - timedelta(seconds=age)
+
+
+def _is_rival(message: RawMessage, expected: Expectation) -> bool:
+    """True if this message took the place of one with the same expectation."""
+    if expected.subject != message.subject or not message.has_headers:
+        return False
+    return expectation_of(message.subject, message.headers.pairs()) == expected
 
 
 async def _was_never_last(stream: Stream, info: StreamInfo, expected: Expectation, wait: float) -> bool:

@@ -79,6 +79,8 @@ class Stream(ConsumerManager):
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         super().__init__(api, name, info)
+        if info is not None:
+            api.streams.add(info)
         self.reads_directly: bool = info is None or info.config.allow_direct
         """True if messages are read from any server that has the stream (direct get), as far as is known."""
 
@@ -153,6 +155,7 @@ class Stream(ConsumerManager):
         if info.state.subjects or info.state.deleted:
             info = info.replace(state=info.state.replace(subjects={}, deleted=()))
         self._info, self.reads_directly = info, info.config.allow_direct
+        self._api.streams.add(info)
         return info
 
     # ---------------------------------------------------------------- groups
@@ -250,6 +253,7 @@ class Stream(ConsumerManager):
         await self._api.call_expecting_success(
             f"STREAM.DELETE.{self.name}", operation=f"delete {self._description}", timeout=timeout
         )
+        self._api.streams.remove(self.name)
 
     async def purge(
         self,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.outages import Outages
-from natsproto._core.pending_replies import RequestMux
+from natsproto._core.pending_replies import RequestMux, Resending
 from natsproto._core.wire import RANDOM_BITS, random_bits
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines
@@ -404,7 +404,7 @@ async def test_resends_in_the_context_of_the_request(order: tuple[bool, bool]) -
     for in_cleanup in order:
         context = copy_context()
         context.run(IN_CLEANUP.set, in_cleanup)
-        context.run(requests.send_request, "a", b"a", b"%d" % in_cleanup, None, 5, 1)
+        context.run(requests.send_request, "a", b"a", b"%d" % in_cleanup, None, 5, Resending(1))
     await advance(2.5)
     expected = [(b"%d" % in_cleanup, in_cleanup) for in_cleanup in order]
     assert sent == 3 * expected

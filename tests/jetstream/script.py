@@ -8,6 +8,9 @@ from __future__ import annotations
 import asyncio
 import json
 
+from natsproto import Client
+from natsproto.jetstream import JetStream, StreamConfig, StreamInfo, StreamState
+from natsproto.jetstream._codec import NEVER
 from tests.core.helpers import ScriptedNetwork
 from tests.kit.clock import advance
 from tests.kit.scripted import Op
@@ -81,3 +84,12 @@ class StreamScript:
     def nobody(self, op: Op) -> None:
         """No stream listens."""
         self.say(op, b"", b"NATS/1.0 503\r\n\r\n")
+
+
+def jetstream_of(nc: Client, *subjects: str, timeout: float = 5.0) -> JetStream:
+    """Return a context that knows a stream with these subjects, as if it had read its info."""
+    js = nc.jetstream(timeout=timeout)
+    js._api.streams.add(
+        StreamInfo(config=StreamConfig(name="S", subjects=subjects), created=NEVER, state=StreamState())
+    )
+    return js

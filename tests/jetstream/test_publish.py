@@ -34,7 +34,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import known
-from tests.jetstream.script import StreamScript
+from tests.jetstream.script import StreamScript, jetstream_of
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import advance, virtual_clock
 
@@ -467,7 +467,7 @@ async def test_no_stream_is_raised_within_a_second() -> None:
 @virtual_clock
 async def test_publish_over_a_reconnect_needs_an_id() -> None:
     async with stage() as (net, nc, stream):
-        js = nc.jetstream(timeout=30)
+        js = jetstream_of(nc, "a", timeout=30)
         safe = asyncio.create_task(js.publish("a", b"safe", msg_id="1"))
         plain = asyncio.create_task(js.publish("a", b"plain"))
         await stream.heard_all(2)
@@ -504,7 +504,7 @@ async def test_publish_ends_at_its_timeout() -> None:
 @virtual_clock
 async def test_no_stream_after_a_reconnect_is_uncertain() -> None:
     async with stage() as (net, nc, stream):
-        publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("a", msg_id="1", retry_attempts=2))
+        publishing = asyncio.create_task(jetstream_of(nc, "a", timeout=30).publish("a", msg_id="1", retry_attempts=2))
         await stream.heard()
         net.down()
         await advance(0.1)
@@ -521,7 +521,7 @@ async def test_publish_is_resent_every_second() -> None:
     async with stage() as (_, nc, stream):
         loop = asyncio.get_running_loop()
         started = loop.time()
-        publishing = asyncio.create_task(nc.jetstream(timeout=60).publish("a", msg_id="1"))
+        publishing = asyncio.create_task(jetstream_of(nc, "a", timeout=60).publish("a", msg_id="1"))
         ops = []
         for second in range(6):  # a frozen leader
             ops.append(await stream.heard())
@@ -533,7 +533,7 @@ async def test_publish_is_resent_every_second() -> None:
 @virtual_clock
 async def test_publish_hears_an_answer_that_takes_long() -> None:
     async with stage() as (_, nc, stream):
-        publishing = asyncio.create_task(nc.jetstream(timeout=60).publish("a", msg_id="1"))
+        publishing = asyncio.create_task(jetstream_of(nc, "a", timeout=60).publish("a", msg_id="1"))
         first, _, _ = await stream.heard_all(3)
         stream.ack(first, 3)  # more than two seconds on its way
         assert (await publishing).seq == 3
@@ -574,7 +574,7 @@ async def test_no_stream_with_an_id_costs_the_timeout() -> None:
 @virtual_clock
 async def test_resent_and_then_refused_may_be_stored() -> None:
     async with stage() as (_, nc, stream):
-        publishing = asyncio.create_task(nc.jetstream(timeout=3).publish("a", msg_id="1", retry_attempts=0))
+        publishing = asyncio.create_task(jetstream_of(nc, "a", timeout=3).publish("a", msg_id="1", retry_attempts=0))
         await stream.heard()
         stream.nobody(await stream.heard())  # the second copy; the first may be stored
         with pytest.raises(PublishUncertain) as caught:

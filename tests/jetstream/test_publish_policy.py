@@ -16,10 +16,9 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
-from natsproto.jetstream._api_errors import ErrCode
+from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._publish.retry_policy import (
     MAX_RETRY_PAUSE_S,
-    TRANSIENT_CODES,
     PublishState,
     RetryCounter,
     uncertain_error,
@@ -27,7 +26,22 @@ from natsproto.jetstream._publish.retry_policy import (
 
 NOBODY, LOST, SILENCE = NoResponders("s"), ConnectionLost("cut"), RequestTimeout("request to 's'", 5)
 FULL, REFUSED = OutboxFull(1, 2, 3), ApiError(400, ErrCode.STREAM_WRONG_LAST_SEQUENCE, "wrong last sequence", "s")
-TOO_BUSY = ApiError(429, ErrCode.STREAM_TOO_MANY_REQUESTS, "too many requests", "s")
+REJECTED_FOR_NOW = {
+    ErrCode.STREAM_TOO_MANY_REQUESTS,
+    ErrCode.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT,
+    ErrCode.BATCH_PUBLISH_TOO_MANY_INFLIGHT,
+    ErrCode.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
+    ErrCode.STREAM_DUPLICATE_MESSAGE_CONFLICT,
+    ErrCode.CLUSTER_NOT_AVAIL,
+    ErrCode.CLUSTER_NOT_LEADER,
+}
+
+
+def rejection(err_code: int) -> ApiError:
+    return api_error({"code": 503, "err_code": err_code, "description": "busy"})
+
+
+TOO_BUSY = rejection(ErrCode.STREAM_TOO_MANY_REQUESTS)
 
 
 def state(*, has_id: bool, attempts: int | None = None) -> PublishState:
@@ -93,10 +107,10 @@ def test_a_second_of_silence_makes_no_stream_uncertain() -> None:
         state(has_id=False, attempts=0).pause_after(NOBODY, 0, 1.5)
 
 
-@pytest.mark.parametrize("err_code", sorted(TRANSIENT_CODES))
+@pytest.mark.parametrize("err_code", sorted(REJECTED_FOR_NOW))
 def test_refusal_pauses_grow_to_a_second(err_code: int) -> None:
     refusals = RetryCounter(2, 0.25)
-    pauses = [refusals.pause_after(ApiError(503, err_code, "busy", "s")) for _ in range(12)]
+    pauses = [refusals.pause_after(rejection(err_code)) for _ in range(12)]
     assert pauses[0] == 0.25 / 8
     assert pauses[-1] == MAX_RETRY_PAUSE_S
     assert pauses == sorted(pauses, key=lambda pause: pause or 0)

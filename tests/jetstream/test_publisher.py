@@ -32,7 +32,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._publish.ack_future import AckFuture
 from tests.core.helpers import ScriptedNetwork, scripted_network, turns
-from tests.jetstream.script import STEP, StreamScript
+from tests.jetstream.script import STEP, StreamScript, jetstream_of
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour, Op
 
@@ -537,7 +537,7 @@ async def test_silence_ends_at_the_timeout_as_uncertain() -> None:
 
 @virtual_clock
 async def test_window_resends_every_second() -> None:
-    async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=10) as pub:
+    async with stage() as (_, nc, stream), jetstream_of(nc, "a").publisher(timeout=10) as pub:
         loop = asyncio.get_running_loop()
         started = loop.time()
         future = await pub.publish("a", msg_id="m")
@@ -558,7 +558,7 @@ async def test_window_ends_its_wait_after_a_frozen_leader() -> None:
     print(f"seed {seed}")
     rng = random.Random(seed)
     for timeout in (rng.uniform(4, 10), rng.uniform(10, 60), rng.uniform(60, 600)):
-        async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=timeout) as pub:
+        async with stage() as (_, nc, stream), jetstream_of(nc, "a").publisher(timeout=timeout) as pub:
             loop = asyncio.get_running_loop()
             back = loop.time() + rng.uniform(0.5, min(timeout - 2, 14))
             futures = []

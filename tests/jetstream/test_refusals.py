@@ -10,7 +10,8 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import PublishUncertain, WrongLastSequence
 from natsproto.jetstream import JetStream, Stream
-from natsproto.jetstream._publish import publish as publishing
+from natsproto.jetstream._publish import outcome
+from natsproto.jetstream._publish.outcome import LOOKUP_WAITS_S, UncertainRefusal
 from natsproto.testing import Server
 from tests.kit.second_responder import deposed_leader
 
@@ -73,7 +74,8 @@ async def test_refused_publish_that_is_stored(
     async with deposed_leader(other, stream) as leader:
         leader.refusals.append((code, last - 1))
         with monkeypatch.context() as patch:  # a busy machine's server may need more than a second for its reply
-            patch.setattr(publishing, "FURTHER_REPLY_WAITS_S", (3.0, 3.0))
+            slow = {UncertainRefusal.STALE: (0.0, 3.0), UncertainRefusal.IN_PROCESS: (0.0, 3.0)}
+            patch.setattr(outcome, "LOOKUP_WAITS_S", {**LOOKUP_WAITS_S, **slow})
             last = (await jetstream.publish("s.a", b"1", expected_last_subject_seq=last, retry_wait=3)).seq
         leader.truth = None
         leader.refusals.append((code, last - 1))

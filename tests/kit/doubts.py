@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from unittest import mock
 
-from natsproto.errors import ApiError, NatsError, NoResponders, WrongLastSequence
+from natsproto.errors import ApiError, NatsError, NoResponders
 from natsproto.jetstream import PubAck
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch_state import FastBatchState
-from natsproto.jetstream._publish.refusals import Doubt, Expectation
+from natsproto.jetstream._publish.outcome import Change, Expectation, Situation
 from natsproto.jetstream._publish.retry_policy import PublishState
 from natsproto.protocol.frames import Message
 from tests.kit.history import Call
@@ -26,7 +26,7 @@ CURRENT: ContextVar[Call | None] = ContextVar("CURRENT", default=None)
 @contextmanager
 def noted_doubts() -> Iterator[Counter[str]]:
     """Write each such refusal into ``Call.doubts`` of the current call; yields how many there were of each."""
-    judge_message, judge_batch = PublishState.doubt, AtomicBatch._acknowledged_after_all
+    judge_message, judge_batch = PublishState.situation, AtomicBatch._resolve
     after_error, fast_without_stream = PublishState.pause_after, FastBatchState.on_no_responders
     met: Counter[str] = Counter()
 
@@ -35,14 +35,17 @@ def noted_doubts() -> Iterator[Counter[str]]:
         if (call := CURRENT.get()) is not None:
             call.doubts.append(doubt)
 
-    def doubt(self: PublishState, error: WrongLastSequence, expected: Expectation) -> Doubt:
-        found = judge_message(self, error, expected)
-        note(found.name)
+    def situation(
+        self: PublishState, error: NatsError, expected: Expectation, sent_at: float, now: float, *, has_own_id: bool
+    ) -> Situation | None:
+        found = judge_message(self, error, expected, sent_at, now, has_own_id=has_own_id)
+        if found is not None:
+            note(found.refusal.name)
         return found
 
-    async def acknowledged(self: AtomicBatch, refused: Message, error: ApiError) -> PubAck:
-        note("BATCH")
-        return await judge_batch(self, refused, error)
+    async def resolve(self: AtomicBatch, refused: Message, error: ApiError, sent_at: float, change: Change) -> PubAck:
+        note("COMMIT")
+        return await judge_batch(self, refused, error, sent_at, change)
 
     def pause_after(self: PublishState, error: NatsError, *args: float, **kwargs: int) -> float:
         if isinstance(error, NoResponders):
@@ -57,7 +60,7 @@ def noted_doubts() -> Iterator[Counter[str]]:
     with (
         mock.patch.object(PublishState, "pause_after", pause_after),
         mock.patch.object(FastBatchState, "on_no_responders", on_no_responders),
-        mock.patch.object(PublishState, "doubt", doubt),
-        mock.patch.object(AtomicBatch, "_acknowledged_after_all", acknowledged),
+        mock.patch.object(PublishState, "situation", situation),
+        mock.patch.object(AtomicBatch, "_resolve", resolve),
     ):
         yield met

@@ -316,6 +316,6 @@ def contradictions(history: History) -> tuple[int, int]:
     met = [
         call
         for call in history.of("cas", "add", "batch")
-        if {"STALE", "BATCH"} & set(call.doubts) and (call.kind == "add" or call.value in stored)
+        if {"STALE", "COMMIT"} & set(call.doubts) and (call.kind == "add" or call.value in stored)
     ]
     return len(met), sum(call.outcome is Outcome.OK for call in met)

@@ -13,6 +13,7 @@ from natsproto._core import engine
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected, HandlerFailed
+from natsproto._core.pending_replies import Resending
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
 from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server
@@ -265,7 +266,7 @@ async def test_resending_request_while_closing() -> None:
         nc, other = await net.connect(), await net.connect()
         await other.subscribe("a")
         nc._start_cleanup(asyncio.Event().wait())
-        request = nc._request_resending("a", b"", timeout=LONG, headers=None, interval=CLOSE_TIMEOUT_S / 4)
+        request = nc._request_resending("a", b"", timeout=LONG, headers=None, resending=Resending(CLOSE_TIMEOUT_S / 4))
         pending = asyncio.ensure_future(request)
         await nc.close()
         with pytest.raises(ConnectionClosed):
@@ -288,7 +289,9 @@ async def test_resending_cleanup_while_closing(is_first: bool) -> None:
         await other.flush()
 
         async def ask(payload: bytes) -> Message:
-            return await nc._request_resending("a", payload, timeout=LONG, headers=None, interval=CLOSE_TIMEOUT_S / 4)
+            return await nc._request_resending(
+                "a", payload, timeout=LONG, headers=None, resending=Resending(CLOSE_TIMEOUT_S / 4)
+            )
 
         for payload in (b"undo", b"user") if is_first else (b"user", b"undo"):
             if payload == b"undo":

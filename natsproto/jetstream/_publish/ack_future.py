@@ -108,7 +108,7 @@ class AckFuture:
         waiters.append(waiter)
         return waiters
 
-    def _settle(self, outcome: bytes | NatsError) -> None:
+    def _settle(self, outcome: bytes | PubAck | NatsError) -> None:
         """Set the outcome and wake the waiters. For the window."""
         waiters, self._outcome = self._outcome, outcome
         if type(waiters) is list:  # most have no waiters

@@ -1,16 +1,25 @@
 """Atomic batches: messages that a stream stores all together, or not at all (ADR-50).
 
-Owns the messages of one batch and sends them to the server. Nothing of a batch is stored before its commit, so after
-any failure until then the whole batch is sent again.
+Owns the messages of one batch and sends them to the server. Rules:
+
+1. Nothing of a batch is stored before its commit: after any failure until then the whole batch is sent again.
+2. A commit without an answer may have been made. The batch is looked up; if it is not found, the commit is sent again:
+   a server that has made it does not know the batch any more and refuses the copy.
+3. A commit that a server refuses as incomplete, or for an expectation, may have been made by another one: ``outcome``
+   decides. If it was not made, the batch is sent again under another id.
+4. Where the stream is known, or has confirmed a message, "no responders" is an election, and waited for.
+5. A server holds 50 open batches of a stream. More than those of one context wait for their turn.
 """
 
 from __future__ import annotations
 
 import asyncio
+import weakref
+from collections.abc import Callable
+from functools import partial
 from types import TracebackType
-from typing import NamedTuple, Protocol, Unpack
+from typing import NamedTuple, Unpack
 
-from natsproto._core.connection import Connection
 from natsproto._core.engine import State
 from natsproto._core.instrumentation import UNREPORTED
 from natsproto.errors import (
@@ -25,12 +34,25 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
+from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._info import PubAck, pub_ack
 from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
-from natsproto.jetstream._publish.refusals import FURTHER_REPLY_WAITS_S, doubt_of, expectation_of
-from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RetryCounter
+from natsproto.jetstream._publish.outcome import (
+    Change,
+    Expectation,
+    NotStored,
+    Situation,
+    Stored,
+    UncertainRefusal,
+    expectation_of,
+    is_uncertain_commit,
+    next_step,
+    refusal_error,
+)
+from natsproto.jetstream._publish.publish import LEADER_CHECK_S, Lookup, Sent, acknowledgement_of, resolve
+from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, UNTIL_TIMEOUT, RetryCounter
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike, encode_headers
@@ -44,20 +66,15 @@ ATOMIC_BATCH = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
 MAX_BATCH_MESSAGES = 1000
 """Messages in a batch: the default limit of the server."""
 
+COMMIT_PATIENCE_S = 2.0
+"""Seconds without an answer to a commit after which the batch is looked up; the next time after twice as long."""
+MAX_RESTARTS = 3
+"""How often a batch is sent again after a leader has lost messages of it."""
+
 _RESTARTABLE_CODES = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
 """Errors after which the batch can be sent again: messages were lost, the leader changed, or more than 10 s passed; or
 the server is older than 2.14 and has no commit without a message.
 """
-
-
-class BatchSearch(Protocol):
-    """Searches a stream for a batch after a refusal that is not certain."""
-
-    async def __call__(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
-        """Search for the last message of the batch, which has this subject. Return where it is stored, or None and
-        whether it is certain that it is not.
-        """
-        ...
 
 
 class BatchMessage(NamedTuple):
@@ -80,19 +97,22 @@ class AtomicBatch:
 
     def __init__(
         self,
-        connection: Connection,
+        api: Api,
         *,
         timeout: float,
         max_messages: int,
         retry_attempts: int,
         retry_wait: float,
-        search: BatchSearch,
+        lookup_of: Callable[[str, str], Lookup],
     ) -> None:
-        self._connection = connection
+        self._api = api
+        self._connection = connection = api.connection
         self._reports = UNREPORTED if connection._instrumentation is None else connection._instrumentation.batch()
         self._timeout, self._max = timeout, max_messages
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
-        self._search = search
+        self._lookup_of, self._await_leader = lookup_of, api.await_leader
+        self._is_confirmed = False  # a server has confirmed a message
+        self._leave_turn: Callable[[], object] | None = None  # while a server may hold it
         self._messages: list[BatchMessage] = []
         self._id = ""
         self._sent = 0  # the number of them that this server-side batch has
@@ -184,34 +204,47 @@ class AtomicBatch:
         self._ended = True
         if not self._messages:
             return None
-        with self._reports.sending() as sending:
-            self._ack = await self._commit()
-            sending.end(self._ack)
+        try:
+            with self._reports.sending() as sending:
+                self._ack = await self._commit()
+                sending.end(self._ack)
+        finally:
+            self._end_turn()
         return self._ack
 
     async def _commit(self) -> PubAck:
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + self._timeout
-        retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
+        deadline = asyncio.get_running_loop().time() + self._timeout
+        retry_counter = self._retry_counter()
         restarts = 0
         while True:
             pause: float | None = 0.0
             try:
                 await self._send_up_to(max(self._sent, len(self._messages) - 1))
-                return await self._send_commit()
+                return await self._send_commit(deadline)
             except ConnectionLost as exc:  # before the commit was sent
                 failure: NatsError = exc
                 await self._connection._wait_connected(deadline)
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
-                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < 3:
+                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < MAX_RESTARTS:
                     restarts += 1
                 else:
-                    pause = retry_counter.pause_after(exc)
-            if pause is None or loop.time() + pause >= deadline:
+                    pause = await self._pause_after(exc, retry_counter, deadline)
+            if pause is None or asyncio.get_running_loop().time() + pause >= deadline:
                 raise failure
             self._restart()
             await asyncio.sleep(pause)
+
+    def _retry_counter(self) -> RetryCounter:
+        exists = self._is_confirmed or self._api.streams.of_subject(self._messages[0].subject) is not None
+        return RetryCounter(UNTIL_TIMEOUT if exists else self._retry_attempts, self._retry_wait)
+
+    async def _pause_after(self, error: NatsError, retry_counter: RetryCounter, deadline: float) -> float | None:
+        """Return the seconds until the next attempt; None when there is none. Raises for a stream that is gone."""
+        if isinstance(error, NoResponders):
+            left = deadline - asyncio.get_running_loop().time()
+            await self._await_leader(self._messages[0].subject, max(TIMER_SLACK_S, min(left, LEADER_CHECK_S)))
+        return retry_counter.pause_after(error)
 
     async def __aenter__(self) -> AtomicBatch:
         ATOMIC_BATCH.check(self._connection.server_info)
@@ -227,6 +260,7 @@ class AtomicBatch:
         else:
             self._ended = True
             self._abandon()
+            self._end_turn()
 
     # ---------------------------------------------------------------- internals
 
@@ -278,8 +312,10 @@ class AtomicBatch:
         """
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
+        if self._leave_turn is None:
+            await self._take_turn(message.subject, deadline)
         request = self._connection._request_resending
-        retry_counter = RetryCounter(self._retry_attempts, self._retry_wait)
+        retry_counter = self._retry_counter()
         patience = RESEND_AFTER_S if sequence == 1 else self._timeout
         while True:
             failure: NatsError
@@ -289,6 +325,7 @@ class AtomicBatch:
             try:
                 reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
+                    self._is_confirmed = True
                     return
                 raise _stored_alone_error(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
             except RequestTimeout as exc:
@@ -298,12 +335,28 @@ class AtomicBatch:
                 patience *= 2
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(message.subject) if isinstance(exc, NoResponders) else exc
-                pause = retry_counter.pause_after(exc)
+                pause = await self._pause_after(exc, retry_counter, deadline)
             if pause is None or loop.time() + pause >= deadline - TIMER_SLACK_S:
                 raise failure
             await asyncio.sleep(pause)
 
-    async def _send_commit(self) -> PubAck:
+    async def _take_turn(self, subject: str, deadline: float) -> None:
+        """Wait until fewer than MAX_OPEN_BATCHES of the stream are open in this context."""
+        turns = self._api.streams.batch_turns(subject)
+        try:
+            async with asyncio.timeout_at(deadline):
+                await turns.acquire()
+        except TimeoutError as exc:
+            operation = f"atomic batch to {subject!r}, behind other open batches of the stream"
+            raise RequestTimeout(operation, self._timeout, sent=False) from exc
+        self._leave_turn = weakref.finalize(self, turns.release)
+
+    def _end_turn(self) -> None:
+        leave, self._leave_turn = self._leave_turn, None
+        if leave is not None:
+            leave()
+
+    async def _send_commit(self, deadline: float) -> PubAck:
         """Commit with the last message, or, if that was sent already, with a separate command (2.14)."""
         count = len(self._messages)
         message = self._messages[-1]
@@ -312,54 +365,75 @@ class AtomicBatch:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:
             payload, pairs = b"", self._headers(count + 1, "eob")
-        request = self._connection._request_resending
-        try:
-            reply = await request(message.subject, payload, headers=pairs, timeout=self._timeout)
-        except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
-            if isinstance(exc, RequestTimeout) and not exc.sent:
-                raise
-            if isinstance(exc, ConnectionLost):
-                await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
-            if self._connection.is_connected:
-                found, _ = await self._search(message.subject, self._id, self._timeout)  # absence proves nothing now
-                if found is not None:
-                    return found.replace(batch=self._id, count=count)
-            raise PublishUncertain(message.subject, f"commit of a batch of {count}: {exc}") from exc
-        try:
-            ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
-        except ApiError as exc:
-            if not self._is_doubtful(exc):
-                raise
-            return await self._acknowledged_after_all(reply, exc)
-        if not ack.batch:
-            raise _stored_alone_error(ack)
-        return ack
-
-    def _is_doubtful(self, error: ApiError) -> bool:
-        """True if the batch may be stored although a server refused its commit (see ``refusals``)."""
-        expected = max(expectation_of(message.subject, message.pairs).seq for message in self._messages)
-        incomplete = error.err_code == ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH
-        return incomplete or doubt_of(error, expected, sent_before=False) is not None
-
-    async def _acknowledged_after_all(self, refused: Message, error: ApiError) -> PubAck:
-        """Return the acknowledgement of another server, or of a search for the batch. Raises the refusal when it is
-        certain after all, and PublishUncertain when nothing decides.
-        """
-        last = self._messages[-1]
-        for wait in FURTHER_REPLY_WAITS_S:
-            further = await self._connection._further_reply(refused, min(wait, self._timeout))
-            if further is not None and not further.is_no_responders:
+        loop, request = asyncio.get_running_loop(), self._connection._request_resending
+        sent_at, retry_counter = loop.time(), self._retry_counter()
+        patience = min(COMMIT_PATIENCE_S, self._timeout / 2)  # the rest is for the lookup
+        with Change(message.subject) as change:
+            while True:
+                wait = min(patience, max(TIMER_SLACK_S, deadline - loop.time()))
                 try:
-                    return pub_ack(further.data)
-                except NatsError:
-                    pass  # a refusal, too
-            ack, is_absent = await self._search(last.subject, self._id, self._timeout)
-            if ack is not None:
-                return ack.replace(batch=self._id, count=len(self._messages))
-            if is_absent:
-                raise error
-        reason = f"commit of a batch of {len(self._messages)}: a server refused it, which another one may have stored"
-        raise PublishUncertain(last.subject, f"{reason} ({error.description})") from error
+                    reply = await request(message.subject, payload, headers=pairs, timeout=wait)
+                    ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
+                    if not ack.batch:
+                        raise _stored_alone_error(ack)
+                    return ack
+                except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
+                    if isinstance(exc, RequestTimeout) and not exc.sent and change.uncertain is None:
+                        raise
+                    change.uncertain = uncertain = PublishUncertain(
+                        message.subject, f"commit of a batch of {count}: {exc}"
+                    )
+                    ack_found = await self._find(sent_at, deadline)
+                    if ack_found is not None:
+                        return ack_found
+                    if isinstance(exc, SubscriptionDenied) or deadline - loop.time() <= TIMER_SLACK_S:
+                        raise uncertain from exc
+                    patience *= 2
+                    await self._wait_for_server()
+                except NoResponders as exc:
+                    pause = await self._pause_after(exc, retry_counter, deadline)
+                    if change.uncertain is None or pause is None or loop.time() + pause >= deadline:
+                        raise
+                    await asyncio.sleep(pause)
+                except ApiError as exc:
+                    expected = max(expectation_of(one.subject, one.pairs).seq for one in self._messages)
+                    if change.uncertain is None and not is_uncertain_commit(exc, expected):
+                        raise
+                    return await self._resolve(reply, exc, sent_at, change)
+
+    async def _find(self, sent_at: float, deadline: float) -> PubAck | None:
+        """Return where the batch is after a commit without an answer; None if it is not found."""
+        loop, last = asyncio.get_running_loop(), self._messages[-1]
+        await self._connection._wait_connected(deadline)
+        if not self._connection.is_connected:
+            return None
+        sent = Sent(Expectation(0, ""), None, loop.time() - sent_at, max(TIMER_SLACK_S, deadline - loop.time()))
+        evidence = await self._lookup_of(last.subject, self._id)(sent)
+        return None if evidence.ack is None else evidence.ack.replace(batch=self._id, count=len(self._messages))
+
+    async def _resolve(self, refused: Message, error: ApiError, sent_at: float, change: Change) -> PubAck:
+        """Return the acknowledgement of another server, or that of a lookup. Raises the refusal if it is certain after
+        all, and PublishUncertain if nothing decides.
+        """
+        subject, clock = self._messages[-1].subject, asyncio.get_running_loop().time
+
+        async def await_reply(seconds: float) -> PubAck | None:
+            return acknowledgement_of(await self._connection._further_reply(refused, min(seconds, self._timeout)))
+
+        outcome = await resolve(
+            error,
+            lambda: Sent(Expectation(0, ""), None, clock() - sent_at, self._timeout),
+            partial(next_step, Situation(UncertainRefusal.COMMIT)),
+            await_reply,
+            self._lookup_of(subject, self._id),
+            UncertainRefusal.COMMIT,
+        )
+        if isinstance(outcome, Stored):
+            return outcome.ack.replace(batch=self._id, count=len(self._messages))
+        if isinstance(outcome, NotStored):
+            change.uncertain = None
+            raise outcome.error
+        raise refusal_error(subject, UncertainRefusal.COMMIT, error)
 
     def _abandon(self) -> None:
         """Make the server discard the batch now instead of after ten seconds: a gap in the sequence ends it."""

@@ -37,8 +37,8 @@ from natsproto.jetstream._codec import parse
 from natsproto.jetstream._info import PubAck, decode_pub_ack
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
 from natsproto.jetstream._publish.headers import has_msg_id
-from natsproto.jetstream._publish.refusals import doubt_of, doubtful_error, expectation_of
-from natsproto.jetstream._publish.retry_policy import TRANSIENT_CODES, RetryCounter, uncertain_error
+from natsproto.jetstream._publish.outcome import expectation_of, refusal_error, uncertain_refusal
+from natsproto.jetstream._publish.retry_policy import RetryCounter, is_rejected_for_now, uncertain_error
 from natsproto.protocol.headers import parse_headers
 
 _FATAL_CODES = frozenset(
@@ -446,7 +446,7 @@ class FastBatchState:
         code, gap_ok = error.err_code, self._limits.gap_ok
         if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
             self._on_batch_unknown("the stream does not know the batch any more")
-        elif code in TRANSIENT_CODES:
+        elif is_rejected_for_now(error):
             self._transition(BatchEvent.RETRY_LATER)
             return self._retry_counter.pause_after(error) or 0
         elif code in _FATAL_CODES or (sequence == 1 and not gap_ok):
@@ -536,16 +536,16 @@ class FastBatchState:
             self.append_until = 0
 
     def _refusal_of(self, index: int, error: NatsError) -> NatsError:
-        """Return the error of a rejected message: PublishUncertain if the refusal is not certain (see ``refusals``), as
+        """Return the error of a rejected message: PublishUncertain if the refusal is not certain (see ``outcome``), as
         far as this publisher knows the sequences of the stream.
         """
         if isinstance(error, WrongLastSequence) and 0 <= index < len(self.messages.pending):
             subject, _, block = self.messages.pending[index]
             expected = expectation_of(subject, parse_headers(block or b"").pairs())
             known = 0 if self.messages.ack is None else self.messages.ack.seq
-            doubt = doubt_of(error, min(expected.seq, known), sent_before=False)
-            if doubt is not None:
-                return doubtful_error(subject, doubt, error)
+            refusal = uncertain_refusal(error, min(expected.seq, known))
+            if refusal is not None:
+                return refusal_error(subject, refusal, error)
         return error
 
     def _stop(self, sequence: int, error: NatsError) -> None:

@@ -1,15 +1,17 @@
-"""Publishing one message to a stream: the loop around the policy of what may be sent again (see ``retry_policy``)."""
+"""Publishing one message to a stream: the loop around the rules of ``outcome`` and ``retry_policy``."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import Protocol
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
-from natsproto._core.connection import Connection
 from natsproto._core.events import Event
+from natsproto._core.pending_replies import Resending
 from natsproto.errors import (
+    ApiError,
     ConnectionClosed,
     ConnectionLost,
     NatsError,
@@ -18,16 +20,25 @@ from natsproto.errors import (
     RequestTimeout,
     StreamWentBack,
     UnsupportedByServer,
-    WrongLastSequence,
 )
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._info import PubAck, StreamInfo, pub_ack
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
-from natsproto.jetstream._publish.refusals import (
-    FURTHER_REPLY_WAITS_S,
-    Doubt,
+from natsproto.jetstream._publish.outcome import (
+    AwaitReply,
+    Change,
+    Decision,
+    Evidence,
     Expectation,
+    NotStored,
+    Outcome,
+    Resend,
+    Step,
+    Stored,
+    UncertainRefusal,
+    Unknown,
     expectation_of,
+    refusal_error,
 )
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RETRY_WAIT_S, PublishState
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
@@ -37,6 +48,10 @@ from natsproto.protocol.headers import HeadersLike
 
 INFO_TIMEOUT_S = 2.0
 """Seconds to wait for the info that tells a recreated stream from one that went back."""
+LEADER_CHECK_S = 1.0
+"""The most seconds to wait for an answer of the stream's leader before a message is sent again."""
+
+_GUARDED = Resending(RESEND_AFTER_S)
 
 
 class StreamLostMessages(Event):
@@ -52,16 +67,67 @@ class StreamLostMessages(Event):
     line = "stream %(stream)s lost its messages %(first_lost)d to %(last_lost)d, which were acknowledged"
 
 
-class Search(Protocol):
-    """Searches a stream for a message after a refusal that is not certain."""
+class Sent(NamedTuple):
+    """A message that was sent and refused, or not answered, for a lookup."""
 
-    async def __call__(
-        self, subject: str, expected: Expectation, refusal: WrongLastSequence, timeout: float, *, settled: bool
-    ) -> PubAck | None:
-        """Return where the message is stored; None when that is unknown. Raises ``refusal`` when it is certainly not
-        stored.
-        """
-        ...
+    expected: Expectation
+    refused_below: int | None
+    """The sequence that the refusal named, if it is below the expected one."""
+    elapsed: float
+    """Seconds since the first copy was sent."""
+    timeout: float
+    """Seconds for the lookup."""
+
+
+Lookup: TypeAlias = Callable[[Sent], Awaitable[Evidence]]
+"""Looks a message of this client up in its stream; an error shows nothing."""
+
+
+class Recognition(NamedTuple):
+    """How a message is recognised in its stream."""
+
+    lookup: Lookup
+    header: tuple[str, str] | None = None
+    """A header that only this message has. With it, a message that expects the last sequence of its own subject is sent
+    again after a silence and after a lost connection.
+    """
+    is_empty_checked: bool = False
+    """It is looked up, too, before a refusal of the expected sequence 0 is raised."""
+
+
+async def resolve(
+    error: ApiError,
+    sent: Callable[[], Sent],
+    step_of: Callable[[int, Evidence | None], Step],
+    await_reply: Callable[[float], Awaitable[PubAck | None]],
+    lookup: Lookup | None,
+    refusal: UncertainRefusal,
+) -> Outcome | Resend:
+    """Return the outcome of a message after an ``error`` that is not certain, or that it has to be sent again."""
+    waits, evidence = 0, None
+    while True:
+        step = step_of(waits, evidence)
+        if isinstance(step, AwaitReply):
+            ack = await await_reply(step.seconds)
+            if ack is not None:
+                return Stored(ack)
+            waits, evidence = waits + 1, Evidence()
+            if step.looks_up and lookup is not None:
+                evidence = await lookup(sent())
+        elif isinstance(step, Resend):
+            return step
+        elif step is Decision.STORED and evidence is not None and evidence.ack is not None:
+            return Stored(evidence.ack)
+        elif step is Decision.NOT_STORED:
+            return NotStored(error)
+        else:
+            return Unknown(refusal_error("", refusal, error))
+
+
+def refused_below(error: ApiError, expected: int) -> int | None:
+    """Return the last sequence that a refusal names, if it is below the expected one."""
+    last: int | None = getattr(error, "last", None)
+    return last if last is not None and last < expected else None
 
 
 async def publish(
@@ -75,102 +141,197 @@ async def publish(
     retry_attempts: int | None = None,
     retry_wait: float = RETRY_WAIT_S,
     check_server: Callable[[], Awaitable[object]] | None = None,
-    search: Search | None = None,
-    extra_header: tuple[str, str] | None = None,
+    await_leader: Callable[[float], Awaitable[object]] | None = None,
+    recognition: Recognition | None = None,
+    change: Change | None = None,
 ) -> PubAck:
-    """Publish a message and return the stream's acknowledgement; see JetStream.publish. ``check_server`` raises
-    UnsupportedByServer for a server that must not get the message, now and again for every new server.
-    ``search`` looks for a message that has an expectation, ``extra_header`` is for it: with it, a message that expects
-    the last sequence of its own subject is sent again after a lost connection.
+    """Publish a message and return the stream's acknowledgement; see JetStream.publish.
+
+    ``check_server`` raises UnsupportedByServer for a server that must not get the message, now and again for every new
+    server. ``await_leader(seconds)`` waits for an answer of the stream's leader after "no responders"; it raises an
+    error for a stream that does not exist. ``change`` gets the reason why the message may be stored.
     """
     if check_server is not None:
         await check_server()
-    connection = api.connection
     pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
-    if extra_header is not None:
-        pairs = [*(pairs or ()), extra_header]
+    is_guarded = False
+    if recognition is not None and recognition.header is not None:
+        pairs = [*(pairs or ()), recognition.header]
+        is_guarded = "expected_last_subject_seq_subject" not in args
     has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
-    interval = RESEND_AFTER_S if has_id else 0.0
-    loop = asyncio.get_running_loop()
-    state: PublishState | None = None
-    sent_at = loop.time()
-    left = timeout
-    reply: Message | None = None
-    while True:
+    sent_at = asyncio.get_running_loop().time()
+    resending = _GUARDED if is_guarded else None
+    if has_id:
+        resending = Resending(RESEND_AFTER_S, may_resend=partial(api.streams.knows_id, subject, sent_at))
+    attempt = _Attempt(api, subject, payload, pairs, resending)
+    try:
+        return await attempt.send(timeout)
+    except (StreamWentBack, ConnectionClosed):
+        raise
+    except NatsError as exc:  # nearly every message is acknowledged at once
+        state = PublishState(
+            subject, timeout, retry_attempts, retry_wait, has_id=has_id, is_guarded=is_guarded, now=sent_at
+        )
+        sending = _Sending(attempt, state, check_server, await_leader, recognition)
+        error = exc
+    try:
+        return await sending.run(error, sent_at)
+    except PublishUncertain as exc:
+        if change is not None:
+            change.uncertain = exc
+        raise
+    finally:
+        del error  # it refers to this frame
+
+
+class _Attempt:
+    """One message, as it is sent each time."""
+
+    __slots__ = ("api", "pairs", "payload", "reply", "resending", "sent_at", "subject")
+
+    def __init__(
+        self,
+        api: Api,
+        subject: str,
+        payload: Payload,
+        pairs: list[tuple[str, str]] | None,
+        resending: Resending | None,
+    ) -> None:
+        self.api, self.subject, self.payload, self.pairs, self.resending = api, subject, payload, pairs, resending
+        self.reply: Message | None = None
+        """The last one."""
+        self.sent_at = 0.0
+        """When it was last sent."""
+
+    async def send(self, timeout: float) -> PubAck:
+        """Send it and return the acknowledgement."""
+        api, subject, clock = self.api, self.subject, asyncio.get_running_loop().time
+        self.sent_at = clock()
         try:
-            reply = await connection._request_resending(
-                subject, payload, timeout=left, headers=pairs, interval=interval
+            self.reply = await api.connection._request_resending(
+                subject, self.payload, timeout=timeout, headers=self.pairs, resending=self.resending
             )
-            ack = pub_ack(reply.data, f"publish to {subject!r}")
-            lost_from = api.sequences.on_ack(ack, sent_at, loop.time())
-            if lost_from is not None:
-                await report_lost_messages(api, ack, lost_from)
-            return ack
-        except StreamWentBack:
-            raise
         except ConnectionClosed as exc:
             raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
-        except NatsError as exc:
-            error = exc
+        ack = pub_ack(self.reply.data, f"publish to {subject!r}")
+        before = api.sequences.on_ack(ack, self.sent_at, clock())
+        if before is not None:
+            await report_lost_messages(api, ack, before)
+        return ack
+
+
+class _Sending:
+    """A message that was not acknowledged at its first attempt."""
+
+    def __init__(
+        self,
+        attempt: _Attempt,
+        state: PublishState,
+        check_server: Callable[[], Awaitable[object]] | None,
+        await_leader: Callable[[float], Awaitable[object]] | None,
+        recognition: Recognition | None,
+    ) -> None:
+        self._attempt, self._state, self._api = attempt, state, attempt.api
+        self._check_server, self._await_leader, self._recognition = check_server, await_leader, recognition
+        self._expected = expectation_of(attempt.subject, attempt.pairs or ())
+        self._clock = asyncio.get_running_loop().time
+
+    @property
+    def _left(self) -> float:
+        return max(self._state.deadline - self._clock(), TIMER_SLACK_S)
+
+    async def run(self, error: NatsError, first_sent_at: float) -> PubAck:
+        """Return the acknowledgement, after an error of the first attempt; raise the error for the caller."""
+        timeout = self._state.deadline - first_sent_at
+        while True:
+            try:
+                outcome = await self._after(error, first_sent_at, timeout)
+            finally:
+                del error  # it refers to this frame
+            if isinstance(outcome, Stored):
+                return outcome.ack
+            await asyncio.sleep(outcome)
+            timeout = self._left
+            try:
+                return await self._attempt.send(timeout)
+            except (StreamWentBack, ConnectionClosed):
+                raise
+            except NatsError as exc:
+                error = exc
+
+    async def _after(self, error: NatsError, first_sent_at: float, timeout: float) -> Stored | float:
+        """Return the acknowledgement in spite of an error, or the seconds until the message is sent again."""
         if isinstance(error, (RequestTimeout, NoResponders)):
-            api.on_silence()
-        if state is None:  # nearly every message is acknowledged at once
-            is_guarded = extra_header is not None and expectation_of(subject, pairs or ()).subject == subject
-            options = (timeout, retry_attempts, retry_wait)
-            state = PublishState(subject, *options, has_id=has_id, is_guarded=is_guarded, now=sent_at)
-        if state.is_resendable and isinstance(error, ConnectionLost):
-            await connection._wait_connected(state.deadline)
-            try:
-                if check_server is not None:
-                    await check_server()
-            except UnsupportedByServer as refusal:
-                raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
+            self._api.on_silence()
+        if isinstance(error, ConnectionLost) and self._state.is_resendable:
+            await self._await_connection(error, first_sent_at)
+        elif isinstance(error, NoResponders) and self._await_leader is not None:
+            await self._await_leader(min(self._left, LEADER_CHECK_S))
+        outcome = await self._after_refusal(error, first_sent_at)
+        if outcome is not None:
+            return outcome
+        in_a_row = self._api.on_ack_timeout(timeout) if isinstance(error, RequestTimeout) else 0
+        sent_at = self._attempt.sent_at - TIMER_SLACK_S
+        return self._state.pause_after(error, sent_at, self._clock(), in_a_row=in_a_row)
+
+    async def _await_connection(self, error: ConnectionLost, first_sent_at: float) -> None:
+        """Wait for the next connection, and find out whether the message may be sent again there."""
+        state, streams, subject = self._state, self._api.streams, self._attempt.subject
+        await self._api.connection._wait_connected(state.deadline)
+        if state.has_id:
+            await streams.look_up(subject, self._left)
+            if not streams.knows_id(subject, first_sent_at):
+                state.forget_id()
         try:
-            if isinstance(error, WrongLastSequence) and reply is not None:
-                expected = expectation_of(subject, pairs or ())
-                found = await _acknowledged_after_all(connection, reply, expected, state, error, search)
-                if found is not None:
-                    return found
-                pause = state.pause_after_doubt(error, expected, loop.time())
-            else:
-                in_a_row = api.on_ack_timeout(left) if isinstance(error, RequestTimeout) else 0
-                pause = state.pause_after(error, sent_at - TIMER_SLACK_S, loop.time(), in_a_row=in_a_row)
-        finally:
-            del error  # it refers to this frame
-        await asyncio.sleep(pause)
-        sent_at = loop.time()
-        left = max(state.deadline - sent_at, TIMER_SLACK_S)
+            if self._check_server is not None:
+                await self._check_server()
+        except UnsupportedByServer as refusal:
+            raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
 
-
-async def _acknowledged_after_all(
-    connection: Connection,
-    refused: Message,
-    expected: Expectation,
-    state: PublishState,
-    error: WrongLastSequence,
-    search: Search | None,
-) -> PubAck | None:
-    """Return the acknowledgement of a message in spite of its refusal: that of another server, or of a search. None
-    when neither decides. Raises the refusal when it is certain, at once or after all.
-    """
-    doubt = state.doubt(error, expected)
-    now = asyncio.get_running_loop().time
-    waits = {Doubt.STALE: FURTHER_REPLY_WAITS_S, Doubt.IN_PROCESS: (state.next_pause,), Doubt.OWN_COPY: (0.0,)}[doubt]
-    for wait in waits:
-        further = await connection._further_reply(refused, min(wait, state.deadline - now()))
-        if further is not None and not further.is_no_responders:
-            try:
-                return pub_ack(further.data)
-            except NatsError:
-                pass  # a refusal, too
-        if state.is_repeated_after(doubt, now()):
+    async def _after_refusal(self, error: NatsError, first_sent_at: float) -> Stored | float | None:
+        """Return the acknowledgement in spite of a refusal, or the seconds until it is sent again; None for an error
+        that is no uncertain refusal. Raises the refusal if it is certain after all.
+        """
+        state, clock, recognition = self._state, self._clock, self._recognition
+        has_own_id = recognition is not None and recognition.is_empty_checked
+        sent_at = self._attempt.sent_at - TIMER_SLACK_S
+        situation = state.situation(error, self._expected, sent_at, clock(), has_own_id=has_own_id)
+        if situation is None or not isinstance(error, ApiError):
             return None
-        left = max(TIMER_SLACK_S, state.deadline - now())
-        if search is not None:
-            ack = await search(state.subject, expected, error, left, settled=wait == FURTHER_REPLY_WAITS_S[-1])
-            if ack is not None:
-                return ack
-    return None
+        below = refused_below(error, self._expected.seq)
+        outcome = await resolve(
+            error,
+            lambda: Sent(self._expected, below, clock() - first_sent_at, self._left),
+            lambda waits, evidence: state.step(situation, waits, evidence, clock()),
+            self._await_reply,
+            None if recognition is None else recognition.lookup,
+            situation.refusal,
+        )
+        if isinstance(outcome, Stored):
+            return outcome
+        if isinstance(outcome, NotStored):
+            raise outcome.error
+        pause = state.pause_after_refusal(situation.refusal, error)
+        if isinstance(outcome, Unknown) or state.deadline - clock() <= pause:
+            raise refusal_error(state.subject, situation.refusal, error)
+        return pause
+
+    async def _await_reply(self, seconds: float) -> PubAck | None:
+        """Wait for the acknowledgement of another server than the one that refused."""
+        if self._attempt.reply is None:
+            return None
+        further = await self._api.connection._further_reply(self._attempt.reply, min(seconds, self._left))
+        return acknowledgement_of(further)
+
+
+def acknowledgement_of(reply: Message | None) -> PubAck | None:
+    """Return the acknowledgement in another reply; None for none, and for a refusal."""
+    if reply is None or reply.is_no_responders:
+        return None
+    try:
+        return pub_ack(reply.data)
+    except NatsError:
+        return None
 
 
 async def report_lost_messages(api: Api, ack: PubAck, before: AckedSequence) -> None:

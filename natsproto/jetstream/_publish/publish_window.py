@@ -38,20 +38,26 @@ from natsproto.jetstream._info import PLAIN_ACK, PubAck, pub_ack
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.failures import Failures
 from natsproto.jetstream._publish.headers import AutoMsgIds, has_msg_id
-from natsproto.jetstream._publish.publish import Search, report_lost_messages
-from natsproto.jetstream._publish.refusals import (
-    FURTHER_REPLY_WAITS_S,
-    Doubt,
-    Expectation,
-    doubt_of,
-    doubtful_error,
+from natsproto.jetstream._publish.outcome import (
+    FURTHER_REPLY_S,
+    Decision,
+    Evidence,
+    NotStored,
+    Resend,
+    Situation,
+    Step,
+    Stored,
+    UncertainRefusal,
     expectation_of,
+    next_step,
+    refusal_error,
+    uncertain_refusal,
 )
+from natsproto.jetstream._publish.publish import Lookup, Sent, refused_below, report_lost_messages, resolve
 from natsproto.jetstream._publish.retry_policy import (
-    MAX_STALE_REPEATS,
     RESEND_AFTER_S,
-    TRANSIENT_CODES,
     RetryCounter,
+    is_rejected_for_now,
     uncertain_error,
 )
 from natsproto.jetstream._sequence_log import AckedSequence
@@ -77,9 +83,9 @@ class PublisherOptions(NamedTuple):
     retry_attempts: int | None
     retry_wait: float
     api: Api | None = None
-    """For the sequences that the context knows; None: they are not compared."""
-    search_for: Callable[[bytes], Search] | None = None
-    """Returns the search for a message with this payload."""
+    """For what the context knows of its streams; None: sequences are not compared, and ids are known for ever."""
+    lookup_of: Callable[[str, bytes], Lookup] | None = None
+    """Returns the lookup of a message to this subject with this payload."""
 
 
 @dataclass(slots=True)
@@ -92,10 +98,12 @@ class RetryState:
     """The last error."""
     refused_since_check: bool = False
     """It was rejected since the last check for missing replies."""
-    stale: int = 0
+    stale_resends: int = 0
     """How often it was refused by a server that did not know the expected sequence."""
     maybe_stored: bool = False
-    """It was sent before without a reply, and must be sent again."""
+    """An earlier copy may be stored."""
+    is_answered: bool = True
+    """No copy is without an answer."""
     required: RequiredFeature | None = None
     """A server that gets the message must know this."""
 
@@ -132,7 +140,7 @@ class PublishWindow:
         self._last_acked: AckFuture | None = None  # of the last chunk
         self._compared_at = 0.0  # when its sequence was last compared
         self._report: asyncio.Task[None] | None = None  # of messages that the stream has lost
-        self._doubts: dict[str, asyncio.Task[None]] = {}  # of refusals that are not certain
+        self._resolving: dict[str, asyncio.Task[None]] = {}  # after refusals that are not certain
         self._changed = Notifier()
 
     def open(self) -> None:
@@ -293,8 +301,8 @@ class PublishWindow:
         for token, future in list(self._pending.items()):
             if future._head in unsent or token in self._waiting:
                 continue
-            if has_msg_id(future._head):
-                self._retry_state(token, future).maybe_stored = True
+            if has_msg_id(future._head) and not self._is_forgotten(future):
+                self._note_silence(token, future)
             else:
                 self._fail(token, future, uncertain_error(future.subject, error, self._limits.timeout))
         self._waiting = dict.fromkeys(self._pending)
@@ -331,7 +339,7 @@ class PublishWindow:
         try:
             ack = pub_ack(payload, f"publish to {future.subject!r}")
         except NatsError as exc:
-            if isinstance(exc, ApiError) and exc.err_code in TRANSIENT_CODES:
+            if is_rejected_for_now(exc):
                 self._on_refused(token, future, exc)
             elif isinstance(exc, WrongLastSequence):
                 self._on_wrong_sequence(token, future, exc)
@@ -353,7 +361,7 @@ class PublishWindow:
         is_sent_once = retry is None or not (retry.maybe_stored or retry.error is not None)
         return is_sent_once and self._auto_ids is not None and self._auto_ids.is_in(future._head)
 
-    def _settle(self, token: str, future: AckFuture, outcome: bytes | NatsError) -> None:
+    def _settle(self, token: str, future: AckFuture, outcome: bytes | PubAck | NatsError) -> None:
         del self._pending[token]
         self.nbytes -= len(future._payload)
         future._head = future._payload = b""
@@ -373,49 +381,54 @@ class PublishWindow:
         self._settle(token, future, error)
 
     def _on_wrong_sequence(self, token: str, future: AckFuture, error: WrongLastSequence) -> None:
-        """The message was refused for its expectation; see ``refusals`` for the refusals that are not certain."""
-        retry = self._retry_states.get(token)
-        is_unknown_copy = retry is not None and retry.maybe_stored and not has_msg_id(future._head)
+        """The message was refused for its expectation; see ``outcome`` for the refusals that are not certain."""
+        retry, has_id = self._retry_states.get(token), has_msg_id(future._head)
         block = future._head.partition(b"\r\n")[2]
         expected = expectation_of(future.subject, parse_headers(block).pairs())
-        doubt = doubt_of(error, expected.seq, sent_before=is_unknown_copy)
-        if doubt is None:
+        may_be_stored = retry is not None and retry.maybe_stored and not has_id
+        refusal = uncertain_refusal(error, expected.seq, may_be_stored=may_be_stored)
+        if refusal is None:
             self._fail(token, future, error)
-        elif token not in self._doubts:
-            doubts = self._resolve_doubt(token, future, doubt, expected, error)
-            self._doubts[token] = task = asyncio.get_running_loop().create_task(doubts, name="natsproto refusal")
-            task.add_done_callback(lambda _: self._doubts.pop(token, None))
-
-    async def _resolve_doubt(
-        self, token: str, future: AckFuture, doubt: Doubt, expected: Expectation, error: WrongLastSequence
-    ) -> None:
-        """Wait for a second reply, which settles the message; then send it again if it cannot be stored twice, or
-        fail it.
-        """
-        try:
-            retry, is_stale = self._retry_states.get(token), doubt is Doubt.STALE
-            is_repeated = has_msg_id(future._head) and not (
-                is_stale and retry is not None and retry.stale >= MAX_STALE_REPEATS
+        elif token not in self._resolving:
+            situation = Situation(refusal, has_id, expected.subject in (future.subject, ""))
+            if retry is not None:
+                situation = situation._replace(is_answered=retry.is_answered, stale_resends=retry.stale_resends)
+            timeout, sent_at = self._limits.timeout, future._deadline - self._limits.timeout
+            below = refused_below(error, expected.seq)
+            resolving = self._resolve(
+                *(token, future, situation, error), lambda: Sent(expected, below, self._time() - sent_at, timeout)
             )
-            for wait in FURTHER_REPLY_WAITS_S if is_stale and not is_repeated else FURTHER_REPLY_WAITS_S[:1]:
-                await asyncio.sleep(wait)
-                if token in self._pending and not is_repeated and self._limits.search_for is not None:
-                    search, settled = self._limits.search_for(future._payload), wait == FURTHER_REPLY_WAITS_S[-1]
-                    await search(future.subject, expected, error, self._limits.timeout, settled=settled)
-            if token not in self._pending:
-                return
-            retry = self._retry_state(token, future)
-            retry.maybe_stored = True
-            retry.stale += is_stale
-            if is_repeated or (doubt is Doubt.IN_PROCESS and expected.subject in (future.subject, "")):
-                self._waiting[token] = None
-                self._send_waiting()
-            else:
-                self._fail(token, future, doubtful_error(future.subject, doubt, error))
-        except WrongLastSequence as exc:  # the search proves that no copy is stored
+            self._resolving[token] = task = asyncio.get_running_loop().create_task(resolving, name="natsproto refusal")
+            task.add_done_callback(lambda _: self._resolving.pop(token, None))
+
+    async def _resolve(
+        self, token: str, future: AckFuture, situation: Situation, error: ApiError, sent: Callable[[], Sent]
+    ) -> None:
+        """Find the outcome of a message, which another reply may settle meanwhile."""
+        refusal, lookup_of = situation.refusal, self._limits.lookup_of
+
+        def step_of(waits: int, evidence: Evidence | None) -> Step:
+            is_pending = token in self._pending
+            return next_step(situation, waits, evidence, FURTHER_REPLY_S) if is_pending else Decision.UNKNOWN
+
+        try:
+            lookup = None if lookup_of is None else lookup_of(future.subject, future._payload)
+            outcome = await resolve(error, sent, step_of, asyncio.sleep, lookup, refusal)
             if token in self._pending:
-                self._retry_states.pop(token, None)
-                self._fail(token, future, exc)
+                retry = self._retry_state(token, future)
+                if isinstance(outcome, NotStored):
+                    retry.maybe_stored = False
+                    self._fail(token, future, error)
+                else:
+                    retry.maybe_stored = True
+                    retry.stale_resends += refusal is UncertainRefusal.STALE
+                    if isinstance(outcome, Resend):
+                        self._waiting[token] = None
+                        self._send_waiting()
+                    elif isinstance(outcome, Stored):
+                        self._settle(token, future, outcome.ack)
+                    else:
+                        self._fail(token, future, refusal_error(future.subject, refusal, error))
         except Exception as exc:
             self.on_unexpected_error(exc)
         self._wake_waiters()
@@ -502,14 +515,29 @@ class PublishWindow:
                 self.replies.postpone(token, future._deadline)
             else:
                 self.replies.postpone(token, min(now + RESEND_AFTER_S, future._deadline))
-                if up and token not in self._waiting:
+                if up and token not in self._waiting and self._is_id_known(future):
                     retry = self._retry_state(token, future)
                     if not retry.refused_since_check:
-                        retry.maybe_stored = True
+                        self._note_silence(token, future)
                         self._waiting[token] = None
                     retry.refused_since_check = False
         self._send_waiting()
         self._wake_waiters()
+
+    def _note_silence(self, token: str, future: AckFuture) -> None:
+        """A copy of it has no answer."""
+        retry = self._retry_state(token, future)
+        retry.maybe_stored, retry.is_answered = True, False
+
+    def _is_id_known(self, future: AckFuture) -> bool:
+        """True if a stream that has this message still knows its id."""
+        api = self._limits.api
+        return api is None or api.streams.knows_id(future.subject, future._deadline - self._limits.timeout)
+
+    def _is_forgotten(self, future: AckFuture) -> bool:
+        """True if the stream, which is known, does not know the id any more."""
+        api = self._limits.api
+        return api is not None and api.streams.of_subject(future.subject) is not None and not self._is_id_known(future)
 
     def _expire(self, token: str, future: AckFuture) -> None:
         subject, timeout = future.subject, self._limits.timeout
@@ -561,7 +589,7 @@ class PublishWindow:
         self.replies.close()
         if self._pause is not None:
             self._pause.cancel()
-        for task in (*self._doubts.values(), self._report):
+        for task in (*self._resolving.values(), self._report):
             if task is not None:
                 task.cancel()
         for token, future in list(self._pending.items()):

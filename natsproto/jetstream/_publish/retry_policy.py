@@ -3,7 +3,7 @@
 Three rules decide everything, for one message, for windows and for batches:
 
 * A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22), unless
-  the refusal is not certain (see ``refusals``).
+  the refusal is not certain (see ``outcome``).
 * A message without a reply may be stored. It is sent again only if it has a message id.
 * The caller gets one outcome for each message, within its timeout.
 """
@@ -22,8 +22,19 @@ from natsproto.errors import (
     RequestTimeout,
     WrongLastSequence,
 )
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.refusals import Doubt, Expectation, doubt_of, doubtful_error
+from natsproto.errors._base import Transience
+from natsproto.jetstream._publish.outcome import (
+    Decision,
+    Evidence,
+    Expectation,
+    Resend,
+    Situation,
+    Step,
+    UncertainRefusal,
+    next_step,
+    refusal_error,
+    uncertain_refusal,
+)
 from natsproto.protocol.server_errors import SubscriptionDenied
 
 RETRY_ATTEMPTS = 2
@@ -36,21 +47,13 @@ RESEND_AFTER_S = 1.0
 MAX_RETRY_PAUSE_S = 1.0
 """The most seconds between two attempts on a busy server."""
 
-MAX_STALE_REPEATS = 2
-"""How often a message with an id is sent again after a stale refusal: a stream that has it knows the id."""
+UNTIL_TIMEOUT = -1
+"""A number of attempts: for a stream that exists, "no responders" is an election."""
 
-TRANSIENT_CODES = frozenset(
-    {
-        ErrCode.STREAM_TOO_MANY_REQUESTS,
-        ErrCode.ATOMIC_PUBLISH_TOO_MANY_INFLIGHT,
-        ErrCode.BATCH_PUBLISH_TOO_MANY_INFLIGHT,
-        ErrCode.STREAM_EXPECTED_LAST_SEQ_PER_SUBJECT_NOT_READY,
-        ErrCode.STREAM_DUPLICATE_MESSAGE_CONFLICT,
-        ErrCode.CLUSTER_NOT_AVAIL,
-        ErrCode.CLUSTER_NOT_LEADER,
-    }
-)
-"""Temporary errors: the message was not stored, and a retry will succeed."""
+
+def is_rejected_for_now(error: NatsError) -> bool:
+    """Return True for a rejection that ends by itself: the message was not stored, and a retry will succeed."""
+    return isinstance(error, ApiError) and error._transience is Transience.ELECTION
 
 
 def uncertain_error(
@@ -91,9 +94,7 @@ class RetryCounter:
         if isinstance(error, NoResponders | NoStream):
             self.no_stream += 1
             return None if self.no_stream > self._attempts >= 0 else self._wait
-        if not isinstance(error, ApiError) or error.err_code not in TRANSIENT_CODES:
-            return None
-        return self.busy_pause()
+        return self.busy_pause() if is_rejected_for_now(error) else None
 
     def busy_pause(self) -> float:
         """Return the seconds until the next attempt on a busy server: short at first."""
@@ -118,10 +119,11 @@ class PublishState:
     """
 
     __slots__ = (
+        "_is_answered",
         "_maybe_stored",
         "_retry_counter",
         "_retry_wait",
-        "_stale",
+        "_stale_resends",
         "_timeout",
         "deadline",
         "has_id",
@@ -145,46 +147,51 @@ class PublishState:
         self._timeout, self._retry_wait = timeout, retry_wait
         self._retry_counter = RetryCounter(attempts, retry_wait, has_id=has_id)
         self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
-        self._stale = 0  # stale refusals so far
+        self._is_answered = True  # every copy was
+        self._stale_resends = 0
 
     @property
     def is_resendable(self) -> bool:
         """True if it may be sent again after a lost connection."""
         return self.has_id or self.is_guarded
 
-    @property
-    def next_pause(self) -> float:
-        """Seconds that a busy server gets before the next attempt."""
-        return self._retry_counter.next_pause
+    def situation(
+        self, error: NatsError, expected: Expectation, sent_at: float, now: float, *, has_own_id: bool
+    ) -> Situation | None:
+        """Return the situation after a refusal that is not certain; None if it is, or this is no refusal."""
+        if not isinstance(error, WrongLastSequence):
+            return None
+        self._note_silence(sent_at, now)
+        may_be_stored = self._maybe_stored is not None and not self.has_id
+        refusal = uncertain_refusal(error, expected.seq, may_be_stored=may_be_stored, has_own_id=has_own_id)
+        if refusal is None:
+            return None
+        is_guarded = expected.subject in (self.subject, "")
+        return Situation(refusal, self.has_id, is_guarded, self._is_answered, self._stale_resends)
 
-    def is_repeated_after(self, doubt: Doubt, now: float) -> bool:
-        """True if it is sent again with its id after this doubt: a stream that has it knows the id."""
-        is_left = doubt is Doubt.IN_PROCESS or self._stale < MAX_STALE_REPEATS
-        return self.has_id and is_left and self.deadline - now > self.next_pause
+    def forget_id(self) -> None:
+        """The stream may not know the id any more: a copy would be stored twice."""
+        self.has_id = False
 
-    def doubt(self, error: WrongLastSequence, expected: Expectation) -> Doubt:
-        """Return why this refusal is not certain; raises it when it is."""
-        doubt = doubt_of(error, expected.seq, sent_before=self._maybe_stored is not None and not self.has_id)
-        if doubt is None:
-            raise error
-        return doubt
+    def step(self, situation: Situation, waits: int, evidence: Evidence | None, now: float) -> Step:
+        """Return ``next_step`` within the time that is left."""
+        pause = self._retry_counter.next_pause
+        step = next_step(situation, waits, evidence, pause)
+        return Decision.UNKNOWN if isinstance(step, Resend) and self.deadline - now <= pause else step
 
-    def pause_after_doubt(self, error: WrongLastSequence, expected: Expectation, now: float) -> float:
-        """Return the seconds until it is sent again after a refusal that is not certain. Raises PublishUncertain when
-        it is not sent again.
-        """
-        doubt = self.doubt(error, expected)
-        self._maybe_stored = uncertain = doubtful_error(self.subject, doubt, error)
+    def pause_after_refusal(self, refusal: UncertainRefusal, error: ApiError) -> float:
+        """Return the seconds until it is sent again after a refusal that is not certain."""
+        self._maybe_stored = refusal_error(self.subject, refusal, error)
         pause = self._retry_counter.busy_pause()
-        if doubt is Doubt.IN_PROCESS:
-            pause = 0.0  # it has waited for a second reply
-            again = self.has_id or expected.subject in (self.subject, "")  # else it could be stored twice
-        else:
-            self._stale += 1
-            again = self.has_id and self._stale <= MAX_STALE_REPEATS
-        if again and self.deadline - now > pause:
-            return pause
-        raise uncertain
+        if refusal is UncertainRefusal.IN_PROCESS:
+            return 0.0  # it has waited for another reply
+        self._stale_resends += 1
+        return pause
+
+    def _note_silence(self, sent_at: float, now: float) -> None:
+        if self.is_resendable and now - sent_at >= RESEND_AFTER_S:  # it was sent again after a silence
+            self._is_answered = False
+            self._maybe_stored = self._maybe_stored or PublishTimeout(self.subject, now - sent_at)
 
     def pause_after(self, error: NatsError, sent_at: float, now: float, *, in_a_row: int = 0) -> float:
         """Return the seconds until it is sent again, after this reply to an attempt. Raises the error for the caller
@@ -196,12 +203,12 @@ class PublishState:
                 f"publish to {self.subject!r}", self._timeout, sent=False, disconnected=error.disconnected
             )
         if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
+            self._is_answered = False
             self._maybe_stored = uncertain_error(self.subject, error, self._timeout, in_a_row=in_a_row)
             if isinstance(error, ConnectionLost) and self.is_resendable and now < self.deadline:
                 return 0.0
             raise self._maybe_stored
-        if self.has_id and now - sent_at >= RESEND_AFTER_S:  # it was resent after a silence
-            self._maybe_stored = self._maybe_stored or PublishTimeout(self.subject, now - sent_at)
+        self._note_silence(sent_at, now)
         if isinstance(error, OutboxFull):
             pause = None if self._maybe_stored is None else self._retry_wait
         else:

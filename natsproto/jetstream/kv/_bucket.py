@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 from natsproto._async_hints import items
+from natsproto._core.deadline import Deadline
 from natsproto._durations import DEFAULT, Default, positive_seconds, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
@@ -27,7 +28,7 @@ from natsproto.errors import (
     WrongLastSequence,
     WrongRevision,
 )
-from natsproto.jetstream._api import DEFAULT_PREFIX, Api
+from natsproto.jetstream._api import DEFAULT_PREFIX, LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._asset_names import check_bucket_name
 from natsproto.jetstream._bucket_config import KV_STREAM
@@ -35,6 +36,7 @@ from natsproto.jetstream._codec import NEVER, Duration
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._watch_callback import WatchCallback
@@ -225,23 +227,25 @@ class KeyValue(NotIndexable, Generic[V]):
         payload = bucket.subjects.encode_value(value)
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         expected, unchanged = 0, 0
-        write_id = bucket.new_write_id()
-        while True:
-            try:
-                return await bucket.write(key, payload, None, args, expected, timeout, write_id=write_id)
-            except WrongRevision as exc:
-                found = await bucket.find(key, timeout=timeout)
-                if found is not None and has_write_id(found, write_id):
-                    return found.revision
-                if found is not None and not found.is_deleted:
-                    raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
-                # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
-                before, expected = expected, 0 if found is None else found.revision
-                if expected == before:
-                    unchanged += 1
-                    if unchanged == MAX_MIRROR_POLLS:
-                        raise
-                    await asyncio.sleep(MIRROR_POLL_INTERVAL_S)
+        write_id, deadline = bucket.new_write_id(), Deadline(bucket.api.seconds(timeout))
+        with Change(bucket.subjects.write_prefix + bucket.subjects.encode_key(key)) as change:
+            while True:
+                left = max(deadline.left, LEAST_TIMEOUT_S)
+                try:
+                    return await bucket.write(key, payload, None, args, expected, left, write_id, change)
+                except WrongRevision as exc:
+                    found = await bucket.find(key, timeout=max(deadline.left, LEAST_TIMEOUT_S))
+                    if found is not None and has_write_id(found, write_id):
+                        return found.revision
+                    if found is not None and not found.is_deleted:
+                        raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
+                    # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
+                    before, expected = expected, 0 if found is None else found.revision
+                    if expected == before:
+                        unchanged += 1
+                        if unchanged == MAX_MIRROR_POLLS:
+                            raise
+                        await asyncio.sleep(MIRROR_POLL_INTERVAL_S)
 
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
@@ -474,12 +478,12 @@ class KeyValue(NotIndexable, Generic[V]):
         """
         bucket = self._bucket
         batch = AtomicBatch(
-            bucket.api.connection,
+            bucket.api,
             timeout=bucket.api.seconds(timeout),
             max_messages=MAX_BATCH_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,
-            search=bucket.search_batch,
+            lookup_of=bucket.batch_lookup_of,
         )
         return KeyValueBatch(bucket, batch, timeout)
 
@@ -659,7 +663,7 @@ class KeyValueBatch(Generic[V]):
         """
         self._committed = True
         try:
-            ack = await self._bucket.checked(self._batch.commit())
+            ack = await self._bucket.named_errors("batch", self._batch.commit())
         except WrongLastSequence as exc:
             raise await self._translate_refusal(exc) from exc
         if ack is not None:
@@ -688,7 +692,9 @@ class KeyValueBatch(Generic[V]):
             raise ConfigError("key", key, f"was written in this batch before: {why}")
         if expected is not None:
             args = {**args, "expected_last_subject_seq": expected}
-        await self._bucket.checked(self._batch.publish(subject, payload, headers=headers, **args))
+        await self._bucket.named_errors(
+            f"write of key {key!r}", self._batch.publish(subject, payload, headers=headers, **args)
+        )
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable
-from contextlib import suppress
 from enum import StrEnum
-from functools import partial
 from itertools import count
+from math import inf
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from natsproto._core.events import Event
@@ -26,6 +25,7 @@ from natsproto.errors import (
     NoStream,
     PublishUncertain,
     StreamNotFound,
+    StreamUnavailable,
     WrongLastSequence,
     WrongRevision,
 )
@@ -34,12 +34,12 @@ from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
-from natsproto.jetstream._info import PubAck
 from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._own_write import OwnWriteSearch, find_batch
-from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.refusals import Expectation
+from natsproto.jetstream._own_write import WriteLookup, batch_lookup
+from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs
+from natsproto.jetstream._publish.outcome import Change, Evidence, Expectation
+from natsproto.jetstream._publish.publish import LEADER_CHECK_S, Lookup, Recognition, Sent, publish
+from natsproto.jetstream._publish.retry_policy import UNTIL_TIMEOUT
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, T, V
@@ -58,8 +58,6 @@ for a duplicate. Entries do not show it.
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
 
-LOOKUP_TIMEOUT_S = 1.0
-"""Seconds to wait for the reply that tells why no stream has a key."""
 MAX_CACHED_GETS = 4096
 """Keys for which a handle keeps a prepared direct get."""
 
@@ -164,11 +162,13 @@ class KeyValueEntry(Generic[V]):
 
     @property
     def headers(self) -> Headers:
-        """The headers of the stored message, without that which natsproto adds to recognise its own writes."""
+        """The headers of the stored message, without those which natsproto adds to recognise its own writes."""
         headers = self._message.headers
         if WRITE_ID_HEADER not in headers:
             return headers
-        return Headers((name, value) for name, value in headers.pairs() if name != WRITE_ID_HEADER)
+        own_id = headers.last(WRITE_ID_HEADER)
+        own = (WRITE_ID_HEADER, own_id), (MSG_ID_HEADER, own_id)
+        return Headers(pair for pair in headers.pairs() if pair not in own)
 
     @property
     def size(self) -> int:
@@ -343,56 +343,57 @@ class BucketStream(Generic[V]):
         args: MessageArgs,
         revision: int | None,
         timeout: Duration | None,
-        *,
         write_id: str = "",
+        change: Change | None = None,
     ) -> int:
         """Store a message under a key and return its revision. Raises the errors of ``publish``.
 
-        With ``revision`` only if that is the key's last one (0: it has none): WrongRevision. ``write_id`` is that of
-        a caller who looks for the write before it believes a refusal of revision 0.
+        With ``revision`` only if that is the key's last one (0: it has none): WrongRevision. ``write_id`` is that of a
+        caller who looks the write up after a refusal of revision 0, and whose ``change`` this is a part of.
         """
         subject, wait = self.subjects.write_prefix + self.subjects.encode_key(key), self.api.seconds(timeout)
-        try:
-            if revision is None:
-                return (await publish(self.api, subject, payload, headers, args, timeout=wait)).seq
+        recognition = None
+        with_id = args
+        if revision is not None:
             args = {**args, "expected_last_subject_seq": revision}
             own_id = write_id or self.new_write_id()
-            return (
-                await publish(
-                    *(self.api, subject, payload, headers, args),
-                    timeout=wait,
-                    search=partial(self._search, own_id),
-                    extra_header=(WRITE_ID_HEADER, own_id),
-                )
-            ).seq
-        except NoStream as exc:
-            await self._check_exists(exc)
-            raise
-        except PublishUncertain as exc:
-            if isinstance(exc.__cause__, NoStream):  # after a lost connection
-                await self._check_exists(exc)
-            raise with_advice(exc, "read the key, and write again if it does not have this value") from exc.__cause__
+            # No message of the key need be left to show what came before this write, so the server remembers its id.
+            with_id = {**args, "msg_id": own_id} if write_id or revision == 0 else args
+            recognition = self._recognition(own_id, subject, args, is_empty_checked=not write_id)
+        try:
+            return await self._publish(key, subject, payload, headers, with_id, wait, recognition, change)
         except MessageTooLarge:
             if revision is None:
                 raise
-            return await self._write_without_id(key, subject, payload, headers, args, wait)
         except WrongLastSequence as exc:
             assert revision is not None
-            if revision == 0 and not write_id:  # values vanish: it may have been stored
-                with suppress(WrongLastSequence):  # it is certainly not stored
-                    found = await self._search(own_id, subject, Expectation(0, subject), exc, wait)
-                    if found is not None:
-                        return found.seq
+            raise await self._wrong_revision(key, revision, exc, wait) from exc
+        try:  # without the id: the bucket has a ``max_value_size``, and the value may fit alone
+            return await self._publish(key, subject, payload, headers, args, wait, None, change)
+        except WrongLastSequence as exc:
             raise await self._wrong_revision(key, revision, exc, wait) from exc
 
-    async def _write_without_id(
-        self, key: str, subject: str, payload: bytes, headers: dict[str, str] | None, args: MessageArgs, wait: float
+    async def _publish(
+        self,
+        key: str,
+        subject: str,
+        payload: bytes,
+        headers: dict[str, str] | None,
+        args: MessageArgs,
+        wait: float,
+        recognition: Recognition | None,
+        change: Change | None = None,
     ) -> int:
-        """Write without the id: the bucket has a ``max_value_size``, and the value may fit alone."""
-        try:
-            return (await publish(self.api, subject, payload, headers, args, timeout=wait)).seq
-        except WrongLastSequence as exc:
-            raise await self._wrong_revision(key, args.get("expected_last_subject_seq") or 0, exc, wait) from exc
+        """Publish a write. A bucket that exists is waited for until the timeout: without a leader nothing is stored."""
+        sending = publish(
+            *(self.api, subject, payload, headers, args),
+            timeout=wait,
+            retry_attempts=UNTIL_TIMEOUT if self.was_found else None,
+            await_leader=self.await_leader,
+            recognition=recognition,
+            change=change,
+        )
+        return (await self.named_errors(f"write of key {key!r}", sending)).seq
 
     async def _wrong_revision(self, key: str, expected: int, error: WrongLastSequence, wait: float) -> WrongRevision:
         actual = error.last if error.last is not None else await self.last_revision(key, wait)
@@ -400,56 +401,63 @@ class BucketStream(Generic[V]):
 
     async def write_if(self, key: str, payload: bytes, args: MessageArgs, timeout: Duration | None) -> int:
         """Store a value that expects the last sequence of another key, and return its revision: WrongLastSequence."""
-        subject, own_id = self.subjects.write_prefix + self.subjects.encode_key(key), self.new_write_id()
-        ack = await publish(
-            *(self.api, subject, payload, None, args),
-            timeout=self.api.seconds(timeout),
-            search=partial(self._search, own_id),
-            extra_header=(WRITE_ID_HEADER, own_id),
-        )
-        return ack.seq
+        subject = self.subjects.write_prefix + self.subjects.encode_key(key)
+        recognition = self._recognition(self.new_write_id(), subject, args)
+        return await self._publish(key, subject, payload, None, args, self.api.seconds(timeout), recognition)
 
-    async def checked(self, write: Awaitable[T]) -> T:
-        """Await a write. BucketNotFound, as reads raise it, instead of NoStream if the bucket's stream is gone."""
+    async def named_errors(self, operation: str, write: Awaitable[T]) -> T:
+        """Await a write; its errors name the bucket."""
         try:
             return await write
-        except NoStream as exc:
-            await self._check_exists(exc)
+        except StreamUnavailable:
             raise
+        except BucketNotFound as exc:
+            raise exc from NoStream(f"{self.subjects.write_prefix}>")
+        except NoStream as exc:
+            try:
+                await self.await_leader(LEADER_CHECK_S)
+            except BucketNotFound:
+                raise BucketNotFound(self.bucket) from exc
+            raise StreamUnavailable(f"bucket {self.bucket!r}", exc.subject, exc.waited) from exc
+        except PublishUncertain as exc:
+            advice = "read the key, and write again if it does not have this value"
+            raise with_advice(exc, advice, f"{operation} of bucket {self.bucket!r}") from exc.__cause__
 
-    async def _check_exists(self, error: NatsError) -> None:
+    async def await_leader(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for an answer of the bucket's leader. BucketNotFound."""
         try:
-            await self.stream.info(timeout=LOOKUP_TIMEOUT_S)
-        except StreamNotFound:
-            raise BucketNotFound(self.bucket) from error
+            await self.stream.info(timeout=seconds)
+        except StreamNotFound as exc:
+            raise BucketNotFound(self.bucket) from exc
         except NatsError:
-            return  # unknown
+            return  # there may be an election
 
     def stored_subject(self, subject: str) -> str:
         """Return the subject under which the stream has a message that was written to this one."""
         return self.subjects.read_prefix + subject[len(self.subjects.write_prefix) :]
 
-    async def search_batch(self, subject: str, batch_id: str, timeout: float) -> tuple[PubAck | None, bool]:
-        """Search for an atomic batch; see ``find_batch``."""
-        return await find_batch(self.stream, self.stored_subject(subject), batch_id, timeout)
+    async def _find_stream(self) -> Stream:
+        return self.stream
 
-    async def _search(
-        self,
-        write_id: str,
-        subject: str,
-        expected: Expectation,
-        refusal: WrongLastSequence,
-        timeout: float,
-        *,
-        settled: bool = False,
-    ) -> PubAck | None:
-        """Search for the write with this id."""
+    def batch_lookup_of(self, subject: str, batch_id: str) -> Lookup:
+        """Return the lookup of an atomic batch, by its last message."""
+        return batch_lookup(self._find_stream, self.stored_subject(subject), batch_id)
 
-        async def find_stream(_: str) -> Stream:
-            return self.stream
+    def _recognition(
+        self, write_id: str, subject: str, args: MessageArgs, *, is_empty_checked: bool = False
+    ) -> Recognition:
+        """Return how the write with this id to a subject is recognised."""
+        ttl = args.get("ttl")
+        lookup = WriteLookup(
+            self._find_stream,
+            self.stored_subject(subject),
+            lambda message: message.headers.last(WRITE_ID_HEADER) == write_id,
+            ttl=inf if ttl is None or isinstance(ttl, str) else self.api.seconds(ttl),
+        )
 
-        stored_subject = self.stored_subject(subject)
-        if expected.subject == subject:
-            expected = Expectation(expected.seq, stored_subject)
-        search = OwnWriteSearch(find_stream, lambda message: message.headers.last(WRITE_ID_HEADER) == write_id)
-        return await search(stored_subject, expected, refusal, timeout, settled=settled)
+        def look_up(sent: Sent) -> Awaitable[Evidence]:
+            if sent.expected.subject == subject:
+                sent = sent._replace(expected=Expectation(sent.expected.seq, self.stored_subject(subject)))
+            return lookup(sent)
+
+        return Recognition(look_up, (WRITE_ID_HEADER, write_id), is_empty_checked)

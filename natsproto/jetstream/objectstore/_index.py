@@ -29,10 +29,12 @@ from natsproto.errors import (
     PublishUncertain,
     StreamNotFound,
     StreamProtected,
+    StreamUnavailable,
     WrongLastSequence,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._api import Api
+from natsproto.errors._jetstream import with_advice
+from natsproto.jetstream._api import LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._bucket_config import OBJECT_STREAM
 from natsproto.jetstream._codec import NEVER, Duration, dumps
@@ -40,9 +42,9 @@ from natsproto.jetstream._consumer.messages import Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._direct import LastGet, RawMessage, leader_get
-from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._info import PubAck, StreamInfo
+from natsproto.jetstream._publish.outcome import Change, NotStored, Stored
 from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import (
@@ -71,6 +73,8 @@ MAX_LAGGING_READS, LAG_PAUSE_S = 5, 0.5
 """Reads of all entries until a server has the last change, and the seconds between them."""
 MAX_CHUNKS_PER_PULL = 1000
 """Chunks whose headers are requested at a time."""
+RENAMED_HEADER = "Natsproto-Renamed"
+"""Header of the info of an object that gets another name: a client may end between the steps of a rename."""
 REQUEST_TIMEOUT_S = 1.0
 """Seconds without a reply before a request is repeated."""
 _FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
@@ -97,6 +101,13 @@ class IndexEntry(NamedTuple):
 
     info: ObjectInfo
     sequence: int
+    is_renamed: bool = False
+    """The object gets, or has got, another name: the entry of that name may own the chunks."""
+
+    @property
+    def proof(self) -> Stored:
+        """The proof that this entry is stored."""
+        return Stored(PubAck(stream="", seq=self.sequence))
 
 
 class Orphans(NamedTuple):
@@ -143,7 +154,8 @@ class ObjectIndex:
                 else:
                     body = {"last_by_subj": subject}
                     found = await leader_get(self.api, self.stream.name, body, operation=operation, timeout=left)
-                return IndexEntry(read_info(self.bucket, found.subject, found.seq, found.data, found.time), found.seq)
+                info = read_info(self.bucket, found.subject, found.seq, found.data, found.time)
+                return IndexEntry(info, found.seq, found.has_headers and found.headers.last(RENAMED_HEADER) == "1")
             except MessageNotFound:
                 return None
             except StreamNotFound as exc:
@@ -229,39 +241,43 @@ class ObjectIndex:
         *,
         early: asyncio.Task[IndexEntry | None] | None = None,
         timeout: Duration | None = None,
+        change: Change | None = None,
+        is_renamed: bool = False,
     ) -> tuple[IndexEntry | None, IndexEntry]:
         """Replace the info of an object by the result of ``update``; return the old and the new entry.
 
-        ``early`` is a look-up that began before; one that has failed already is repeated.
+        ``early`` is a look-up that began before; one that has failed already is repeated. ``change`` gets to know
+        whether the outcome is unknown. ``is_renamed`` marks the entry as that of an object that gets another name.
 
         ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
         the outcome is unknown. BucketNotFound.
         """
-        wait = self.api.seconds(timeout)
+        deadline = Deadline(self.api.seconds(timeout))
         has_failed = early is not None and early.done() and early.exception() is not None
         before = await (self.find(name, timeout=timeout) if early is None or has_failed else early)
         uncertain_writes = 0
-        while True:
-            new = update(before)
-            if new is None:
-                assert before is not None
-                return before, before
-            try:
-                return before, self._noted(await self._publish(name, new, before.sequence if before else 0, wait))
-            except WrongLastSequence:
-                pass
-            except NoStream as exc:
-                if (error := await self.translate_error(exc)) is exc:
-                    raise
-                raise error from exc
-            except PublishUncertain:
-                uncertain_writes += 1
-                if uncertain_writes > MAX_UNCERTAIN_WRITES:
-                    raise
-            now = await self.find(name, timeout=timeout)
-            if now is not None and now.info.replace(mtime=new.mtime) == new:
-                return before, self._noted(now)  # it was stored; only the reply was lost
-            before = now
+        with change or Change(f"object {name!r}") as change:
+            while True:
+                new = update(before)
+                if new is None:
+                    assert before is not None
+                    return before, before
+                is_marked = is_renamed or (before is not None and before.is_renamed and before.info.nuid == new.nuid)
+                expected = before.sequence if before else 0
+                try:
+                    return before, self._noted(
+                        await self._publish(name, new, expected, max(deadline.left, LEAST_TIMEOUT_S), change, is_marked)
+                    )
+                except WrongLastSequence:
+                    pass
+                except PublishUncertain:
+                    uncertain_writes += 1
+                    if uncertain_writes > MAX_UNCERTAIN_WRITES:
+                        raise
+                now = await self.find(name, timeout=max(deadline.left, LEAST_TIMEOUT_S))
+                if now is not None and now.info.replace(mtime=new.mtime) == new and now.is_renamed == is_marked:
+                    return before, self._noted(now)  # it was stored; only the reply was lost
+                before = now
 
     def _noted(self, entry: IndexEntry) -> IndexEntry:
         """Remember an own change, so that older infos from servers that lag are not taken for current."""
@@ -272,18 +288,36 @@ class ObjectIndex:
             del own[next(iter(own))]
         return entry
 
-    async def _publish(self, name: str, info: ObjectInfo, expected: int, wait: float) -> IndexEntry:
-        ack = await publish(
-            self.api,
-            meta_subject(self.bucket, name),
-            dumps(info),
-            None,
-            {"msg_id": self.api.connection._new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
-            timeout=wait,
-            retry_attempts=RETRY_ATTEMPTS,
-            retry_wait=RETRY_WAIT_S,
-        )
-        return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq)
+    async def _publish(
+        self, name: str, info: ObjectInfo, expected: int, wait: float, change: Change, is_renamed: bool
+    ) -> IndexEntry:
+        subject = meta_subject(self.bucket, name)
+        try:
+            ack = await publish(
+                self.api,
+                subject,
+                dumps(info),
+                {RENAMED_HEADER: "1"} if is_renamed else None,
+                {"msg_id": self.api.connection._new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
+                timeout=wait,
+                await_leader=self.await_leader,
+                change=change,
+            )
+        except NoStream as exc:
+            raise StreamUnavailable(f"object store {self.bucket!r}", subject, wait) from exc
+        except PublishUncertain as exc:
+            advice = "read the info of the object, and repeat the call if it does not show the change"
+            raise with_advice(exc, advice, f"info of object {name!r} of store {self.bucket!r}") from exc.__cause__
+        return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq, is_renamed)
+
+    async def await_leader(self, seconds: float) -> None:
+        """Wait up to ``seconds`` for an answer of the store's leader. BucketNotFound."""
+        try:
+            await self.stream.info(timeout=seconds)
+        except StreamNotFound as exc:
+            raise BucketNotFound(self.bucket) from exc
+        except NatsError:
+            return  # there may be an election
 
     async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
         """Purge the info with this sequence and older ones."""
@@ -313,18 +347,38 @@ class ObjectIndex:
         if error is not None and not isinstance(error, NatsError):
             log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
 
+    def complete_later(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        """Repeat a step in the background until it is done, or fails with an error that is not transient."""
+        self.api.connection._start_cleanup(self._complete(step)).add_done_callback(self._log_bug)
+
+    async def _complete(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
+        backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        while True:
+            try:
+                await step()
+                return
+            except NatsError as exc:
+                if not is_transient(exc):
+                    raise
+            await self.api.connection._wait_connected(asyncio.get_running_loop().time() + MAX_RETRY_PAUSE_S)
+            await backoff.pause()
+
     # ---------------------------------------------------------------- chunks
 
     async def purge_replaced(self, before: IndexEntry | None, now: IndexEntry) -> None:
         """Purge the chunks of an entry that ``now`` has replaced, unless another object's entry names them.
 
-        A peer may write an entry that names the content of another object. A nuid that was made for the name of the
-        entry belongs to no other object; for any other nuid, all entries are read.
+        A peer may write an entry that names the content of another object, and a client may have ended in the middle of
+        a rename. A nuid that was made for the name of the entry belongs to no other object unless the entry is marked
+        as renamed; for any other nuid, all entries are read.
         """
-        if before is None or not before.info.chunks:
-            return
-        if is_own_nuid(before.info):
-            await self.purge_chunks(before.info.nuid)
+        if before is not None and before.info.chunks:
+            await self.purge_content(before, now)
+
+    async def purge_content(self, before: IndexEntry, now: IndexEntry) -> None:
+        """Purge the chunks that an entry names, which may be a deletion: ``now`` has replaced the object."""
+        if is_own_nuid(before.info) and not before.is_renamed:
+            await self.purge_chunks(before.info.nuid, now.proof)
         else:
             await self._run_purge(self._purge_unnamed(before.info.nuid, now.sequence))
 
@@ -359,8 +413,9 @@ class ObjectIndex:
                 is_named = is_named or (info.nuid == nuid and not info.deleted)
         return is_current, is_named
 
-    async def purge_chunks(self, nuid: str, *, settled: bool = True) -> None:
-        """Purge the chunks of an object that no longer has an info.
+    async def purge_chunks(self, nuid: str, proof: Stored | NotStored, *, settled: bool = True) -> None:
+        """Purge the chunks of an object that no longer has an info: the ``proof`` is that another one is stored under
+        its name, or that its own was not.
 
         Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
         background until it is done, the server rejects it, or the client is closed, which waits for it for a while.

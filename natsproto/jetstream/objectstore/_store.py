@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, overload
 
@@ -29,6 +30,7 @@ from natsproto.errors import (
     PayloadTooLarge,
     PublishUncertain,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import bucket_errors
 from natsproto.jetstream._asset_names import check_bucket_name
@@ -37,6 +39,7 @@ from natsproto.jetstream._bucket_config import ObjectStoreConfig
 from natsproto.jetstream._codec import NEVER, Duration, dumps
 from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._policies import DeliverPolicy
+from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._watch_callback import WatchCallback
 from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import (
@@ -227,15 +230,24 @@ class ObjectStore:
         self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None], timeout: Duration | None
     ) -> ObjectInfo:
         """Publish the info of the new content, and purge the old chunks."""
+        index, change = self._index, Change(f"object {made.name!r}")
         try:
-            before, now = await self._index.change(made.name, lambda _: made, early=early, timeout=timeout)
+            before, now = await index.change(made.name, lambda _: made, early=early, timeout=timeout, change=change)
         except PublishUncertain:
-            raise  # it may be there, so its chunks must be too
-        except NatsError:
-            await self._index.purge_chunks(made.nuid)
+            index.complete_later(partial(self._settle_put, made, early))  # it may be there, so its chunks must be too
             raise
-        await self._index.purge_replaced(before, now)
+        except NatsError as exc:
+            await index.purge_chunks(made.nuid, change.not_stored(exc))
+            raise
+        await index.purge_replaced(before, now)
         return now.info
+
+    async def _settle_put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None]) -> None:
+        """Purge the old chunks if the new content is found. That it is not found proves nothing."""
+        before = early.result() if not early.cancelled() and early.exception() is None else None
+        now = await self._index.find(made.name)
+        if before is not None and now is not None and now.info.nuid != before.info.nuid:
+            await self._index.purge_replaced(before, now)
 
     # ---------------------------------------------------------------- getting
 
@@ -409,7 +421,21 @@ class ObjectStore:
                 raise ObjectNotFound(self.bucket, name)
             return None if existing.info.deleted else _deleted_info(existing.info)
 
-        await self._index.purge_replaced(*await self._index.change(name, update, timeout=timeout))
+        try:
+            before, now = await self._index.change(name, update, timeout=timeout)
+        except PublishUncertain:
+            self._index.complete_later(partial(self._settle_delete, name))
+            raise
+        if before is None or before.info.chunks:
+            await self._index.purge_replaced(before, now)
+        else:  # an earlier call may have ended before its purge
+            await self._index.purge_content(now, now)
+
+    async def _settle_delete(self, name: str) -> None:
+        """Purge the chunks if the deletion is found."""
+        now = await self._index.find(name)
+        if now is not None and now.info.deleted:
+            await self._index.purge_content(now, now)
 
     async def update_meta(
         self,
@@ -456,32 +482,45 @@ class ObjectStore:
         return now.info
 
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
-        """Publish the info under the new name, then delete the old. Each step fails after a concurrent change."""
+        """Publish the info under the new name, then delete the old. Each step fails after a concurrent change.
+
+        The old info is marked first: if the client ends between the steps, both names have the content, and deleting
+        one of them leaves it to the other. After an outage the rest is done in the background.
+        """
         index = self._index
-        old = await index.find(name, timeout=timeout)
-        made = self._changed_info(name, old, changes).replace(name=rename)
-        assert old is not None
+        found = await index.find(name, timeout=timeout)
+        made = self._changed_info(name, found, changes).replace(name=rename)
+        assert found is not None
+
+        def keep(existing: IndexEntry | None) -> ObjectInfo:
+            if existing is None or existing.sequence != found.sequence:
+                raise ObjectChanged(self.bucket, name)
+            return found.info.replace(mtime=NEVER)
 
         def take(existing: IndexEntry | None) -> ObjectInfo:
             if existing is not None and not existing.info.deleted:
                 raise ObjectExists(self.bucket, rename)
             return made
 
-        def leave(existing: IndexEntry | None) -> ObjectInfo:
-            if existing is None or existing.sequence != old.sequence:
-                raise ObjectChanged(self.bucket, name)
-            return _deleted_info(old.info)
-
-        def give_back(existing: IndexEntry | None) -> ObjectInfo | None:
-            return None if existing is None or existing.sequence != now.sequence else _deleted_info(made)
-
-        _, now = await index.change(rename, take, timeout=timeout)
+        if (taken := await index.find(rename, timeout=timeout)) is not None and not taken.info.deleted:
+            raise ObjectExists(self.bucket, rename)
+        old = found
+        if found.info.chunks:
+            _, old = await index.change(name, keep, timeout=timeout, is_renamed=True)
+        step = _RenameStep(index, old, made, timeout)
         try:
-            _, mark = await index.change(name, leave, timeout=timeout)
-        except ObjectChanged:
-            await index.change(rename, give_back, timeout=timeout)
+            _, now = await index.change(rename, take, timeout=timeout)
+        except PublishUncertain:
+            index.complete_later(step.run)
             raise
-        await index.purge_info(name, mark.sequence, timeout=timeout)
+        try:
+            await step.leave(now)
+        except NatsError as exc:
+            if is_transient(exc):  # both names have the content now
+                index.complete_later(step.run)
+                reason = f"the new name {rename!r} is stored, and the old one is removed in the background: {exc}"
+                raise PublishUncertain(name, reason) from exc
+            raise
         return now.info
 
     def _changed_info(self, name: str, existing: IndexEntry | None, changes: _Changes) -> ObjectInfo:
@@ -662,6 +701,44 @@ class _Changes(TypedDict, total=False):
     description: str
     headers: HeadersLike
     metadata: Mapping[str, str]
+
+
+class _RenameStep:
+    """The last step of a rename, which can be repeated: the old name is removed, once the new one is stored."""
+
+    def __init__(self, index: ObjectIndex, old: IndexEntry, made: ObjectInfo, timeout: Duration | None) -> None:
+        self._index, self._old, self._made, self._timeout = index, old, made, timeout
+        self._may_be_done = False
+
+    async def run(self) -> None:
+        """Remove the old name if the new one is stored."""
+        now = await self._index.find(self._made.name)
+        if now is not None and not now.info.deleted and now.info.nuid == self._made.nuid:
+            await self.leave(now)
+
+    async def leave(self, now: IndexEntry) -> None:
+        """Remove the old name, or the new one if the old one was changed: ObjectChanged."""
+        index, name = self._index, self._old.info.name
+        try:
+            _, deletion = await index.change(name, self._delete_old, timeout=self._timeout)
+        except ObjectChanged:
+            await index.change(self._made.name, partial(self._give_back, now.sequence), timeout=self._timeout)
+            raise
+        except PublishUncertain:
+            self._may_be_done = True
+            raise
+        await index.purge_info(name, deletion.sequence, timeout=self._timeout)
+
+    def _delete_old(self, existing: IndexEntry | None) -> ObjectInfo | None:
+        old = self._old
+        if self._may_be_done and existing is not None and existing.info.deleted and existing.info.nuid == old.info.nuid:
+            return None  # an earlier attempt has done it
+        if existing is None or existing.sequence != old.sequence:
+            raise ObjectChanged(self._index.bucket, old.info.name)
+        return _deleted_info(old.info)
+
+    def _give_back(self, sequence: int, existing: IndexEntry | None) -> ObjectInfo | None:
+        return None if existing is None or existing.sequence != sequence else _deleted_info(self._made)
 
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:

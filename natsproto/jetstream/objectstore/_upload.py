@@ -27,10 +27,11 @@ from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
-from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
+from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S, UNTIL_TIMEOUT
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 
@@ -213,6 +214,10 @@ async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[o
 # ---------------------------------------------------------------- storing
 
 
+_NOT_PUBLISHED = Change("object").not_stored(NatsError("the info of the object was not published"))
+"""The proof that chunks of an object that was not completed may be purged."""
+
+
 class Upload:
     """The upload of one object; ``info`` lacks its size and digest."""
 
@@ -262,7 +267,7 @@ class Upload:
             return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
         except BaseException as exc:
             if self._chunks:
-                await self._index.purge_chunks(self._info.nuid, settled=False)
+                await self._index.purge_chunks(self._info.nuid, _NOT_PUBLISHED, settled=False)
             failed = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
             if isinstance(failed, NatsError) and (error := await self._index.translate_error(failed)) is not failed:
                 raise error from exc
@@ -283,7 +288,16 @@ class Upload:
         self._chunks, self._size = 1, len(chunk)
         api = self._index.api
         args: MessageArgs = {"msg_id": self._info.nuid}
-        send = partial(publish, api, self._subject, chunk, None, args, retry_attempts=RETRY_ATTEMPTS)
+        send = partial(
+            publish,
+            api,
+            self._subject,
+            chunk,
+            None,
+            args,
+            retry_attempts=UNTIL_TIMEOUT,
+            await_leader=self._index.await_leader,
+        )
         try:
             await send(timeout=self._timeout)
         except (asyncio.CancelledError, PublishUncertain):
@@ -371,11 +385,12 @@ class Upload:
                 max_pending_bytes=MAX_PENDING_BYTES
                 + self._chunk_size,  # so that an acknowledgement makes room, not an end
                 timeout=self._timeout,
-                retry_attempts=RETRY_ATTEMPTS,
+                retry_attempts=UNTIL_TIMEOUT,
                 retry_wait=RETRY_WAIT_S,
             )
             return FastPublisher(connection, options, auto_msg_id=True)
-        limits = PublisherOptions(self._max_pending, MAX_PENDING_BYTES, self._timeout, RETRY_ATTEMPTS, RETRY_WAIT_S)
+        window = self._max_pending, MAX_PENDING_BYTES
+        limits = PublisherOptions(*window, self._timeout, UNTIL_TIMEOUT, RETRY_WAIT_S, self._index.api)
         return Publisher(connection, limits, auto_msg_id=True)
 
     async def _settle(self, publisher: FastPublisher | Publisher) -> None:
