@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import cast
 
 from natsproto._async_hints import AsyncForHint
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._durations import positive_seconds
 from natsproto.errors import (
@@ -23,14 +24,17 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._api import Api, raise_closed
+from natsproto.jetstream._api import LEAST_TIMEOUT_S, Api, raise_closed
 from natsproto.jetstream._codec import Duration, dumps
 from natsproto.jetstream._direct import DirectReply, RawMessage, check_start_time, leader_get, status_error
 from natsproto.jetstream._features import LAST_MESSAGES, START_TIME
+from natsproto.jetstream._info import StreamInfo
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 MAX_PAGE_MESSAGES = 4096
 """Messages in one request; the next page is requested while one is read."""
+MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 1.0
+"""Seconds before a stream without a leader is asked again."""
 MAX_PAGE_BYTES = 8 * 2**20
 """Bytes in one request: the client holds two pages at most, too little to be a slow consumer for the server."""
 
@@ -190,20 +194,33 @@ class BatchGet:
             await self._api.require_feature(LAST_MESSAGES, self._operation, self._timeout)
         if self._since is not None:
             await self._api.require_feature(START_TIME, self._operation, self._timeout)
-        if self._direct:
-            try:
-                async with aclosing(self._pages()) as pages:
-                    async for batch in pages:
-                        yield batch
-                return
-            except _NoDirectGet:
-                pass  # the stream or the server cannot do it, or the stream is gone: its leader will say
-        if not self._can_get_single:
-            raise UnsupportedByServer(
-                self._operation, "needs a stream with allow_direct, and nats-server 2.11 or newer"
-            )
+        deadline, backoff = Deadline(self._timeout), Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        is_answered = True
+        while True:
+            if self._direct:
+                try:
+                    async with aclosing(self._pages()) as pages:
+                        async for batch in pages:
+                            yield batch
+                    return
+                except _NoDirectGet as exc:
+                    is_answered = exc.is_answered  # the leader says whether the stream cannot do it, or is gone
+            if self._can_get_single:
+                break
+            await self._check_allowed(deadline, is_answered)
+            self._needs_page = True
+            if not await backoff.pause(deadline):
+                raise RequestTimeout(f"{self._operation}, which has no leader", self._timeout)
         async for message in self._single_gets():
             yield [message]
+
+    async def _check_allowed(self, deadline: Deadline, is_answered: bool) -> None:
+        """Raise UnsupportedByServer unless the stream allows direct gets and nobody has answered: an election."""
+        endpoint, left = f"STREAM.INFO.{self._stream}", max(deadline.left, LEAST_TIMEOUT_S)
+        info = await self._api.call_for(StreamInfo, endpoint, operation=self._operation, timeout=left)
+        if is_answered or not info.config.allow_direct:
+            reason = "needs a stream with allow_direct, and nats-server 2.11 or newer"
+            raise UnsupportedByServer(self._operation, reason)
 
     async def _single_gets(self) -> AsyncGenerator[RawMessage]:
         while not self._cursor.done:
@@ -313,7 +330,7 @@ class BatchGet:
             self._needs_page = cursor.end_of_page(pending, last, up_to)
             return None
         if headers._status == 503:
-            raise _NoDirectGet
+            raise _NoDirectGet(is_answered=False)
         if headers._status == 404 and self._can_get_single:
             if not cursor.pending:
                 return None
@@ -330,3 +347,8 @@ class BatchGet:
 
 class _NoDirectGet(Exception):
     """Raised when direct get cannot return many messages."""
+
+    def __init__(self, *, is_answered: bool = True) -> None:
+        super().__init__()
+        self.is_answered = is_answered
+        """False if no server has answered, as in an election."""

@@ -247,7 +247,7 @@ async def test_stream_that_is_gone_is_not_found_in_every_way(jetstream: JetStrea
     for call in (stream.get_message(1), stream.get_last_message("s.a"), anext(aiter(stream.get_batch()))):
         with pytest.raises(errors.StreamNotFound, match="stream 'S'"):
             await call
-    with pytest.raises(UnsupportedByServer):
+    with pytest.raises(errors.StreamNotFound):
         await anext(aiter((await jetstream.stream("S", bind=True)).get_last_messages(["s.a"])))
 
 

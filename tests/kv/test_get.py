@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import pickle
 from contextvars import ContextVar
 
@@ -31,10 +32,13 @@ STORED = (
 
 
 async def played(nc: Client, block: bytes, payload: bytes = b"v") -> KeyValue:
-    """A bucket behind an API of our own, which answers every request like this."""
+    """A bucket behind an API of our own, which answers every direct get like this; its leader has no message."""
 
     async def answer(request: Message) -> None:
         assert request.reply is not None
+        if request.subject == "PLAYED.STREAM.MSG.GET.KV_b":
+            await request.respond(b'{"error":{"code":404,"err_code":10037,"description":"no message found"}}')
+            return
         assert (request.subject, request.data) == ("PLAYED.DIRECT.GET.KV_b.$KV.b.k", b"")
         head = b"HPUB %b %d %d\r\n" % (request.reply.encode(), len(block), len(block) + len(payload))
         nc._outbox.put(head, block + payload)  # what no client may write
@@ -85,6 +89,23 @@ async def test_what_is_no_value_is_reported_at_once(nats_client: Client, block: 
     kv = await played(nats_client, block, b"")
     with pytest.raises(kind):
         await kv.get("k")
+
+
+async def test_absence_on_a_replica_is_confirmed(nats_client: Client) -> None:
+    """A replica that is refilled does not have what the leader has."""
+    js = nats_client.jetstream(prefix="PLAYED", timeout=5)
+
+    async def answer(request: Message) -> None:
+        if "MSG.GET" in request.subject:
+            stored = {"subject": "$KV.b.k", "seq": 7, "data": "dg==", "time": "2024-01-02T03:04:05Z"}
+            await request.respond(json.dumps({"message": stored}).encode())
+        else:
+            head = b"HPUB %b 27 27\r\n" % (request.reply or "").encode()
+            nats_client._outbox.put(head, b"NATS/1.0 404 No Results\r\n\r\n")
+
+    nats_client.subscribe("PLAYED.>", cb=answer)
+    kv = await js.key_value("b", bind=True)
+    assert (await kv.get("k")).value == b"v"
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ stream into errors of keys.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Awaitable
 from enum import StrEnum
@@ -23,6 +24,7 @@ from natsproto.errors import (
     MessageTooLarge,
     NatsError,
     NoStream,
+    PermissionDenied,
     PublishUncertain,
     StreamNotFound,
     StreamUnavailable,
@@ -58,6 +60,8 @@ for a duplicate. Entries do not show it.
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
 
+MAX_CONCURRENT_GETS = 32
+"""Requests to the leader at a time."""
 MAX_CACHED_GETS = 4096
 """Keys for which a handle keeps a prepared direct get."""
 
@@ -302,6 +306,32 @@ class BucketStream(Generic[V]):
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
         return KeyValueEntry(self.subjects, message) if message.subject == subject else None
+
+    @property
+    def may_lag(self) -> bool:
+        """True if a server that answers reads may lack entries which the leader has, as far as is known."""
+        info = self.stream._info
+        return info is None or info.config.num_replicas > 1
+
+    async def confirm_absent(self, key: str, timeout: Duration | None) -> KeyValueEntry[V] | None:
+        """Find an entry that a replica did not have. None, too, where the leader must not be asked."""
+        try:
+            return await self.find(key, timeout=timeout)
+        except PermissionDenied:
+            return None
+
+    async def confirm_missing(self, subjects: list[str], timeout: Duration | None) -> list[RawMessage]:
+        """Return the last messages of subjects on which a replica had none, from the leader."""
+        turns = asyncio.Semaphore(MAX_CONCURRENT_GETS)
+
+        async def get(subject: str) -> RawMessage | None:
+            async with turns:
+                try:
+                    return await self.stream.get_last_message(subject, direct=False, timeout=timeout)
+                except (MessageNotFound, PermissionDenied):
+                    return None
+
+        return [message for message in await asyncio.gather(*map(get, subjects)) if message is not None]
 
     async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
         """Return the key's last revision, which the error of a replicated stream lacks; None when it is unknown."""
