@@ -67,7 +67,7 @@ class Client(Connection):
             await self.drain()
         else:
             explain_publish(exc)
-            await self.close()
+        await self.close()  # also after a drain inside of a loop that is kept
 
     def jetstream(
         self,

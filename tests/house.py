@@ -75,7 +75,7 @@ ENGLISH: dict[str, int] = {}
 LAYER_INTERFACE = {
     "NatsError": {"_transience"},
     "Connection": {
-        *["_drain_timeout", "_emit", "_on_loop_blocked", "_instrumentation", "_log", "_further_reply"],
+        *["_drain_timeout", "_emit", "_check_loop", "_instrumentation", "_log", "_further_reply"],
         *[
             "_new_id",
             "_random_bits",
@@ -97,7 +97,9 @@ LAYER_INTERFACE = {
         "_subscribe",
     },
     "Client": {"_connect", "_options_again", "_start"},
-    "Subscription": {"_inbox", "_on_change", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"},
+    "Subscription": {
+        *["_inbox", "_on_change", "_readers", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"],
+    },
     "Message": {"_head", "_note", "_origin", "_reply"},
     "Headers": {"_description", "_status", "_wire_size"},
     "Options": {
@@ -156,7 +158,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
 }
 """The interface that a package has to the others: it imports these names of private modules, and public ones."""
 
-FOREIGN_PRIVATE = {"_FIELD", "_field_type", "_get_running_loop"}
+FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loop"}
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
 
 ROOMS = [

@@ -53,7 +53,7 @@ class Connection:
         self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
         self._registry, self._control_lines = engine.registry, engine.control_lines
-        self._on_loop_blocked = engine.registry.on_loop_blocked
+        self._check_loop = engine.check_loop
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._outages = engine.outages
         self._start_cleanup = engine.cleanups.start

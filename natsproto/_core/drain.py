@@ -1,18 +1,20 @@
-"""One drain of a client: it ends the receivers, waits for their handlers, and sends the messages that wait.
+"""The steps by which a client ends: its receivers end, their handlers finish, and the messages that wait are sent.
 
-Owns the deadlines and the list of unfinished work. The engine closes the client afterwards, in any case.
+Owns the readers that it waits for and the names of the work that is left. ``Ending`` owns the deadline, and the engine
+closes the client afterwards, in any case.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from natsproto._core.ending import Ending, Reader, readers_of_caller
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier
 from natsproto._core.outbox import Outbox
-from natsproto._core.readers import ActiveReaders
+from natsproto._core.readers import ActiveReaders, give_turns
 from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.session import Session
 from natsproto.errors import ConnectionClosed, NatsError
@@ -41,24 +43,27 @@ class DrainedEngine(Protocol):
         """The number of reconnects so far."""
         ...
 
-    async def flush_connection(self, timeout: float) -> None:
+    async def flush_connection(self) -> None:
         """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
 
 class Drain:
-    """Drains a client in at most ``timeout`` seconds."""
+    """The work of ending a client."""
 
-    def __init__(self, engine: DrainedEngine, timeout: float) -> None:
+    def __init__(self, engine: DrainedEngine, close: Callable[[], Awaitable[None]]) -> None:
+        self.ending: Ending = Ending("drain", self._run, self._describe_rest, close)
         self._engine: DrainedEngine = engine
         self._clock: Callable[[], float] = asyncio.get_running_loop().time
-        self.deadline: float = self._clock() + timeout
-        self.unfinished: list[str] = []
-        """The work that was left at the deadline."""
+        self._readers: list[Reader] = []
+        """Those that this drain waits for; empty until nothing comes in any more."""
+        self._unconfirmed: str = ""
+        """Names the step that the server has not confirmed yet."""
+        self._failures: list[str] = []
         self._outage: tuple[int, float] = -1, 0.0
         """The number of reconnects before the outage, and the time until which the drain waits for its end."""
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """End the receivers, wait for their handlers, then send the messages that wait."""
         engine, registry = self._engine, self._engine.registry
         if engine.session is None and engine.outbox.frames:
@@ -66,15 +71,56 @@ class Drain:
         draining = registry.subscriptions
         for subscription in draining:
             registry.stop_delivery(subscription)
-        if draining and (failure := await self._confirm()) is not None:
-            self.unfinished.append(f"the server did not confirm the end of {len(draining)} subscriptions ({failure})")
-        for subscription in draining:
+        if draining:
+            self._unconfirmed = f"the server did not confirm the end of {len(draining)} subscriptions"
+            if (failure := await self._confirm()) is not None:
+                self._failures.append(f"{self._unconfirmed} ({failure})")
+            self._unconfirmed = ""
+        await self._end_readers()
+        self.ending.on_stopped()
+        for reader in self._readers:
+            await reader.join()
+        self._unconfirmed = "the rest not confirmed"
+        if (unsent := await self._send()) is not None and (engine.outbox.frames or not self._failures):
+            self._failures.append(f"{engine.outbox.frames} messages not sent, the rest not confirmed ({unsent})")
+        self.ending.unfinished += self._failures
+
+    async def _describe_rest(self) -> list[str]:
+        """Name what is left at the deadline."""
+        found = list(self._failures)
+        if self._unconfirmed:
+            unsent = f"{self._engine.outbox.frames} messages not sent, " if self.ending.is_stopped else ""
+            found.append(f"{unsent}{self._unconfirmed} (no answer in time)")
+        if not self.ending.is_stopped:
+            await self._end_readers()
+        busy = [reader for reader in self._readers if reader.is_busy]
+        return found + [f"{reader.unhandled} messages of {reader.what} not handled" for reader in busy]
+
+    def cut(self) -> list[asyncio.Task[None]]:
+        """Cancel what still handles messages, and return the tasks: they can still answer and return messages."""
+        return [task for reader in self._readers for task in reader.cut()]
+
+    def readers_of_caller(self) -> list[Reader]:
+        """Return those readers inside of which the caller is."""
+        return readers_of_caller([*self._readers, *self._engine.registry.readers, *self._engine.readers.open])
+
+    async def wait_inside(self, inside: list[Reader]) -> None:
+        """Wait for all readers but those inside of which somebody waits, and until the server has everything."""
+
+        async def confirm() -> None:
+            await give_turns(self._readers)
+            await self._confirm()
+
+        await self.ending.wait_inside(inside, lambda: self._readers, confirm)
+
+    async def _end_readers(self) -> None:
+        """Nothing comes in any more: what has arrived can still be read."""
+        registry = self._engine.registry
+        readers = registry.readers
+        for subscription in registry.subscriptions:
             registry.remove(subscription)
             subscription._close(None, reason="the client was drained")
-        self.unfinished += await engine.readers.join(draining, self.deadline)
-        unsent = await self._send()
-        if unsent is not None and (engine.outbox.frames or not self.unfinished):
-            self.unfinished.append(f"{engine.outbox.frames} messages not sent, the rest not confirmed ({unsent})")
+        self._readers = [*readers, *await self._engine.readers.end()]
 
     async def _send(self) -> Exception | str | None:
         """Wait until the server has handled everything. Return the reason if it does not in time."""
@@ -83,7 +129,7 @@ class Drain:
             if engine.closed.done():
                 return engine.closed.result()
             if engine.session is None:
-                limit = min(self._outage_deadline(), self.deadline)
+                limit = min(self._outage_deadline(), self.ending.deadline)
                 if self._clock() >= limit:
                     return "no connection"
                 await engine.state_changed.wait(limit)
@@ -96,7 +142,7 @@ class Drain:
     async def _confirm(self) -> Exception | None:
         """Wait until the server has handled everything, or this connection ends. Return the error if there was one."""
         try:
-            await self._engine.flush_connection(max(0.0, self.deadline - self._clock()))
+            await self._engine.flush_connection()
         except ConnectionClosed as exc:  # by another task of the application, or because there is no other server
             return exc if await asyncio.shield(self._engine.closed) else None
         except NatsError as exc:
@@ -109,7 +155,7 @@ class Drain:
         reconnects = engine.reconnects
         if self._outage[0] != reconnects:
             self._outage = reconnects, self._clock() + OUTAGE_TIMEOUT_S
-            left = min(OUTAGE_TIMEOUT_S, max(0.0, self.deadline - self._clock()))
+            left = min(OUTAGE_TIMEOUT_S, max(0.0, self.ending.deadline - self._clock()))
             engine.event_bus.log.warning(
                 "draining: %d messages wait for a connection, for at most %.1f s", engine.outbox.frames, left
             )

@@ -19,6 +19,7 @@ from enum import StrEnum
 from natsproto._core import events
 from natsproto._core.cleanups import Cleanups
 from natsproto._core.drain import Drain
+from natsproto._core.ending import CUT_TIMEOUT_S
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.outages import Outages
@@ -30,8 +31,8 @@ from natsproto._core.registry import SubscriptionRegistry
 from natsproto._core.rejected_subs import RejectionProbe
 from natsproto._core.session import Session
 from natsproto._core.supervisor import Supervisor
-from natsproto._core.time_slice import TimeSlice
 from natsproto._core.wire import Runtime, nuid, random_bits
+from natsproto._durations import NO_LIMIT_S
 from natsproto._options import Options
 from natsproto.errors import (
     ConnectFailed,
@@ -98,7 +99,7 @@ class Engine:
         """An attribute, because the session calls it for every chunk."""
         self.readers, self.cleanups = ActiveReaders(), Cleanups()
         self.round_trips = RoundTrips(lambda: self.session)
-        self.time_slice = TimeSlice(loop)
+        self.time_slice = self.registry.time_slice
         self.outages = Outages(loop.time)
         self.session: Session | None = None
         """The connection in use; None while there is none."""
@@ -114,6 +115,7 @@ class Engine:
         self.state_changed = Notifier()
         self._old_session: Session | None = None  # of a move, until its server has handled everything published on it
         self._lame_duck_session: Session | None = None  # whose server has announced its end
+        self._drain: Drain | None = None
         self._confirm_timer: asyncio.TimerHandle | None = None  # runs while messages are unconfirmed
 
     # ---------------------------------------------------------------- connecting
@@ -447,15 +449,14 @@ class Engine:
                 raise
             raise self.outages.timeout_error("flush", timeout) from None
 
-    async def flush_connection(self, timeout: float) -> None:
-        """flush(), but return when the connection ends, as no more messages come from it then.
+    async def flush_connection(self) -> None:
+        """flush() without a limit, but return when the connection ends, as no more messages come from it then.
 
-        RequestTimeout and ConnectionClosed as for ``flush``.
+        ConnectionClosed when the client is closed.
         """
         self.check_open("flush", may_drain=True)
-        deadline = self._loop.time() + timeout
         while (session := self._new_session or self.session) is not None and not session.ended.done():
-            flushing = self._loop.create_task(self.flush(max(0.0, deadline - self._loop.time())))
+            flushing = self._loop.create_task(self.flush(NO_LIMIT_S))
             try:
                 await asyncio.wait((flushing, session.ended), return_when=asyncio.FIRST_COMPLETED)
                 if flushing.done():
@@ -481,35 +482,46 @@ class Engine:
     async def drain(self, timeout: float) -> None:
         """End subscriptions, handle their messages, send what is waiting, then close.
 
-        DrainTimeout lists the work that is unfinished at the deadline. In any case, and when cancelled, the client is
-        closed afterwards.
+        DrainTimeout lists the work that is unfinished at the deadline. In any case the client is closed afterwards.
         """
-        drain = Drain(self, timeout)
-        left = drain.unfinished
-        if self.state is not State.CLOSED:
-            with self.readers.draining():
-                await self._drain(drain)
-        else:
-            await self._close()
-        unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, drain.deadline - self._loop.time()))
+        self.check_loop()
+        left: list[str] = []
+        ending_at = self._loop.time() + timeout
+        if (drain := self._begin_drain(timeout)) is not None:
+            ending = drain.ending
+            if not ending.closed and (inside := drain.readers_of_caller()):
+                await drain.wait_inside(inside)
+                if not ending.closed and drain.readers_of_caller():
+                    return  # the rest happens when the caller's own handler has returned
+            try:
+                await ending.wait()
+            except DrainTimeout as exc:
+                left = list(exc.unfinished)
+            timeout, ending_at = ending.seconds, ending.deadline
+        unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, ending_at - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
         if left:
             raise DrainTimeout("drain", timeout, left)
 
-    async def _drain(self, drain: Drain) -> None:
-        """drain() up to the end of the client."""
-        self.check_loop()
-        if self.state is not State.DRAINING:
-            self._set_state(State.DRAINING)
+    def _begin_drain(self, timeout: float) -> Drain | None:
+        """Begin to drain, or bring the deadline forward. None for a client that was closed."""
+        if self._drain is None:
+            if self.state is State.CLOSED:
+                return None
+            self._drain = Drain(self, self._close_drained)
+            if self.state is not State.DRAINING:
+                self._set_state(State.DRAINING)
+        self._drain.ending.begin(timeout)
+        return self._drain
+
+    async def _close_drained(self) -> None:
+        """Cancel what still handles messages, while these can still be returned, and close."""
         try:
-            await drain.run()
+            if self._drain is not None and (handlers := [*self._drain.cut(), *self.readers.cancel()]):
+                await asyncio.wait(handlers, timeout=CUT_TIMEOUT_S)
         finally:
-            try:
-                if handlers := self.readers.cancel():  # while their messages can still be returned
-                    await asyncio.wait(handlers, timeout=CLOSE_TIMEOUT_S)
-            finally:
-                await self._close()
+            await self._close()
 
     async def close(self) -> None:
         """Close the client; never raises. Cleanups, published bytes, on_event get CLOSE_TIMEOUT_S seconds each."""
@@ -523,11 +535,13 @@ class Engine:
         self.check_loop()
         cancelled: list[asyncio.Task[None]] = []
         try:
+            if cancelled := self.registry.cut_services():
+                await give_turns(cancelled)  # in which they answer
             if self.cleanups.running:
                 if self.state is State.OPEN:
                     self._set_state(State.DRAINING)
                 self.registry.end_subscriptions()
-                cancelled = [*self.registry.cancel_callbacks(), *self.readers.cancel()]
+                cancelled += [*self.registry.cancel_callbacks(), *self.readers.cancel()]
                 await give_turns(cancelled)  # in which handlers return their messages
                 self.outbox.accept_only_cleanups()
                 await self.cleanups.wait(0.0 if self.session is None else CLOSE_TIMEOUT_S)

@@ -16,6 +16,7 @@ from time import monotonic
 from typing import Any, Final
 
 from natsproto._core import events
+from natsproto._core.ending import INSIDE, ReaderKey
 from natsproto._core.notifier import running_loop
 from natsproto._handlers import handler_trace
 
@@ -89,6 +90,7 @@ class EventBus:
         self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
         self._worker: asyncio.Task[None] | None = None
         """Runs the queue; its first entry is being handled."""
+        self._key = ReaderKey()  # in the context of asynchronous callbacks
         self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
         self.is_quiet = False
@@ -169,7 +171,9 @@ class EventBus:
         if asyncio.iscoroutine(result):
             self._queue.append((result, event, what))
             if len(self._queue) == 1:
-                self._worker = asyncio.get_running_loop().create_task(self._work(), name="natsproto on_event")
+                self._worker = asyncio.get_running_loop().create_task(
+                    self._work(), name="natsproto on_event", context=self._key.handler_context()
+                )
                 self._worker.add_done_callback(self._stopped)
 
     async def wait_handled(self, timeout: float) -> int:
@@ -181,7 +185,7 @@ class EventBus:
         worker = self._worker
         if not self._queue or worker is None or worker.get_loop() is not running_loop():
             return 0
-        if worker is asyncio.current_task():
+        if self._key in INSIDE.get():
             return 0
         await asyncio.wait((worker,), timeout=timeout)
         return len(self._queue)

@@ -212,19 +212,25 @@ class HandlerFailed(Event):
 
 
 class LoopBlocked(Event):
-    """A handler held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
+    """Something held the event loop for more than a second: nothing else ran, no acknowledgement and no heartbeat left.
     Or several calls held it for more than 5 of 10 seconds, each for a tenth of a second or longer.
 
-    Reported for callbacks of ``subscribe`` and ``watch``, handlers of ``consume`` and ``consume_batches``, and
-    endpoints, whether ``def`` or ``async def``; the time that they await is not counted. With an empty ``handler``, the
-    loop stood still for at least these seconds, 1.4 or more, for another reason; blocks of 2 seconds are never missed.
+    Blocks of 1.1 seconds are never missed, whoever holds the loop; time that is awaited does not count, nor the time in
+    which the loop does not run, as between the cells of a notebook.
     """
 
     handler: str
+    """The callback of ``subscribe`` or ``watch``, the handler of ``consume`` or ``consume_batches``, or the endpoint
+    that held it, as in the log: ``callback of 'orders'``. Empty for other code.
+    """
     seconds: float
-    """How long nothing else ran; more than 1, and 1.4 or more without a ``handler``."""
+    """How long nothing else ran; up to 0.1 short."""
     window: float = 0.0
     """Of how many seconds, for several calls; 0: in one piece."""
+    location: str = ""
+    """The line of the application that held it, or one that was called there: ``app.py:17 in handle``. Empty when the
+    whole process stood still.
+    """
 
     level = logging.WARNING
     line = "%(handler)s held the event loop for %(seconds).1f s: pass executor=True, with a def handler"
@@ -232,11 +238,12 @@ class LoopBlocked(Event):
 
     def log_line(self) -> tuple[int, str]:
         """See Event."""
+        line = self.line
+        if not self.handler:
+            line = "the event loop stood still for %(seconds).1f s: is there a call that blocks?"
         if self.window:
-            return self.level, self.line.replace("s:", "of %(window).1f s:")
-        if self.handler:
-            return self.level, self.line
-        return self.level, "the event loop stood still for %(seconds).1f s or longer: is there a call that blocks?"
+            line = line.replace("s:", "of %(window).1f s:")
+        return self.level, f"{line} (%(location)s)" if self.location else line
 
 
 class Closed(Event):

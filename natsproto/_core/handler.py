@@ -9,27 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
-import logging
 import sys
 from collections import deque
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable
 from time import monotonic
-from types import CoroutineType
 from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from natsproto._core.timed_steps import SLOW_STEP_S, TimedSteps
+from natsproto._core.time_slice import TimeSlice
 from natsproto._handlers import HandlerResult, awaitable_of, check_result, is_async_callable
 from natsproto.protocol.frames import Message
 
-log = logging.getLogger("natsproto")
-
 M = TypeVar("M", bound=Message)
-
-MAX_MESSAGES_PER_TURN = 512
-"""Messages a callback handles before other tasks get a turn, even if it never suspends."""
-
-CALLBACK_TIME_SLICE_S = 0.005
-"""Seconds in which ``def`` callbacks handle messages before other tasks get a turn."""
 
 _AT_ONCE: Final[dict[str, Any]] = {"eager_start": True} if sys.version_info >= (3, 12) else {}
 
@@ -44,8 +34,9 @@ class HandlerCallbacks(Protocol):
         """A callback raised."""
         ...
 
-    def on_loop_blocked(self, where: str, seconds: float) -> None:
-        """A callback held the event loop for long."""
+    @property
+    def time_slice(self) -> TimeSlice:
+        """The time that all readers and handlers of the loop share."""
         ...
 
     @property
@@ -65,10 +56,16 @@ class HandlerRunner(Generic[M]):
         self.task: asyncio.Task[None] | None = None
         """Handles messages now; None while there are none."""
         self._handler, self._inbox, self._registry = handler, inbox, registry
+        self._time_slice = registry.time_slice
         self._where, self._task_name = f"callback of {subject!r}", f"natsproto handler of {subject}"
         self._loop = asyncio.get_running_loop()
         self._starts_at_once = bool(_AT_ONCE) and self._loop.get_task_factory() is None
         self._is_cancelled = False  # because the client closes
+
+    @property
+    def is_busy(self) -> bool:
+        """True while a task handles messages. One that was cancelled before it began has not reset ``task``."""
+        return self.task is not None and not self.task.done()
 
     def start(
         self, on_idle: Callable[[], None], begun: Awaitable[object] | None = None, *, at_once: bool = False
@@ -93,42 +90,27 @@ class HandlerRunner(Generic[M]):
     def cancel(self) -> asyncio.Task[None] | None:
         """Cancel the running callback once, unless it is the caller, and return its task."""
         task = self.task
-        if task is None or task is asyncio.current_task():
+        if task is None or self._is_cancelled or task is asyncio.current_task():
             return None
-        if not self._is_cancelled:
-            self._is_cancelled = True
-            task.cancel()
+        self._is_cancelled = True
+        task.cancel()
         return task
 
-    def call(self, deadline: float, *, in_task: bool = False) -> Awaitable[object] | None:
-        """Call a ``def`` callback with the waiting messages, until the deadline or for MAX_MESSAGES_PER_TURN messages.
+    def call(self) -> Awaitable[object] | None:
+        """Call a ``def`` callback with the waiting messages until the time slice is over.
 
-        The deadline is a time of time.monotonic; 0: CALLBACK_TIME_SLICE_S from now. Returns the first awaitable that
-        the callback returns, which must be awaited before the callback is called again.
+        Returns the first awaitable that the callback returns, which must be awaited before the callback is called
+        again.
         """
-        inbox, handler = self._inbox, self._handler
-        watched = self._loop.get_debug()
-        if not deadline:
-            deadline = monotonic() + CALLBACK_TIME_SLICE_S
-        for _ in range(MAX_MESSAGES_PER_TURN):
-            message = inbox.popleft()
-            began = monotonic() if watched else 0.0
-            result: Awaitable[object] | None = None
+        inbox, handler, time_slice = self._inbox, self._handler, self._time_slice
+        while inbox and monotonic() < time_slice.ends_at:
             try:
-                if (value := handler(message)) is not None:
-                    result = awaitable_of(value)
+                if (value := handler(inbox.popleft())) is not None and (awaitable := awaitable_of(value)) is not None:
+                    return awaitable
             except (KeyboardInterrupt, SystemExit) as exc:
                 return _raise(exc)  # the end of the program: raise it in a task
             except BaseException as exc:
                 self._registry.on_handler_error(self._where, exc)
-            if watched and (took := monotonic() - began) > self._loop.slow_callback_duration:
-                log.warning("%s kept the event loop for %.3f seconds", self._where, took)
-            if (late := monotonic() - deadline) > SLOW_STEP_S and not in_task:
-                self._registry.on_loop_blocked(self._where, late)
-            if result is not None:
-                return result
-            if not inbox or late > 0.0:
-                break
         return None
 
     async def _run(self, on_idle: Callable[[], None], begun: Awaitable[object] | None) -> None:
@@ -138,61 +120,30 @@ class HandlerRunner(Generic[M]):
         """
         if self.task is None:
             self.task = asyncio.current_task()  # it has begun at once
-        inbox = self._inbox
+        inbox, handler, time_slice, clock = self._inbox, self._handler, self._time_slice, monotonic
+        is_async = self.is_async
         try:
             if begun is not None:
-                await self._timed(self._await_result(begun))
-            elif self.is_async and (rest := self._begin(inbox.popleft())) is not None:
-                await self._await_result(rest)
-            if inbox:
-                await self._timed(self._handle_waiting())
-        finally:
-            self.task = None
-            on_idle()
-
-    def _begin(self, message: M) -> Awaitable[object] | None:
-        """Run the first step of an ``async def`` callback: most calls end with it. Returns what is left of the call."""
-        began = monotonic()
-        try:
-            call: Coroutine[Any, Any, object] = self._handler(message)  # type: ignore[assignment]  # is_async
-            if type(call) is not CoroutineType:
-                return call
-            try:
-                yielded = call.send(None)
-            except StopIteration as end:
-                if end.value is not None:
-                    check_result(end.value)
-                return None
-        except BaseException as exc:
-            if not self._report_error(exc):
-                raise
-            return None
-        finally:
-            if (held := monotonic() - began) > SLOW_STEP_S:
-                self._registry.on_loop_blocked(self._where, held)
-        return self._timed(call, yielded)
-
-    def _timed(self, coroutine: Coroutine[Any, Any, object], *yielded: object) -> TimedSteps:
-        return TimedSteps(coroutine, self._where, self._registry.on_loop_blocked, *yielded)
-
-    async def _handle_waiting(self) -> None:
-        """Call the callback with every waiting message in order."""
-        inbox, handler = self._inbox, self._handler
-        while inbox:
-            if self.is_async:
-                for _ in range(MAX_MESSAGES_PER_TURN):
+                await self._await_result(begun)
+            while inbox:
+                if clock() >= time_slice.ends_at:
+                    try:
+                        await time_slice.next_turn()
+                    except asyncio.CancelledError:
+                        if not self._continue_after_cancel():
+                            raise
+                elif is_async:
                     try:
                         if (value := await handler(inbox.popleft())) is not None:  # type: ignore[misc]  # is_async
                             check_result(value)
                     except BaseException as exc:
                         if not self._report_error(exc):
                             raise
-                    if not inbox:
-                        break
-            elif (awaitable := self.call(0.0, in_task=True)) is not None:
-                await self._await_result(awaitable)
-            if inbox:
-                await asyncio.sleep(0)
+                elif (awaitable := self.call()) is not None:
+                    await self._await_result(awaitable)
+        finally:
+            self.task = None
+            on_idle()
 
     async def _await_result(self, result: Awaitable[object]) -> None:
         """Await the result of a ``def`` callback."""

@@ -126,6 +126,11 @@ class InboxLimits(Generic[M]):
             drop()
         return self.dropped - before
 
+    @property
+    def waiting(self) -> int:
+        """The messages that wait."""
+        return len(self._inbox)
+
     def discard_all(self) -> None:
         """Remove all waiting messages."""
         self.discarded += len(self._inbox)

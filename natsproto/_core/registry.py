@@ -9,12 +9,10 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Protocol, TypeAlias, cast
 
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
-from natsproto._core.handler import CALLBACK_TIME_SLICE_S
 from natsproto._core.loop_watch import LoopWatch
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
@@ -23,6 +21,8 @@ from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
 from natsproto._core.slow_consumers import SlowConsumers
 from natsproto._core.subscription import Subscription
+from natsproto._core.subscription_readers import SubscriptionReaders
+from natsproto._core.time_slice import TimeSlice
 from natsproto.errors import (
     ConnectionClosed,
     NatsError,
@@ -52,6 +52,10 @@ class RegistryCallbacks(Protocol):
         """True while the client is open and its own task is not being cancelled."""
         ...
 
+    def check_loop(self) -> None:
+        """LocalProtocolError in another event loop, thread or process."""
+        ...
+
     def check_open(self, operation: str, *, may_drain: bool = False) -> None:
         """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         ...
@@ -64,7 +68,7 @@ class RegistryCallbacks(Protocol):
         """Send a control line after the waiting messages, if there is a connection."""
         ...
 
-    async def flush_connection(self, timeout: float) -> None:
+    async def flush_connection(self) -> None:
         """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
@@ -83,14 +87,13 @@ class SubscriptionRegistry:
         self.rejected_subs = RejectedSubFinder(self.table, self._send_rejection_probes, self._on_subscription_refused)
         self._engine, self._outbox, self._event_bus, self._origin = engine, outbox, event_bus, origin
         self._subscriptions: dict[Subscription, SubscriptionEntry[Owner]] = {}
-        self._callback_subscriptions: weakref.WeakSet[Subscription] | None = None  # slow to create and to iterate
+        self._ended: weakref.WeakSet[Subscription] | None = None  # slow to create; their readers may still be busy
         self.mux: RequestMux | None = None
         """The request inbox, after its first use."""
         self._reading_held_by: set[Subscription] = set()
         self._slow_consumers = SlowConsumers(event_bus)
         self._loop_watch = LoopWatch(event_bus)
-        self.on_loop_blocked = self._loop_watch.on_blocked
-        """Called when a handler held the event loop for long, with its name and the seconds."""
+        self.time_slice = TimeSlice.of(asyncio.get_running_loop())
         self._dropped_by_ended = 0
 
     # ---------------------------------------------------------------- receiving
@@ -102,7 +105,7 @@ class SubscriptionRegistry:
         before all messages are handled.
         """
         waiting = False
-        deadline = monotonic() + CALLBACK_TIME_SLICE_S if len(touched) > 1 else 0.0
+        self.time_slice.begin()
         for entry in cast("list[SubscriptionEntry[Owner]]", touched):
             ended, excess, owner = False, 0, entry.owner
             if entry.max_msgs is None:
@@ -116,7 +119,7 @@ class SubscriptionRegistry:
             if isinstance(owner, Subscription):
                 if ended:
                     self._unregister(owner)
-                if count and owner._account(count, nbytes, excess, deadline):
+                if count and owner._account(count, nbytes, excess):
                     waiting = True
                 if ended:
                     owner._close(None)
@@ -126,6 +129,8 @@ class SubscriptionRegistry:
             else:
                 assert not isinstance(owner, RequestMux)
                 owner.on_replies_handled()
+        if waiting and len(touched) > 1:
+            self.time_slice.begin()  # reading took a part of it
         return waiting
 
     # ---------------------------------------------------------------- subscriptions
@@ -134,6 +139,12 @@ class SubscriptionRegistry:
     def subscriptions(self) -> list[Subscription]:
         """The open subscriptions."""
         return list(self._subscriptions)
+
+    @property
+    def readers(self) -> list[SubscriptionReaders]:
+        """The readers of the open subscriptions, and of ended ones whose messages are still being handled."""
+        ended = [subscription._readers for subscription in self._ended or () if subscription._readers.is_busy]
+        return [subscription._readers for subscription in self._subscriptions] + ended
 
     @property
     def dropped(self) -> int:
@@ -155,10 +166,6 @@ class SubscriptionRegistry:
             note=note,
         )
         self._subscriptions[subscription] = entry
-        if subscription._callback is not None:
-            if self._callback_subscriptions is None:
-                self._callback_subscriptions = weakref.WeakSet()
-            self._callback_subscriptions.add(subscription)
         self._engine.send_control_line(sub_line)
 
     def unsubscribe(self, subscription: Subscription, max_messages: int | None) -> None:
@@ -195,23 +202,36 @@ class SubscriptionRegistry:
             self._dropped_by_ended += subscription.dropped
             self._reading_held_by.discard(subscription)
             self._slow_consumers.on_ended(subscription)
+            if subscription._readers:
+                if self._ended is None:
+                    self._ended = weakref.WeakSet()
+                self._ended.add(subscription)
         return entry
+
+    def cut_services(self) -> list[asyncio.Task[None]]:
+        """Cut off the requests of services, which can still be answered, and return their tasks."""
+        services = [readers for readers in self.readers if readers.on_cut is not None]
+        return [task for readers in services for task in readers.cut()]
 
     def cancel_callbacks(self) -> list[asyncio.Task[None]]:
         """Cancel the running callbacks, those of ended subscriptions too, and return their tasks."""
-        subscriptions = self._callback_subscriptions or ()
-        return [task for subscription in subscriptions if (task := subscription._cancel_callback())]
+        subscriptions = [*self._subscriptions, *(self._ended or ())]
+        return [task for subscription in subscriptions if (task := subscription._readers.cancel_callback())]
 
     # ---------------------------------------------------------------- callbacks of a subscription
+
+    def check_loop(self) -> None:
+        """LocalProtocolError in another event loop, thread or process."""
+        self._engine.check_loop()
 
     @property
     def is_running(self) -> bool:
         """True while the client is open and its own task is not being cancelled."""
         return self._engine.is_running
 
-    async def flush_connection(self, timeout: float) -> None:
+    async def flush_connection(self) -> None:
         """Wait until the server has handled everything sent so far, or the connection ends."""
-        await self._engine.flush_connection(timeout)
+        await self._engine.flush_connection()
 
     def on_handler_error(self, where: str, error: BaseException) -> None:
         """A callback raised."""

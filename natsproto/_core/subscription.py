@@ -1,10 +1,14 @@
 """Subscriptions: a bounded inbox, and the ways to read it.
 
-Owns the waiting messages, their limits and their readers. The receive path appends to the inbox directly and calls
-``_account`` once per chunk, so nothing here runs once per message except the user's own reading.
+Owns the waiting messages. ``InboxLimits`` bounds them, ``SubscriptionReaders`` knows who handles them. The receive path
+appends to the inbox directly and calls ``_account`` once per chunk, so nothing here runs once per message except the
+user's own reading.
 
-A message leaves the inbox in the same step in which the reader gets it, with no await in between, so cancelling a
-reader never loses one.
+1. Every reader waits in ``_has_message`` for a message and for its turn. Loops ask the clock themselves first.
+2. A message leaves the inbox in the same step in which the reader gets it, with no await in between, so cancelling a
+   reader never loses one.
+3. ``drain`` waits for the callback only. Loops read what has arrived, and end by themselves.
+4. ``unsubscribe`` of a draining subscription drops what waits.
 """
 
 from __future__ import annotations
@@ -18,15 +22,17 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending, ReaderKey, readers_of_caller
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.inbox_limits import InboxLimits, SlowPolicy
 from natsproto._core.instrumentation import Instrumentation, ReaderInfo, ReportedIterator
 from natsproto._core.notifier import Notifier
+from natsproto._core.subscription_readers import SubscriptionReaders
 from natsproto._durations import seconds, time_limit
 from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
 from natsproto.errors import (
     ConfigError,
-    DrainTimeout,
+    ConnectionClosed,
     LocalProtocolError,
     NatsError,
     RequestTimeout,
@@ -66,7 +72,11 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
         """Stop receiving messages."""
         ...
 
-    async def flush_connection(self, timeout: float) -> None:
+    def check_loop(self) -> None:
+        """LocalProtocolError in another event loop, thread or process."""
+        ...
+
+    async def flush_connection(self) -> None:
         """Wait until the server has handled everything sent so far, or the connection ends."""
         ...
 
@@ -116,12 +126,12 @@ class Subscription(AsyncForHint, Generic[M]):
         It must not raise.
         """
         self._instrumentation = instrumentation
-        self._registry = registry
-        self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, registry)
-        self._reader_tasks: list[asyncio.Task[object] | None] = []
-        self._tracked_tasks: set[asyncio.Task[None]] = set()
+        self._registry, self._time_slice = registry, registry.time_slice
+        self._ending: Ending | None = None
         self._notifier = Notifier()
         self._limits = InboxLimits(self._inbox, msgs_limit, bytes_limit, policy)
+        self._callback = None if handler is None else HandlerRunner(handler, self._inbox, subject, registry)
+        self._readers = SubscriptionReaders(subject, self._callback, self._limits, self._notifier)
         self._holds_reading = False
         self._pause_disabled = False
         self._close_reason: NatsError | None = None
@@ -193,19 +203,14 @@ class Subscription(AsyncForHint, Generic[M]):
 
     async def _iterate(self) -> AsyncGenerator[M]:
         self._check_readable()
-        inbox = self._inbox
-        task = asyncio.current_task()
-        self._reader_tasks.append(task)
+        inbox, time_slice, clock = self._inbox, self._time_slice, monotonic
+        task = self._readers.enter()
         try:
-            while True:
-                while inbox:
-                    yield inbox.popleft()
-                if self._is_finished():
-                    return
-                await self._notifier.next_wake()
+            while (inbox and clock() < time_slice.ends_at) or await self._has_message():
+                yield inbox.popleft()
+            self._raise_error()
         finally:
-            self._reader_tasks.remove(task)
-            self._notifier.wake()
+            self._readers.leave(task)
 
     def batches(self, max_messages: int | None = None) -> AsyncGenerator[list[M]]:
         """Yield everything that has arrived as one list (of at most ``max_messages``), each time something arrives.
@@ -222,28 +227,17 @@ class Subscription(AsyncForHint, Generic[M]):
 
     async def _iterate_batches(self, max_messages: int | None) -> AsyncGenerator[list[M]]:
         self._check_readable()
-        inbox = self._inbox
-        task = asyncio.current_task()
-        self._reader_tasks.append(task)
-        asked_at = time_ns()
+        task, asked_at = self._readers.enter(), time_ns()
         try:
-            while True:
-                while inbox:
-                    if max_messages is None or len(inbox) <= max_messages:
-                        batch = list(inbox)
-                        inbox.clear()
-                    else:
-                        batch = [inbox.popleft() for _ in range(max_messages)]
-                    if self._instrumentation is not None:
-                        self._instrumentation.received(batch, asked_at, self._reader_info(), batch=True)
-                    yield batch
-                    asked_at = time_ns()
-                if self._is_finished():
-                    return
-                await self._notifier.wait()
+            while await self._has_message():
+                batch = self._read_batch_nowait(max_messages)
+                if self._instrumentation is not None:
+                    self._instrumentation.received(batch, asked_at, self._reader_info(), batch=True)
+                yield batch
+                asked_at = time_ns()
+            self._raise_error()
         finally:
-            self._reader_tasks.remove(task)
-            self._notifier.wake()
+            self._readers.leave(task)
 
     async def next(self, timeout: float | timedelta | None = None) -> M:
         """Return the next message, waiting at most ``timeout`` seconds (None: forever; 0: only a message already here).
@@ -257,22 +251,39 @@ class Subscription(AsyncForHint, Generic[M]):
         self._check_readable()
         inbox = self._inbox
         asked_at = 0 if self._instrumentation is None else time_ns()
-        loop = asyncio.get_running_loop()
         wait = None if timeout is None else seconds("timeout", timeout)
-        deadline = None if wait is None else loop.time() + wait
-        while not inbox:
-            if self._close_reason is not None:
-                raise self._close_reason.with_traceback(None)
-            if deadline is not None and loop.time() >= deadline:
+        if not inbox or monotonic() >= self._time_slice.ends_at:
+            deadline = None if wait is None else asyncio.get_running_loop().time() + wait
+            if not await self._has_message(deadline):
+                if self._close_reason is not None:
+                    raise self._close_reason.with_traceback(None)
                 assert wait is not None
                 raise RequestTimeout(f"next message on {self.subject!r}", wait)
-            await self._notifier.wait(deadline)
         message = inbox.popleft()
         if self._holds_reading:
             self._on_inbox_read()
         if self._instrumentation is not None:
             self._instrumentation.received([message], asked_at, self._reader_info(), batch=False)
         return message
+
+    async def _has_message(self, deadline: float | None = None) -> bool:
+        """Wait for a message and for the turn to take it. False at the deadline (loop time), and at the end."""
+        inbox, time_slice, notifier = self._inbox, self._time_slice, self._notifier
+        while True:
+            if inbox:
+                if monotonic() < time_slice.ends_at:
+                    return True
+                await time_slice.next_turn()
+                continue
+            self._on_inbox_read()
+            if self._close_reason is not None:
+                return False
+            if deadline is None:
+                await notifier.wait()
+            elif asyncio.get_running_loop().time() >= deadline:
+                return False
+            else:
+                await notifier.wait(deadline)
 
     async def _read_batch(self, timeout: float | None = None) -> list[M]:
         """Return all messages that have arrived, waiting at most ``timeout`` seconds for one (None: forever).
@@ -281,15 +292,18 @@ class Subscription(AsyncForHint, Generic[M]):
         loses no message.
         """
         self._check_readable()
-        inbox = self._inbox
-        if not inbox and self._close_reason is None and (timeout is None or timeout > 0):
+        if not self._inbox and self._close_reason is None and (timeout is None or timeout > 0):
             await self._notifier.wait(None if timeout is None else asyncio.get_running_loop().time() + timeout)
         return self._read_batch_nowait()
 
-    def _read_batch_nowait(self) -> list[M]:
-        """Return all messages that have arrived, possibly none."""
-        batch = list(self._inbox)
-        self._inbox.clear()
+    def _read_batch_nowait(self, max_messages: int | None = None) -> list[M]:
+        """Return the messages that have arrived, possibly none; the oldest ``max_messages`` of them, if given."""
+        inbox = self._inbox
+        if max_messages is None or len(inbox) <= max_messages:
+            batch = list(inbox)
+            inbox.clear()
+        else:
+            batch = [inbox.popleft() for _ in range(max_messages)]
         if self._holds_reading:
             self._on_inbox_read()
         return batch
@@ -310,85 +324,69 @@ class Subscription(AsyncForHint, Generic[M]):
             max_messages: End after this many messages since the beginning instead of at once; None: at once.
         """
         check_max_messages(max_messages)
+        self._registry.check_loop()
         if self._close_reason is None:
             self._registry.unsubscribe(self, max_messages)
+        elif self._ending is not None and max_messages is None:
+            self._limits.discard_all()  # it drains: what waits is dropped
 
     async def drain(self, timeout: float | timedelta | None = 25.0) -> None:
         """End the subscription without losing messages that the server has already sent.
 
-        Returns when the callback has handled all of them (unless the callback itself calls ``drain``). Readers still
-        get the remaining messages, and end after them. It does not wait for a connection that has ended, as nothing
-        more comes from it.
+        Returns when the callback has handled all of them; from inside of it, when no more come. Readers still get the
+        remaining messages, and end after them. It does not wait for a connection that has ended, as nothing more comes
+        from it.
 
-        RequestTimeout when the server does not confirm within ``timeout`` seconds (None: no limit), DrainTimeout when
-        the callback takes longer. In either case, and when cancelled, the subscription has ended.
+        DrainTimeout after ``timeout`` seconds (None: no limit): what still waits is dropped, and a running callback is
+        cancelled; so it is when the last one who waits is cancelled.
 
         Args:
             timeout: Seconds for the messages that have arrived; None: no limit.
         """
         wait = time_limit("timeout", timeout)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        self._registry.check_loop()
+        ending = self._ending
+        if ending is None:
+            ending = Ending(f"drain of {self.subject!r}", self._drain, self._describe_rest, self._end_callback)
+            self._ending = ending
+        ending.begin(wait)
+        if self._callback is not None and not ending.closed and (inside := readers_of_caller([self._readers])):
+            await ending.wait_inside(inside)
+            if readers_of_caller([self._readers]):
+                return  # the rest happens when the caller's own call has returned
+        await ending.wait()
+
+    async def _drain(self) -> None:
+        assert self._ending is not None
         if self._close_reason is None:
             self._registry.stop_delivery(self)
             try:
-                await self._registry.flush_connection(wait)
+                await self._registry.flush_connection()
+            except ConnectionClosed:
+                pass  # nothing more comes
             finally:
                 self._registry.remove(self)
                 self._close(None)
-        me = asyncio.current_task()
-        while self._has_running_callback(lambda task: task is me):
-            if loop.time() >= deadline:
-                left = f"{len(self._inbox) + 1} messages of {self.subject!r} not handled"
-                raise DrainTimeout(f"drain of {self.subject!r}", wait, [left])
-            await self._notifier.wait(deadline)
+        self._ending.on_stopped()
+        await self._readers.join_callback()
 
-    async def _join(self, deadline: float, is_draining: Callable[[asyncio.Task[object] | None], bool]) -> int:
-        """Wait until a callback or a running iterator has handled everything and stopped, or until the deadline.
+    async def _describe_rest(self) -> list[str]:
+        assert self._ending is not None
+        if not self._ending.is_stopped:
+            return [f"the server did not confirm the end of {self.subject!r}"]
+        return [f"{self._readers.unhandled} messages of {self.subject!r} not handled"]
 
-        Returns the number of messages that were not handled. Neither messages without a reader nor tasks
-        that drain the client are waited for.
-        """
-        loop = asyncio.get_running_loop()
-        while self._has_running_callback(is_draining) or self._has_other_reader(is_draining):
-            if loop.time() >= deadline:
-                return len(self._inbox) + 1
-            await self._notifier.wait(deadline)
-        return 0
+    async def _end_callback(self) -> None:
+        if self._callback is not None and (tasks := self._readers.cut()):
+            await asyncio.wait(tasks, timeout=CUT_TIMEOUT_S)
 
-    def _has_running_callback(self, is_excepted: Callable[[asyncio.Task[object] | None], bool]) -> bool:
-        """True if a callback has messages to handle, in a task that is not excepted."""
-        callback = self._callback
-        if callback is None:
-            return False
-        if callback.task is None and self._inbox:
-            callback.start(self._on_callback_idle)  # the last task ended early: its callback had cancelled it
-        return callback.task is not None and not is_excepted(callback.task)
-
-    def _has_other_reader(self, is_excepted: Callable[[asyncio.Task[object] | None], bool]) -> bool:
-        """True if a task is reading that is not excepted. An iterator that outlived its task does not count.
-
-        A tracked task counts until its callbacks have run, as one of them may begin the next task.
-        """
-        return any(
-            task is not None and not task.done() and not is_excepted(task) for task in self._reader_tasks
-        ) or not all(map(is_excepted, self._tracked_tasks))
-
-    def _track_task(self, task: asyncio.Task[None]) -> None:
-        """Let a draining client wait for this task, as it waits for a running iterator.
+    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
+        """Let a draining client wait for this task, as it waits for a running iterator. Return the key for its context.
 
         For layers that take messages out of the inbox and handle them in tasks of their own.
         """
-        self._tracked_tasks.add(task)
-        task.add_done_callback(self._untrack_task)
-
-    def _untrack_task(self, task: asyncio.Task[None]) -> None:
-        self._tracked_tasks.discard(task)
-        self._notifier.wake()
-
-    def _cancel_callback(self) -> asyncio.Task[None] | None:
-        """Cancel the running callback, unless it is the caller, and return its task."""
-        return None if self._callback is None else self._callback.cancel()
+        self._readers.track(task)
+        return self._readers.key
 
     def _disable_pause(self) -> None:
         """Stop pausing the socket: the confirmation of the server follows the messages it has sent."""
@@ -420,11 +418,11 @@ class Subscription(AsyncForHint, Generic[M]):
 
     # ---------------------------------------------------------------- receiving
 
-    def _account(self, count: int, nbytes: int, excess: int, deadline: float = 0.0) -> bool:
+    def _account(self, count: int, nbytes: int, excess: int) -> bool:
         """Account for ``count`` messages that one chunk put into the inbox.
 
         The last ``excess`` of them exceed the limit of an auto-unsubscribe and are removed again. A ``def`` callback is
-        called here, until the deadline (of time.monotonic; 0: for CALLBACK_TIME_SLICE_S); a task handles the rest.
+        called here, until the time slice is over; a task handles the rest.
         Returns True if a task has to run before all messages are handled.
         """
         inbox, limits = self._inbox, self._limits
@@ -438,12 +436,11 @@ class Subscription(AsyncForHint, Generic[M]):
         if (callback := self._callback) is None:
             if self._notifier:
                 self._notifier.wake()
-        elif callback.task is None and inbox:
-            is_late = deadline and monotonic() > deadline
-            if callback.is_async or is_late:
-                callback.start(self._on_callback_idle, at_once=not is_late)
+        elif inbox and ((task := callback.task) is None or task.done()):
+            if callback.is_async:
+                callback.start(self._on_callback_idle, at_once=True)
             else:
-                awaitable = callback.context.run(callback.call, deadline)
+                awaitable = callback.context.run(callback.call)
                 if awaitable is not None or inbox:
                     callback.start(self._on_callback_idle, awaitable)
                 elif self._holds_reading:
@@ -483,18 +480,14 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._callback is not None:
             raise LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
 
-    def _is_finished(self) -> bool:
-        """With an empty inbox: True if the subscription has ended. Raises the error that ended it."""
-        self._on_inbox_read()
-        if self._close_reason is None:
-            return False
-        if not isinstance(self._close_reason, SubscriptionClosed):
-            raise self._close_reason.with_traceback(None)
-        return True
+    def _raise_error(self) -> None:
+        """Raise the error that ended the subscription, if any."""
+        if (error := self.error) is not None:
+            raise error.with_traceback(None)
 
     def _on_inbox_read(self) -> None:
         """Resume reading if the inbox is empty."""
-        if not self._inbox:
+        if self._holds_reading and not self._inbox:
             self._release_reading()
 
     def _on_callback_idle(self) -> None:

@@ -12,8 +12,8 @@ from typing import Generic, Protocol, TypeVar
 
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
+from natsproto._core.ending import ReaderKey
 from natsproto._core.events import HandlerFailed
-from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
@@ -41,7 +41,7 @@ class Watcher(Protocol[E_co]):
         """End the watch."""
         ...
 
-    def _track_task(self, task: asyncio.Task[None]) -> None:
+    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
         """Let a draining client wait for this task."""
         ...
 
@@ -70,6 +70,7 @@ class WatchCallback(RunHint, Generic[E]):
     def __init__(self, watcher: Watcher[E], callback: Callable[[E], HandlerResult], connection: Connection) -> None:
         check_handler("cb", callback, "entry")
         self._watcher, self._callback, self._connection = watcher, callback, connection
+        self._where = f"callback of {watcher.what}"
         self._called = asyncio.Event()
         self._busy = False
         self._task: asyncio.Task[None] | None = None
@@ -130,8 +131,7 @@ class WatchCallback(RunHint, Generic[E]):
         self._begun = True
         if self._task is None:
             await self._watcher.__aenter__()
-            steps = TimedSteps(self._run(), f"callback of {self._watcher.what}", self._connection._on_loop_blocked)
-            self._task = asyncio.create_task(steps, name=f"natsproto callback of {self._watcher.what}")
+            self._task = asyncio.create_task(self._run(), name=f"natsproto {self._where}")
             self._watcher._track_task(self._task)
         return self
 
@@ -181,9 +181,8 @@ class WatchCallback(RunHint, Generic[E]):
         try:
             await finish(self._callback(entry))
         except Exception as exc:
-            where = f"callback of {self._watcher.what}"
-            self._connection._log.failure("%s failed: %r", where, exc, error=exc)
-            self._connection._emit(HandlerFailed(handler=where, error=exc))
+            self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
+            self._connection._emit(HandlerFailed(handler=self._where, error=exc))
 
 
 def _raise_error(task: asyncio.Task[None]) -> None:

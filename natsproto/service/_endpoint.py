@@ -5,6 +5,8 @@ its service except the callback for errors.
 
 A request gets its task when it arrives, or when another request ends; no dispatcher task has to wake up first. Each
 task has its own context, so no request sees the context variables that the handler sets for another one.
+
+A request that is cut off, because the service or the client ends before its handler does, is answered with 503.
 """
 
 from __future__ import annotations
@@ -13,15 +15,15 @@ import asyncio
 import contextvars
 import json
 from collections.abc import Callable, Mapping
-from time import perf_counter_ns
+from contextlib import suppress
+from time import monotonic, perf_counter_ns
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.timed_steps import TimedSteps
 from natsproto._handlers import HandlerResult, finish
-from natsproto.errors import DrainTimeout, NatsError, ServiceError
+from natsproto.errors import NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.service._responses import (
@@ -34,6 +36,8 @@ from natsproto.service._responses import (
 
 DATA = (bytes, bytearray, memoryview, str, dict, list)
 """The types of results of which a handler is told that they are not sent."""
+
+_STOPPED: Final = ServiceError(503, "the service was stopped")
 
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
@@ -110,11 +114,15 @@ class Endpoint:
         self._on_error = on_error
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._cancelled = False
+        self._is_cut = False
         self._is_told = False  # that the handler returns data
         self.reset()
         self._subscription = connection._subscribe(subject, queue=queue_group, message_type=Request)
         self._subscription._on_change = self._dispatch
+        self._readers = self._subscription._readers
+        """Of which each request that is being handled is one."""
+        self._readers.on_cut = self._on_cut
+        self._readers.key.mark(self._context)
 
     def __repr__(self) -> str:
         return f"Endpoint({self.name!r}, subject={self.subject!r})"
@@ -163,33 +171,18 @@ class Endpoint:
 
     # ---------------------------------------------------------------- ending
 
-    async def _drain(self, timeout: float, caller: asyncio.Task[object] | None) -> None:
-        """Stop accepting requests and wait for those already received, except the one whose task is ``caller``.
-
-        DrainTimeout after ``timeout`` seconds, with the rest cancelled; RequestTimeout when the server does not confirm
-        in that time.
-        """
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + timeout
-        try:
-            await self._subscription.drain(timeout)
-            while working := [task for task in self._tasks if task is not caller]:
-                left = deadline - loop.time()
-                if left <= 0:
-                    unanswered = f"{len(working) + self.pending} unfinished requests of endpoint {self.name!r}"
-                    raise DrainTimeout(f"drain of endpoint {self.name!r}", timeout, [unanswered])
-                await asyncio.wait(working, timeout=left)
-        except BaseException:
-            self._cancel(caller)
-            raise
-
-    def _cancel(self, caller: asyncio.Task[object] | None) -> None:
-        """Unsubscribe and cancel all requests at once, except the one whose task is ``caller``."""
-        self._cancelled = True
+    def _cut(self) -> list[asyncio.Task[None]]:
+        """Unsubscribe and cancel all requests at once, except the caller's; return their tasks."""
+        tasks = self._readers.cut()
         self._connection._unsubscribe_nowait(self._subscription)
-        for task in self._tasks:
-            if task is not caller:
-                task.cancel()
+        return tasks
+
+    def _on_cut(self) -> None:
+        """No further request is handled."""
+        self._is_cut = True
+        inbox = self._subscription._inbox
+        while inbox:
+            self._send_error(cast("Request", inbox.popleft()), _STOPPED)
 
     # ---------------------------------------------------------------- handling
 
@@ -197,17 +190,16 @@ class Endpoint:
         """Start tasks for waiting requests. Called when a request arrives or ends, and when the subscription ends."""
         subscription = self._subscription
         inbox = subscription._inbox
-        while inbox and len(self._tasks) < self._concurrency and not self._cancelled:
+        while inbox and len(self._tasks) < self._concurrency and not self._is_cut:
             request = inbox.popleft()
             assert isinstance(request, Request)
-            steps = TimedSteps(self._handle(request), self._where, self._connection._on_loop_blocked)
             task = asyncio.get_running_loop().create_task(
-                steps, name=f"natsproto endpoint {self.name}", context=self._context.copy()
+                self._handle(request), name=f"natsproto endpoint {self.name}", context=self._context.copy()
             )
             self._tasks.add(task)
             task.add_done_callback(self._done)
             subscription._track_task(task)
-        if subscription.error is not None and not self._cancelled:
+        if subscription.error is not None and not self._is_cut:
             self._on_error(subscription.error)
 
     def _done(self, task: asyncio.Task[None]) -> None:
@@ -215,6 +207,9 @@ class Endpoint:
         self._dispatch()
 
     async def _handle(self, request: Request) -> None:
+        time_slice = self._connection._time_slice
+        if monotonic() >= time_slice.ends_at:
+            await time_slice.next_turn()
         self._requests += 1
         began = perf_counter_ns()  # not the loop's clock, whose steps are a millisecond on uvloop
         try:
@@ -228,6 +223,7 @@ class Endpoint:
             if isinstance(exc, asyncio.CancelledError):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
+                    self._send_error(request, _STOPPED if self._is_cut else error_from(exc))
                     raise  # this task was cancelled, not a future that the handler awaited
             self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
             self._connection._emit(HandlerFailed(handler=self._where, error=exc))
@@ -256,6 +252,15 @@ class Endpoint:
                 await request.respond_error(error.code, error.description)
             except NatsError as exc:
                 self._connection._log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
+
+    def _send_error(self, request: Request, error: ServiceError) -> None:
+        """Answer a request that was cut off, as far as that is possible without waiting."""
+        request._note = error
+        reply = request.reply
+        if reply is not None and self._connection._reply_guard.is_allowed(reply):
+            headers = error_headers(error.code, cut_description(error.description, self._connection.max_payload))
+            with suppress(NatsError):  # the client is closed
+                self._connection._put_message(reply, b"", None, headers)
 
     def _custom_stats(self, handler: StatsHandler) -> object:
         try:

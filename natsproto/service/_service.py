@@ -17,13 +17,14 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending, readers_of_caller
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default, time_limit
 from natsproto._handler_threads import Executor, with_executor
 from natsproto._handlers import check_handler, is_async_generator
 from natsproto._signals import check_until
-from natsproto.errors import ConfigError, DrainTimeout, LocalProtocolError, NatsError, RequestTimeout
+from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.protocol.subject import queue_group as checked_queue_group
@@ -243,7 +244,8 @@ class Service(WarnIfUnused, Group):
         self._size = 0  # bytes of the largest response, without what grows
         self._started_at = datetime.now(UTC)
         self._stop_task: asyncio.Task[None] | None = None
-        self._is_stopping = False
+        self._ending: Ending | None = None
+        self._error: Exception | None = None  # given to stop
         self._stopped: asyncio.Future[Exception | None] = asyncio.get_running_loop().create_future()
         self._control: list[Subscription] = []
         self._credit_inbox: CreditInbox | None = None
@@ -330,9 +332,11 @@ class Service(WarnIfUnused, Group):
     ) -> None:
         """Stop accepting requests, handle those already received, then end. The service is discoverable until then.
 
-        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists unfinished requests;
-        RequestTimeout: the server did not confirm. In both cases, and when cancelled, the service has stopped. In a
-        handler, it does not wait for that handler. While the service is stopping already, it only waits.
+        ``wait_stopped`` returns ``error``. DrainTimeout after ``timeout`` seconds lists the requests that are cut off
+        then, which are answered with 503; so they are when the last caller that waits is cancelled. The shortest
+        ``timeout`` of several calls counts, and the first ``error``.
+
+        In a handler, or a task that it has started, it waits for the other endpoints only.
 
         Args:
             error: Why it stops, which ``wait_stopped`` returns; None: no error.
@@ -340,33 +344,43 @@ class Service(WarnIfUnused, Group):
                 ``drain_timeout``; None: no limit.
         """
         wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        self._connection._check_loop()
         self._begun = True
-        if self._is_stopping:
-            await self.wait_stopped()
-            return
-        self._is_stopping = True
-        caller = asyncio.current_task()
-        failed: list[RequestTimeout] = []
+        ending = self._ending
+        if ending is None:
+            self._error = error
+            ending = Ending(f"stop of service {self.name!r}", self._drain, self._describe_rest, self._cut)
+            self._ending = ending
+        ending.begin(wait)
+        readers = [endpoint._readers for endpoint in self._endpoints]
+        if not ending.closed and (inside := readers_of_caller(readers)):
+            await ending.wait_inside(inside, lambda: readers)
+            if readers_of_caller(readers):
+                return  # the rest happens when the caller's own handler has returned
+        await ending.wait()
+
+    async def _drain(self) -> None:
+        assert self._ending is not None
+        await asyncio.gather(*(endpoint._subscription.drain(None) for endpoint in self._endpoints))
+        self._ending.on_stopped()
+        for endpoint in self._endpoints:
+            await endpoint._readers.join()
+
+    async def _describe_rest(self) -> list[str]:
+        assert self._ending is not None
+        left = [] if self._ending.is_stopped else ["the server did not confirm the end of its endpoints"]
+        return left + [
+            f"{len(endpoint._tasks) + endpoint.pending} unfinished requests of endpoint {endpoint.name!r}"
+            for endpoint in self._endpoints
+            if endpoint._tasks or endpoint.pending
+        ]
+
+    async def _cut(self) -> None:
         try:
-            results = await asyncio.gather(
-                *(endpoint._drain(wait, caller) for endpoint in self._endpoints), return_exceptions=True
-            )
-            for result in results:
-                if isinstance(result, RequestTimeout):
-                    failed.append(result)
-                elif isinstance(result, BaseException) and not isinstance(result, NatsError):
-                    raise result
-        except BaseException:
-            for endpoint in self._endpoints:
-                endpoint._cancel(caller)
-            raise
+            if tasks := [task for endpoint in self._endpoints for task in endpoint._cut()]:
+                await asyncio.wait(tasks, timeout=CUT_TIMEOUT_S)
         finally:
-            self._finish(error)
-        if failed:
-            left = [
-                item for exc in failed for item in (exc.unfinished if isinstance(exc, DrainTimeout) else (str(exc),))
-            ]
-            raise DrainTimeout(f"stop of service {self.name!r}", wait, left)
+            self._finish(self._error)
 
     async def wait_stopped(self, until: asyncio.Event | None = None) -> Exception | None:
         """Wait until the service has stopped and return the reason: the ``error`` given to ``stop``, the server's
@@ -393,7 +407,6 @@ class Service(WarnIfUnused, Group):
     def _finish(self, error: Exception | None) -> None:
         if self._stopped.done():
             return
-        self._is_stopping = True
         for subscription in self._control:
             self._connection._unsubscribe_nowait(subscription)
         if self._credit_inbox is not None:
@@ -405,7 +418,7 @@ class Service(WarnIfUnused, Group):
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Closed):
             for endpoint in self._endpoints:
-                endpoint._cancel(asyncio.current_task())
+                endpoint._cut()
             self._finish(event.reason)
 
     def _on_endpoint_error(self, error: NatsError) -> None:
@@ -422,6 +435,10 @@ class Service(WarnIfUnused, Group):
             pass  # no caller waits for this; stop() has cancelled the unfinished requests
 
     # ---------------------------------------------------------------- endpoints and control subjects
+
+    @property
+    def _is_stopping(self) -> bool:
+        return self._ending is not None or self._stopped.done()
 
     def _root(self) -> Service:
         return self

@@ -64,6 +64,7 @@ _REPORTED = {
     Ended.NO_INBOX: ServiceError(500, Ended.NO_INBOX.value),
 }
 """The errors that the requester gets."""
+_CUT_SHORT = ServiceError(500, "the response was cut short")
 _ADVICE = {
     Ended.DENIED: "the responder's user needs allow_responses with {max: -1} and an expires longer than the heartbeat",
     Ended.NO_INBOX: "the responder's user needs permission to subscribe to its inboxes (see inbox_prefix)",
@@ -132,6 +133,8 @@ class OutgoingStream:
         assert request.reply is not None
         self.reply: str = request.reply
         """The subject of the parts."""
+        self.is_open: bool = True
+        """True until it has ended, and the requester was sent the end."""
         self.waited_ns: int = 0
         """Nanoseconds of waiting for credit and for the connection."""
         self._connection, self._inbox, self._state = connection, inbox, state
@@ -151,8 +154,8 @@ class OutgoingStream:
     async def run(self, parts: AsyncGenerator[Payload]) -> ServiceError | None:
         """Send everything that the generator yields, then the end. Return an error for the statistics.
 
-        Raises the errors of the generator, of which the requester is told. ``end`` cancels the task, which must be the
-        current one, while this runs.
+        Raises the errors of the generator, which the requester gets, too. ``end`` cancels the task, which must be the
+        current one, while this runs. When others cancel it, the end is not sent: they know the reason (``is_open``).
         """
         self._inbox.streams[self._token] = self
         if self._state.window is not None:
@@ -162,11 +165,10 @@ class OutgoingStream:
                 await self._send_all(parts)
         except asyncio.CancelledError:
             if self._ended is None:
-                self._send_end(ServiceError(503, "the service was stopped"))
                 raise
         except Exception as exc:
             if self._ended in (None, *_REPORTED):
-                self._send_end(error_from(exc))
+                self.send_end(error_from(exc))
             raise
         finally:
             del self._inbox.streams[self._token]
@@ -175,7 +177,7 @@ class OutgoingStream:
             if self._ended is not None:
                 await self._absorb_cancellation()
         if self._ended is None:
-            self._send_end(None)
+            self.send_end(None)
             return None
         return self._report_end(self._ended)
 
@@ -230,7 +232,7 @@ class OutgoingStream:
     def end(self, reason: Ended, cause: NatsError | None = None) -> None:
         """End the stream before its generator does, which is cancelled."""
         if self._ended is None:
-            self._ended, self._cause = reason, cause
+            self._ended, self._cause, self.is_open = reason, cause, False
             assert self._task is not None
             self._task.cancel()
 
@@ -251,14 +253,15 @@ class OutgoingStream:
             "response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value
         )
         if error is not None:
-            self._send_end(error)
+            self.send_end(error)
         if self._cause is not None and reason in (Ended.DENIED, Ended.NO_INBOX):
             advice = f"{reason.value} ({denial(self._cause)}): {_ADVICE[reason]}"
             raise StreamBroken(self._subject, self._state.sent, advice) from self._cause
         return error
 
-    def _send_end(self, error: ServiceError | None) -> None:
+    def send_end(self, error: ServiceError | None) -> None:
         """Send the last frame. In the plain form the error and the end are two messages."""
+        self.is_open = False
         text = "" if error is None else cut_description(error.description, self._connection.max_payload)
         headers = {} if error is None else error_headers(error.code, text)
         sent = self._state.sent
@@ -317,6 +320,8 @@ class StreamEndpoint(Endpoint):
     ) -> None:
         self._generator, middleware = unwrap(handler)
         self._open_inbox = open_inbox
+        self._interrupted: dict[Request, OutgoingStream] = {}
+        """The streams that were cancelled and whose requester was not sent the end."""
         respond: Handler = self._respond_in_parts
         if middleware:
             respond = with_middleware(respond, *middleware)
@@ -332,6 +337,31 @@ class StreamEndpoint(Endpoint):
         stream = OutgoingStream(connection, self._open_inbox(), request, state)
         try:
             request._note = await stream.run(cast("AsyncGenerator[Payload]", self._generator(request)))
+        except asyncio.CancelledError:
+            self._interrupted[request] = stream
+            raise
         finally:
             self._nanoseconds -= stream.waited_ns
-            request._reply = None  # the requester has been told of an error
+            request._reply = None  # the requester gets the end from the stream
+
+    async def _handle(self, request: Request) -> None:
+        try:
+            await super()._handle(request)
+        finally:
+            if request in self._interrupted:  # by a middleware that reports no error
+                self._send_error(request, _CUT_SHORT)
+
+    async def _respond_error(self, request: Request, error: ServiceError) -> None:
+        if request in self._interrupted:
+            self._send_error(request, error)
+        else:
+            await super()._respond_error(request, error)
+
+    def _send_error(self, request: Request, error: ServiceError) -> None:
+        stream = self._interrupted.pop(request, None)
+        if stream is None:
+            super()._send_error(request, error)
+            return
+        request._note = error
+        if stream.is_open:
+            stream.send_end(error)

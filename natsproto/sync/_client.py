@@ -286,7 +286,9 @@ class Client(SyncWrapper[client.Client]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         explain_publish(exc)
-        self._end(drain=exc is None)
+        if exc is None:
+            self._end(drain=True)
+        self._end(drain=False)  # also after a drain inside of an iteration that is not over
 
     def __repr__(self) -> str:
         process = self._processes.get(os.getpid())
@@ -331,8 +333,10 @@ class Client(SyncWrapper[client.Client]):
             if process is not None:
                 process.close(drain, timeout)
         finally:
-            self._closed = True  # not before, as threads that it waits for may still use it
-            self._processes.pop(os.getpid(), None)
+            # Not before, as threads that it waits for may still use it; and its handler, if one of them drains.
+            if process is None or process.is_ended:
+                self._closed = True
+                self._processes.pop(os.getpid(), None)
 
 
 class _Message(NamedTuple):
@@ -377,19 +381,31 @@ class _Process:
                 self.connection = _Connection(portal, connected, PublishQueue(portal, publish))
             return self.connection
 
+    @property
+    def is_ended(self) -> bool:
+        """True without a connection in this process."""
+        return self.connection is None or self.connection.portal.stopped
+
     def close(self, drain: bool, timeout: float | None = None) -> None:
-        """Drain or close, then end the thread. Does nothing in another process, and when it has ended."""
+        """Drain or close, then end the thread. Does nothing in another process, and when it has ended.
+
+        The thread goes on after a drain by a handler or an iteration, which can still use the client. It ends after
+        them.
+        """
         if self.connection is None or self.connection.portal.stopped:
             return
         portal, connected, queue = self.connection
+        goes_on = False
         try:
             if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops
                 try:
                     portal.call(queue.join, timeout if drain else CLOSE_TIMEOUT_S)
                 finally:
                     if drain:
-                        portal.run(portal.threads.stop_waiting_for, threading.current_thread())
+                        portal.run(portal.threads.forget_ended)
                         portal.call(connected.drain, DEFAULT if timeout is None else timeout)
+                        if goes_on := connected.state is not State.CLOSED:
+                            portal.run_detached(partial(_stop_after, portal, connected), wait=False)
                     else:
                         portal.call(connected.close)
         except ConnectionClosed:
@@ -397,7 +413,14 @@ class _Process:
                 raise
             # another thread has closed it meanwhile
         finally:
-            portal.stop()
+            if not goes_on:
+                portal.stop()
+
+
+async def _stop_after(portal: Portal, connected: client.Client) -> None:
+    """End the thread of the event loop when the client is closed. A thread that ends itself would wait for itself."""
+    await connected.wait_closed()
+    threading.Thread(target=portal.stop, name="natsproto sync end", daemon=True).start()
 
 
 @hide_arguments

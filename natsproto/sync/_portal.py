@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import AbstractAsyncContextManager, suppress
+from contextvars import copy_context
 from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
@@ -39,7 +40,7 @@ class _Call(Generic[R]):
     loop.
     """
 
-    __slots__ = ("_abandoned", "_calls", "_ended", "_task", "_undo", "_work", "outcome")
+    __slots__ = ("_abandoned", "_calls", "_context", "_ended", "_task", "_undo", "_work", "outcome")
 
     def __init__(
         self,
@@ -51,6 +52,7 @@ class _Call(Generic[R]):
         self.outcome: SimpleQueue[asyncio.Task[R] | None] = SimpleQueue()
         """The task that has ended; None when the loop has ended."""
         self._work, self._undo, self._ended = work, undo, ended
+        self._context = copy_context()  # of the thread: whether it is in a handler or in a loop
         self._task: asyncio.Task[R] | None = None
         self._abandoned = False
         self._calls = calls
@@ -61,7 +63,9 @@ class _Call(Generic[R]):
         if self._ended.done():
             self.cancel()
             return
-        self._task = asyncio.get_running_loop().create_task(self._work, name="natsproto sync call")
+        self._task = asyncio.get_running_loop().create_task(
+            self._work, name="natsproto sync call", context=self._context
+        )
         self._task.add_done_callback(self._done)
 
     def abandon(self) -> None:

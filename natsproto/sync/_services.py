@@ -115,12 +115,6 @@ class HandlerThreads:
 
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
-        self._idents: set[int] = set()
-
-    @property
-    def is_current(self) -> bool:
-        """True when the caller runs on one of these threads."""
-        return threading.get_ident() in self._idents
 
     def async_handler(self, function: Handler) -> Callable[[service.Request], Any]:
         """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
@@ -139,7 +133,7 @@ class HandlerThreads:
                 target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
             )
             thread.start()
-            await self._portal.threads.wait_handled(thread, done)
+            await done
             return results[0]
 
         return handle
@@ -159,7 +153,7 @@ class HandlerThreads:
             while True:
                 step = _Step(error, asyncio.get_running_loop().create_future())
                 steps.put(step)
-                await self._portal.threads.wait_handled(thread, step.done)
+                await step.done
                 if not step.parts:
                     return
                 error = None
@@ -174,24 +168,16 @@ class HandlerThreads:
         self, function: Callable[[Request], Iterator[bytes]], request: Request, steps: SimpleQueue[_Step | None]
     ) -> None:
         generator = cast("Generator[bytes]", function(request))
-        self._idents.add(threading.get_ident())
-        try:
-            while (step := steps.get()) is not None:
-                self._post(step.done, partial(step.run, generator))
-            generator.close()
-        finally:
-            self._idents.discard(threading.get_ident())
+        while (step := steps.get()) is not None:
+            self._post(step.done, partial(step.run, generator))
+        generator.close()
 
     def _handle(self, function: Handler, request: Request, results: list[object], done: asyncio.Future[None]) -> None:
         def call() -> None:
             results.append(function(request))
             check_result(results[0])
 
-        self._idents.add(threading.get_ident())
-        try:
-            self._post(done, call)
-        finally:
-            self._idents.discard(threading.get_ident())
+        self._post(done, call)
 
     def _post(self, done: asyncio.Future[None], call: Callable[[], None]) -> None:
         """Call a function in this thread, and tell the event loop that it has ended."""
@@ -387,14 +373,11 @@ class Service(Group[service.Service], SyncContext[service.Service]):
     def stop(self, error: Exception | None = None, *, timeout: float | timedelta | Default | None = DEFAULT) -> None:
         """Stop accepting requests, handle those already received, then end; see the async service.
 
-        In a handler it returns at once, because the service waits for the handler's own request too.
+        In a handler it waits for the other endpoints only.
 
         Args:
             error: Why it stops, which ``wait_stopped`` returns; None: no error.
             timeout: Seconds for the requests in progress, which are cancelled then. Left out: the option
                 ``drain_timeout``; None: no limit.
         """
-        if self._threads.is_current:
-            self._portal.run_detached(partial(self._inner.stop, error, timeout=timeout), wait=False)
-        else:
-            self._portal.call(self._inner.stop, error, timeout=timeout)
+        self._portal.call(self._inner.stop, error, timeout=timeout)

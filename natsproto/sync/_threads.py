@@ -1,17 +1,19 @@
-"""The threads that iterate over messages or handle requests of one client; ``drain`` waits for them."""
+"""The threads that iterate over messages of one client; ``drain`` waits for them."""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 from types import TracebackType
-from typing import Protocol
+from typing import NamedTuple, Protocol
+
+from natsproto._core.ending import ReaderKey
 
 
 class TrackedReader(Protocol):
     """An object of the async client that is read, and lets a draining client wait for tasks."""
 
-    def _track_task(self, task: asyncio.Task[None]) -> None: ...
+    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey: ...
 
 
 class TrackedContext(TrackedReader, Protocol):
@@ -24,43 +26,46 @@ class TrackedContext(TrackedReader, Protocol):
     ) -> None: ...
 
 
+class Iteration(NamedTuple):
+    """An iteration in a thread. A task stands for it, until the event is set."""
+
+    key: ReaderKey
+    done: asyncio.Event
+    thread: threading.Thread
+
+
 class ThreadTracker:
-    """The threads that a draining client waits for: each is represented by a task. To be used on the event loop."""
+    """The iterations that a draining client waits for. To be used on the event loop."""
 
     def __init__(self) -> None:
-        self._iterating: dict[asyncio.Event, threading.Thread] = {}
-        self._handling: dict[threading.Thread, asyncio.Future[None]] = {}
+        self._running: set[Iteration] = set()
 
-    def track_iteration(self, reader: TrackedReader, thread: threading.Thread) -> asyncio.Event:
-        """Register a thread that iterates over the reader until the returned event is set."""
+    def track_iteration(self, reader: TrackedReader, thread: threading.Thread) -> Iteration:
+        """Register a thread that iterates over the reader until the event of the result is set."""
         done = asyncio.Event()
 
         async def wait_done() -> None:
             await done.wait()
 
         task = asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader")
-        self._iterating[done] = thread
-        task.add_done_callback(lambda _: self._iterating.pop(done))
         try:
-            reader._track_task(task)
+            key = reader._track_task(task)
         except BaseException:
             done.set()
             raise
-        return done
+        key.in_use += 1
+        iteration = Iteration(key, done, thread)
+        self._running.add(iteration)
 
-    async def wait_handled(self, thread: threading.Thread, done: asyncio.Future[None]) -> None:
-        """Wait until the thread has handled its request, or ``stop_waiting_for`` it; raise the handler's error."""
-        self._handling[thread] = done
-        try:
-            await done
-        finally:
-            del self._handling[thread]
+        def on_done(_: asyncio.Task[None]) -> None:
+            key.in_use -= 1
+            self._running.discard(iteration)
 
-    def stop_waiting_for(self, thread: threading.Thread) -> None:
-        """Stop waiting for this thread, and for threads that ended in the middle of an iteration."""
-        for done, reader in self._iterating.items():
-            if reader is thread or not reader.is_alive():
-                done.set()
-        handling = self._handling.get(thread)
-        if handling is not None and not handling.done():
-            handling.set_result(None)
+        task.add_done_callback(on_done)
+        return iteration
+
+    def forget_ended(self) -> None:
+        """Do not wait for threads that ended in the middle of an iteration."""
+        for iteration in self._running:
+            if not iteration.thread.is_alive():
+                iteration.done.set()

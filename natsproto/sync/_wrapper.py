@@ -132,15 +132,16 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
     def _read_on(self, read: Callable[[], T]) -> Iterator[T]:
         """Iterate over what ``read`` returns, in the current thread; a draining client waits for the end."""
         try:
-            done = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
+            iteration = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
         except ConnectionClosed:
             if self._portal.stopped:
                 return  # as below
             raise
 
         async def leave() -> None:
-            done.set()
+            iteration.done.set()
 
+        iteration.key.enter_context()
         try:
             while True:
                 try:
@@ -153,6 +154,7 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
                     raise
                 yield item
         finally:
+            iteration.key.leave_context()
             self._portal.run_detached(leave, wait=False)
 
 

@@ -15,6 +15,7 @@ from types import SimpleNamespace
 from typing import Unpack, cast
 
 from natsproto._client import Client
+from natsproto._core.time_slice import TimeSlice
 from natsproto._core.transport import SocketWire
 from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._options import OptionArgs, Options
@@ -131,8 +132,12 @@ def published(net: ScriptedNetwork) -> list[bytes]:
     return [op.payload for op in net.server.ops if op.name in ("PUB", "HPUB")]
 
 
-class NeverBlocked:
-    """Callbacks of a handler that never holds the event loop."""
+class InOneLoop:
+    """Callbacks of a handler and a subscription that concern the event loop."""
 
-    def on_loop_blocked(self, where: str, seconds: float) -> None:
-        raise AssertionError(f"{where} held the event loop for {seconds} s")
+    @property
+    def time_slice(self) -> TimeSlice:
+        return TimeSlice.of(asyncio.get_running_loop())
+
+    def check_loop(self) -> None:
+        pass

@@ -33,6 +33,7 @@ async def test_second_full_read_in_a_turn_lets_readers_run() -> None:
             wire = session.wire
             assert wire is not None
             with pytest.MonkeyPatch.context() as patch:
+                patch.setattr("natsproto._core.time_slice.TIME_SLICE_S", 60)  # the machine may be busy
                 patch.setattr(wire, "pause_reading", lambda: reading.append("pause"))
                 patch.setattr(wire, "resume_reading", lambda: reading.append(got))
                 frame = b"MSG a 1 1000\r\n" + bytes(1000) + b"\r\n"

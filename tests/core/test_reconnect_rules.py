@@ -7,13 +7,13 @@ import random
 
 import pytest
 
-from natsproto._core.events import Disconnected, LoopBlocked, MessageDropped, Reconnected
+from natsproto._core.events import Disconnected, MessageDropped, Reconnected
 from natsproto.errors import PayloadTooLarge
 from natsproto.protocol.pool import STABLE_AFTER_S
 from natsproto.testing import run_server
 from tests.core.helpers import scripted_network, turns, until
 from tests.faults.helpers import SOON, EventRecorder
-from tests.kit.clock import VirtualClockLoop, advance, virtual_clock
+from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
 from tests.server.helpers import both_loops, client
 from tests.server.helpers import until as really
@@ -51,50 +51,6 @@ async def test_backoff_after_short_useful_connections() -> None:
         outages = [event.outage for event in recorder.of(Reconnected)]
         assert max(outages) < 0.2
         assert min(outages[5:]) >= 0.05, "no busy loop"
-
-
-@virtual_clock
-async def test_program_that_holds_the_loop_is_reported(seed: int) -> None:
-    """A block of two seconds, whenever it begins; and once, if the handler is known."""
-    chance = random.Random(seed)
-    recorder = EventRecorder(LoopBlocked)
-    async with scripted_network() as net:
-        nc = await net.connect(on_event=recorder)
-        loop = asyncio.get_running_loop()
-        assert isinstance(loop, VirtualClockLoop)
-        for number in range(20):
-            await advance(30 * chance.random())
-            assert len(recorder.events) == number
-            loop.hold(2)
-            await advance(1)
-            event = recorder.of(LoopBlocked)[number]
-            assert event.handler == ""
-            assert 1.4 < event.seconds <= 2
-            assert "stood still" in event.log_line()[1]
-        nc._on_loop_blocked("callback of 'a'", 2)
-        loop.hold(2)
-        await advance(3)
-        assert [event.handler for event in recorder.of(LoopBlocked)][20:] == ["callback of 'a'"], "a block is told once"
-
-
-@virtual_clock
-async def test_handler_that_holds_the_loop_in_pieces() -> None:
-    """For 6 of 10 seconds it is reported, for 3 it is not; and what several handlers hold is not added up."""
-    recorder = EventRecorder(LoopBlocked)
-    async with scripted_network() as net:
-        nc = await net.connect(on_event=recorder)
-        for _ in range(100):
-            await advance(1)
-            nc._on_loop_blocked("callback of 'a'", 0.3)
-            nc._on_loop_blocked("callback of 'b'", 0.3)
-        assert recorder.events == []
-        for _ in range(20):
-            await advance(0.5)
-            nc._on_loop_blocked("callback of 'a'", 0.3)
-        [event] = recorder.of(LoopBlocked)
-        assert event.handler == "callback of 'a'"
-        assert 5 < event.seconds < event.window <= 10
-        assert "held the event loop for %(seconds).1f of %(window).1f s: " in event.log_line()[1]
 
 
 def _payloads(rng: random.Random, limit: int) -> list[bytes]:

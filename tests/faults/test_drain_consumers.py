@@ -451,7 +451,7 @@ async def test_drain_of_random_readers(nc: Client, stream: Stream, failures: lis
 
 @pytest.mark.parametrize("kind", ["pull", "push"])
 async def test_drain_by_several_handlers(nc: Client, stream: Stream, kind: str) -> None:
-    """Handlers that drain do not wait for each other."""
+    """Handlers that drain do not wait for each other, and what waits behind them is handled, too."""
     drained = 0
 
     async def handle(message: JsMessage) -> None:
@@ -463,7 +463,7 @@ async def test_drain_by_several_handlers(nc: Client, stream: Stream, kind: str) 
     await _read_by(nc, kind, handle, concurrency=4)
     async with asyncio.timeout(60):
         assert await nc.wait_closed() is None
-    await eventually(lambda: drained == 4)
+    await eventually(lambda: drained >= 4)
 
 
 async def test_drain_by_loops_and_callbacks(nc: Client, stream: Stream) -> None:

@@ -111,10 +111,6 @@ class VirtualClockLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._jumping.now
 
-    def hold(self, seconds: float) -> None:
-        """Lets time pass as a call that blocks does: the timers due meanwhile fire late."""
-        self._jumping.now += seconds
-
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[Unpack[Ts]], T], *args: *Ts
     ) -> asyncio.Future[T]:

@@ -127,7 +127,7 @@ def test_concurrency_limits_handler_threads(nc: sync.Client) -> None:
 
 def test_stop_in_handler_finishes_requests(nc: sync.Client) -> None:
     service = nc.add_service("shop", "1.0.0")
-    begun, go_on = threading.Event(), threading.Event()
+    begun, go_on, stopped = threading.Event(), threading.Event(), threading.Event()
 
     @service.endpoint("slow")
     def slow(request: sync.Request) -> None:
@@ -137,8 +137,9 @@ def test_stop_in_handler_finishes_requests(nc: sync.Client) -> None:
 
     @service.endpoint("stop")
     def stop(request: sync.Request) -> None:
-        service.stop()
         request.respond(b"stopping")
+        service.stop()  # waits for the other endpoint
+        stopped.set()
 
     replies: list[bytes] = []
     thread = threading.Thread(target=lambda: replies.append(nc.request("slow", timeout=20).data))
@@ -146,6 +147,7 @@ def test_stop_in_handler_finishes_requests(nc: sync.Client) -> None:
     assert begun.wait(10)
     assert nc.request("stop", timeout=5).data == b"stopping"
     go_on.set()
+    assert stopped.wait(10)
     thread.join(10)
     assert (replies, service.wait_stopped()) == ([b"done"], None)
     service.stop()

@@ -17,7 +17,6 @@ from typing import Literal, TypeAlias, cast
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._core.timed_steps import TimedSteps
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, StillRunning, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
@@ -128,7 +127,7 @@ class HandlerTasks:
         """The calls that wait for the end."""
         self.connection: Connection = connection
         self._description = what
-        self._handler_name = f"handler of {what}"
+        self._where = f"handler of {what}"
         self._messages, self._handler, self._options = messages, handler, options
         self._is_async = is_async_callable(handler)
         self._in_turn = not self._is_async and options.concurrency > 1
@@ -145,8 +144,9 @@ class HandlerTasks:
         loop = asyncio.get_running_loop()
         tasks = [
             loop.create_task(
-                TimedSteps(self._work(worker), self._handler_name, self.connection._on_loop_blocked),
+                self._work(worker),
                 name=f"natsproto handler {worker} of {self._description}",
+                context=self._messages._reader_tasks.key.handler_context(),
             )
             for worker in range(self._options.concurrency)
         ]
@@ -165,7 +165,7 @@ class HandlerTasks:
                 if buffer.sample_above == FAST_CALL_S and len(ready) > 1:
                     outbox.cork()  # one write for all acknowledgements
                 while ready and not self.is_stopping:
-                    if now >= time_slice.ends_at and time_slice.is_over(now):
+                    if now >= time_slice.ends_at:
                         await time_slice.next_turn()
                         now = monotonic()
                         if self.is_stopping or not ready:
@@ -314,7 +314,7 @@ class HandlerTasks:
             self.connection._log.warning(
                 "%s held the event loop for %.2f s, so that concurrency=%d has no effect: pass executor=True, "
                 "which calls it in threads, or make it an async def that awaits",
-                self._handler_name,
+                self._where,
                 seconds,
                 self._options.concurrency,
             )
@@ -322,7 +322,7 @@ class HandlerTasks:
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
         how = self._options.on_error
-        self.connection._emit(HandlerFailed(handler=self._handler_name, error=error))
+        self.connection._emit(HandlerFailed(handler=self._where, error=error))
         delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0
         if not is_reported(message):
             self._log_failure(message, error, delay)
@@ -347,7 +347,7 @@ class HandlerTasks:
         next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": "again after ack_wait"}
         self.connection._log.failure(
             "%s failed for message %d (%r), delivery %d%s: %r",
-            self._handler_name,
+            self._where,
             message.seq,
             message.subject,
             message.metadata.num_delivered,

@@ -69,7 +69,7 @@ class BatchTasks(HandlerTasks):
         buffer, time_slice = self._messages.buffer, self.connection._time_slice
         hand = buffer.hand_of(worker)
         while await self._may_take(worker, buffer.ready):
-            if time_slice.is_over(monotonic()):
+            if monotonic() >= time_slice.ends_at:
                 await time_slice.next_turn()
             batch = await self._window.collect()
             if not batch:
@@ -78,7 +78,6 @@ class BatchTasks(HandlerTasks):
                 continue
             hand[:] = batch
             began = monotonic()
-            time_slice.is_over(began)  # begins the turn's time if the batch has been waited for
             self.in_progress += len(batch)
             try:
                 await self._handle_batch(batch)
@@ -114,7 +113,7 @@ class BatchTasks(HandlerTasks):
         """Nak the messages at these indexes and acknowledge the others, in one write."""
         if error is not None:
             self.failed += len(failed)
-            where = f"{self._handler_name} (a batch of {len(batch)})"
+            where = f"{self._where} (a batch of {len(batch)})"
             self.connection._log.failure("%s failed: %r", where, error, error=error)
             self.connection._emit(HandlerFailed(handler=where, error=error))
         await self.connection._yield_if_needed()

@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
+from natsproto._core.ending import ReaderKey
 from natsproto._core.events import Event
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
 from natsproto._core.notifier import release
@@ -139,7 +140,7 @@ class Messages(AsyncForHint):
         try:
             while True:
                 while ready:
-                    if now >= time_slice.ends_at and time_slice.is_over(now):
+                    if now >= time_slice.ends_at:
                         await time_slice.next_turn()
                         now = monotonic()
                         if not ready:
@@ -210,7 +211,7 @@ class Messages(AsyncForHint):
         task, reader = self._reader_tasks.enter(), buffer.add_reader(size)
         try:
             while True:
-                if buffer.ready and time_slice.is_over(monotonic()):
+                if buffer.ready and monotonic() >= time_slice.ends_at:
                     await time_slice.next_turn()
                 if window is None:
                     share = buffer.fair_count()
@@ -225,7 +226,6 @@ class Messages(AsyncForHint):
                 nbytes = counted_size(batch) if buffer.counts_bytes else 0
                 buffer.hand_of(reader)[:] = batch
                 began = monotonic()
-                time_slice.is_over(began)  # begins the turn's time if the batch has been waited for
                 try:
                     yield batch[:]  # the reader may change its list
                 finally:
@@ -354,8 +354,8 @@ class Messages(AsyncForHint):
             self._tasks = self._source.connection._reader_tasks(self)
         return self._tasks
 
-    def _track_task(self, task: asyncio.Task[None]) -> None:  # a draining client waits for it
-        self._reader_tasks.track(task)
+    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:  # a draining client waits for it
+        return self._reader_tasks.track(task)
 
     def _start(self) -> None:
         """Start reading, as entering does."""

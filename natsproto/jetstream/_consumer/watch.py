@@ -13,6 +13,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsproto._async_hints import AsyncForHint
+from natsproto._core.ending import ReaderKey
 from natsproto._durations import seconds
 from natsproto.errors import (
     BucketNotFound,
@@ -96,9 +97,9 @@ class WatchBase(AsyncForHint, Generic[H]):
     ) -> None:
         await self.stop()
 
-    def _track_task(self, task: asyncio.Task[None]) -> None:
+    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
         """Let a draining client wait for a task that calls a callback. For layers on top."""
-        self._require_entered()._track_task(task)
+        return self._require_entered()._track_task(task)
 
     # ---------------------------------------------------------------- for subclasses
 

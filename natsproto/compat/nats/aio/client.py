@@ -257,20 +257,20 @@ class Client:
     async def drain(self) -> None:
         """End subscriptions, handle received messages, send buffered ones, then close.
 
-        After ``drain_timeout`` ``error_cb`` gets a DrainTimeoutError.
+        After ``drain_timeout`` ``error_cb`` gets a DrainTimeoutError. A second call waits for the end.
         """
-        if self.is_draining:
-            return
         client = self._opened
         if self.is_closed:
             raise errors.ConnectionClosedError
         if self.is_connecting or self.is_reconnecting:
             raise errors.ConnectionReconnectingError
+        is_first = not self.is_draining
         try:
             await client.drain()
         except ours.RequestTimeout:
             assert self._callbacks is not None
-            await self._callbacks.failed(errors.DrainTimeoutError())
+            if is_first:
+                await self._callbacks.failed(errors.DrainTimeoutError())
         except NatsError as exc:
             raise translate_error(exc) from exc
 
