@@ -1,0 +1,115 @@
+"""Writes that meet each other, a gate or a small duplicate window, on real servers."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections import Counter
+
+import pytest
+
+import natsproto
+from natsproto.errors import NatsError
+from natsproto.jetstream import JetStream
+from natsproto.jetstream._known_streams import MAX_OPEN_BATCHES
+from natsproto.testing import Cluster, Direction, FaultProxy, Server, run_cluster
+
+
+async def test_more_batches_than_a_server_holds_are_queued(jetstream: JetStream) -> None:
+    """A server holds 50 open batches of a stream."""
+    stream = await jetstream.create_stream("S", subjects=["s.>"], storage="memory", allow_atomic=True)
+
+    async def store(number: int) -> None:
+        async with jetstream.atomic_batch(timeout=30) as batch:
+            for part in range(3):
+                await batch.publish(f"s.{number}", b"%d" % part)
+                await asyncio.sleep(0)
+
+    await asyncio.gather(*map(store, range(200)))
+    assert (await stream.info()).state.messages == 600
+
+
+async def test_abandoned_batches_leave_their_turns(jetstream: JetStream) -> None:
+    await jetstream.create_stream("S", subjects=["s.>"], storage="memory", allow_atomic=True)
+
+    async def fail() -> None:
+        async with jetstream.atomic_batch() as batch:
+            await batch.publish("s.a")
+            await batch.publish("s.a")
+            raise ZeroDivisionError
+
+    turns = jetstream._api.streams.batch_turns("s.a")
+    for _ in range(60):
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+    for _ in range(10):
+        batch = jetstream.atomic_batch()  # dropped without its end
+        await batch.publish("s.a")
+        await batch.publish("s.a")
+        del batch
+    for _ in range(MAX_OPEN_BATCHES):
+        assert not turns.locked()
+        await turns.acquire()
+    assert turns.locked()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_known", [True, False])
+async def test_id_is_stored_once_whatever_the_window(nats_server: Server, seed: int, is_known: bool) -> None:
+    """The acknowledgements are lost; copies are sent only while the stream knows the id."""
+    rng = random.Random(seed)
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(nats_server.url) as direct:
+        window = rng.uniform(0.1, 1.5)
+        stream = await direct.jetstream().create_stream("S", subjects=["s"], duplicate_window=window)
+        async with natsproto.connect(proxy.url) as nc:
+            js = nc.jetstream(timeout=5)
+            if is_known:
+                await js.stream("S")
+            arrived = await direct.subscribe("s")
+            await direct.flush()
+            proxy.stall(Direction.TO_CLIENT)
+            publishing = asyncio.create_task(js.publish("s", b"x", msg_id="m"))
+            await arrived.next(timeout=5)
+            asyncio.get_running_loop().call_later(rng.uniform(1.2, 3.0), proxy.heal)
+            assert (await publishing).seq == 1
+        assert (await stream.info()).state.messages == 1
+
+
+@pytest.mark.slow
+async def test_contended_writes_are_never_uncertain(seed: int) -> None:
+    """Three replicas and a history of one: what a write has replaced is gone at once."""
+    rng = random.Random(seed)
+    told: Counter[str] = Counter()
+    async with run_cluster() as cluster:
+        await _contend(cluster, rng, told)
+    print(dict(told))
+    assert told["ok"] > 200
+    assert {*told} <= {"ok", "WrongRevision", "KeyExists", "KeyNotFound", "KeyDeleted"}
+
+
+async def _contend(cluster: Cluster, rng: random.Random, told: Counter[str]) -> None:
+    async with natsproto.connect(cluster.urls) as nc:
+        kv = await nc.jetstream(timeout=20).create_key_value("b", history=1, num_replicas=3)
+        await kv.put("count", b"0")
+
+        async def note(call: object) -> None:
+            try:
+                await call  # type: ignore[misc]
+                told["ok"] += 1
+            except NatsError as exc:
+                told[type(exc).__name__] += 1
+
+        async def work() -> None:
+            for _ in range(40):
+                kind = rng.choice(["modify", "update", "create", "delete"])
+                if kind == "modify":
+                    await note(kv.modify("count", lambda value: b"%d" % (int(value or b"0") + 1)))
+                elif kind == "update":
+                    entry = await kv.get("count")
+                    await note(kv.update("count", entry.value, entry.revision))
+                elif kind == "create":
+                    await note(kv.create("lock", b"x"))
+                else:
+                    await note(kv.delete("lock"))
+
+        await asyncio.gather(*(work() for _ in range(8)))
