@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Deadline
 from natsproto._value import Value
 from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._features import RequiredFeature
@@ -161,20 +162,20 @@ async def trace(
     for name in (DESTINATION_HEADER, ONLY_HEADER, HOP_HEADER):
         if name in given:
             raise ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    await connection._wait_connected(deadline)
-    if loop.time() >= deadline:  # nor may it be sent later, to a server that is not known yet
-        raise RequestTimeout(f"trace of {subject!r}", timeout)
+    deadline = Deadline(timeout)
+    await connection._wait_connected(deadline.at)
+    if deadline.is_over:  # nor may it be sent later, to a server that is not known yet
+        raise RequestTimeout(f"trace of {subject!r}", timeout, sent=False)
     _FEATURE.check(connection.server_info)
     inbox = connection.new_inbox()
     traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     found = _Reports()
     async with connection.subscribe(inbox, pending_msgs_limit=MAX_REPORTS) as reports:
-        await connection.publish(subject, payload, headers=traced_headers)
+        await connection._yield_if_needed(deadline, f"trace of {subject!r}")
+        connection.publish_nowait(subject, payload, headers=traced_headers)
         while not found.is_complete and not found.is_full:
             try:
-                message = await reports.next(max(0.0, deadline - loop.time()))
+                message = await reports.next(deadline.left)
             except RequestTimeout:
                 break
             except SubscriptionClosed:

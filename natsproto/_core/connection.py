@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
 from natsproto._async_hints import items
 from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.cut_off_watch import CutOffWatch
+from natsproto._core.deadline import Deadline
 from natsproto._core.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.handler import Handler
@@ -249,10 +249,13 @@ class Connection:
         """Return the registry for the tasks that read from a holder: ``drain`` waits for them."""
         return ReaderTasks(self._engine.readers, holder)
 
-    async def _yield_if_needed(self) -> None:
-        """Wait for room while the connection is congested: for coroutines, before a method that never waits."""
+    async def _yield_if_needed(self, deadline: Deadline | None = None, operation: str = "publish") -> None:
+        """Wait for room while the connection is congested: for coroutines, before a method that never waits.
+
+        At the ``deadline`` RequestTimeout, which names the ``operation``; without one there is no limit.
+        """
         if self._outbox.must_wait:
-            await self._outbox.wait_writable()
+            await self._outbox.wait_writable(deadline, operation)
 
     def _send_reply_nowait(self, reply: bytes, ending: bytes) -> None:
         """Publish to a reply subject as received, without waiting and validation: for acknowledgements.
@@ -325,7 +328,7 @@ class Connection:
         """
         encoded = self._control_lines.encode_subject(subject)
         if self._outbox.must_wait:
-            return self._in_turn(partial(self._send_request, subject, encoded, payload, timeout, headers, resending))
+            return self._in_turn(subject, encoded, payload, Deadline(timeout), headers, resending)
         return self._send_request(subject, encoded, payload, timeout, headers, resending)
 
     async def _further_reply(self, first: Message, timeout: float) -> Message | None:
@@ -359,14 +362,21 @@ class Connection:
         the call.
         """
         if self._outbox.must_wait:
-            return self._in_turn(
-                partial(self._send_request, subject, encoded_subject, payload, timeout, headers, resending)
-            )
+            return self._in_turn(subject, encoded_subject, payload, Deadline(timeout), headers, resending)
         return self._send_request(subject, encoded_subject, payload, timeout, headers, resending)
 
-    async def _in_turn(self, send: Callable[[], asyncio.Future[Message]]) -> Message:
-        await self._outbox.wait_writable()
-        return await send()
+    async def _in_turn(
+        self,
+        subject: str,
+        encoded_subject: bytes,
+        payload: Payload,
+        deadline: Deadline,
+        headers: HeadersLike | None,
+        resending: Resending | None,
+    ) -> Message:
+        """Send a request when the connection takes it, and return the reply."""
+        await self._outbox.wait_writable(deadline, f"request to {subject!r}")
+        return await self._send_request(subject, encoded_subject, payload, deadline.left, headers, resending)
 
     def _send_request(
         self,
@@ -568,9 +578,10 @@ class Connection:
         Args:
             timeout: Seconds to wait for the server's PONG; None: the option ``request_timeout``.
         """
-        await self.flush(timeout)
+        deadline = Deadline(self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout))
+        await self._engine.flush(deadline.seconds)
         started = perf_counter()
-        await self.flush(timeout)
+        await self._engine.flush(deadline.left)
         return perf_counter() - started
 
     async def reconnect(self) -> None:

@@ -7,6 +7,7 @@ Rules:
 2. A call that can send at once needs no Deadline: the timer of its request is enough.
 3. Pauses double, and each is drawn at random, so that clients that failed together do not try again together.
 4. A pause that reaches the deadline is not begun: the caller raises its error at once.
+5. A call that could send nothing raises RequestTimeout with ``sent=False``, and nothing of it is sent later.
 """
 
 from __future__ import annotations
@@ -14,6 +15,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable
+
+from natsproto.errors import RequestTimeout
+
+CONGESTED = "the connection takes no data: the server or the network stands still, or others wait before this"
 
 
 class Deadline:
@@ -36,6 +41,10 @@ class Deadline:
     def is_over(self) -> bool:
         """True from the end on."""
         return asyncio.get_running_loop().time() >= self.at
+
+    def unsent(self, operation: str) -> RequestTimeout:
+        """Return the error of a call that waited for a writable connection until the end."""
+        return RequestTimeout(operation, self.seconds, sent=False, advice=CONGESTED)
 
     async def wait(self, work: Awaitable[object]) -> bool:
         """Await ``work``; return False if the deadline came first, which cancels the work. Its errors are raised."""

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from natsproto._core.cleanups import IN_CLEANUP
+from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
@@ -163,8 +164,9 @@ class Outbox:
             self._fast_limit = min(self._unchecked_limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
 
-    async def wait_writable(self) -> None:
-        """Let the event loop run, and wait for room while the wire is congested.
+    async def wait_writable(self, deadline: Deadline | None = None, operation: str = "publish") -> None:
+        """Let the event loop run, and wait for room while the wire is congested, until the ``deadline``: then
+        RequestTimeout, which names the ``operation``.
 
         Returns when there is room, the connection is lost, or the outbox refuses the message. Cancelling leaves the
         outbox as it is.
@@ -172,7 +174,12 @@ class Outbox:
         # The flag stays set meanwhile, so that every other publisher waits as well.
         await asyncio.sleep(0)
         while self._paused and self.size >= CONGESTED_SIZE and not self._is_refused():
-            await self._notifier.wait()
+            if deadline is None:
+                await self._notifier.wait()
+            elif deadline.is_over:
+                raise deadline.unsent(operation)
+            else:
+                await self._notifier.wait(deadline.at)
         self.must_wait = False
         self.cork()  # the publisher is about to continue
 

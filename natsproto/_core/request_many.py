@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal, TypeAlias
 
+from natsproto._core.deadline import Deadline
 from natsproto._core.engine import Engine
 from natsproto._core.events import Disconnected, Event, PermissionViolation
 from natsproto._core.subscription import Subscription
@@ -55,11 +56,15 @@ class RequestMany:
     ) -> AsyncGenerator[Message]:
         """Send through the inbox that ``subscribe`` creates, and yield as Connection.request_many documents."""
         engine = self._engine
+        limit = self._timeout or self._stall
+        deadline = None if limit is None else Deadline(limit)
         if engine.outbox.must_wait:
-            await engine.outbox.wait_writable()
+            await engine.outbox.wait_writable(deadline, f"request to {self._subject!r}")
         inbox = self._inbox = subscribe()
         # The deadline ends receiving, not reading: a slow reader still gets the replies that came in time.
-        timer = None if self._timeout is None else asyncio.get_running_loop().call_later(self._timeout, self._end)
+        timer = None
+        if self._timeout is not None and deadline is not None:
+            timer = asyncio.get_running_loop().call_at(deadline.at, self._end)
         unlisten = engine.event_bus.listen(self._on_event)
         count, unsent = 0, False
         try:

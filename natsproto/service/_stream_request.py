@@ -14,6 +14,7 @@ from typing import Generic, Self, TypeVar
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Deadline
 from natsproto._core.ending import ReaderKey
 from natsproto._core.instrumentation import Sending
 from natsproto._core.notifier import Notifier
@@ -206,7 +207,7 @@ class IncomingStream:
             raise LocalProtocolError("a response can be requested once: call stream() again")
         self.is_new = False
         connection, (subject, payload, headers) = self._connection, self.request
-        await connection._yield_if_needed()
+        await connection._yield_if_needed(Deadline(self.state.patience), f"request to {subject!r}")
         instrumentation = connection._instrumentation
         if instrumentation is None:
             sending = Sending(headers)

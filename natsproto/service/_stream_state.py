@@ -300,9 +300,14 @@ class IncomingParts:
             return NoResponders(self._subject)
         return self.broken("the responder is gone")
 
+    @property
+    def patience(self) -> float:
+        """Seconds without a frame after which the responder is gone."""
+        return SILENT_HEARTBEATS * self.heartbeats.interval
+
     def silence(self) -> NatsError:
         """Return the error for a responder that is silent."""
-        wait = SILENT_HEARTBEATS * self.heartbeats.interval
+        wait = self.patience
         if self.form is Form.UNKNOWN:
             return RequestTimeout(f"stream from {self._subject!r}", wait)
         advice = ""

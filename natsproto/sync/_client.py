@@ -12,11 +12,13 @@ import weakref
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple, Self, Unpack
 
 from natsproto import _client as client
 from natsproto import service
+from natsproto._core.deadline import CONGESTED
 from natsproto._core.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
@@ -24,7 +26,7 @@ from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
 from natsproto._nats_py_names import blocking as blocking_hints
 from natsproto._options import OptionArgs, Options
-from natsproto.errors import ConnectionClosed, PayloadTooLarge
+from natsproto.errors import ConnectionClosed, PayloadTooLarge, RequestTimeout
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
@@ -35,7 +37,7 @@ from natsproto.sync._portal import Portal
 from natsproto.sync._publish_queue import PublishQueue
 from natsproto.sync._services import ResponseStream, Service, StatsHandler, call_stats_handler
 from natsproto.sync._subscription import Subscription
-from natsproto.sync._wrapper import SyncWrapper, as_iterator, blocking, wrapped
+from natsproto.sync._wrapper import NOTICED_S, SyncWrapper, as_iterator, blocking, wrapped
 
 
 class Client(SyncWrapper[client.Client]):
@@ -113,8 +115,10 @@ class Client(SyncWrapper[client.Client]):
         Args:
             timeout: Seconds to wait for the server's confirmation; None: the option ``request_timeout``.
         """
-        portal, inner = self._reach()
-        portal.call(inner.flush, timeout)
+        began = monotonic()
+        wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
+        portal, inner = self._reach(wait)
+        portal.call(inner.flush, max(NOTICED_S, wait - (monotonic() - began)))
 
     def subscribe(
         self,
@@ -223,13 +227,13 @@ class Client(SyncWrapper[client.Client]):
     @property
     def servers(self) -> tuple[str, ...]:
         """Every known server as ``host:port``."""
-        portal, inner = self._reach()
+        portal, inner, _ = self._connection()
         return portal.run(lambda: inner.servers)
 
     @property
     def discovered_servers(self) -> tuple[str, ...]:
         """The servers that the cluster advertised, as ``host:port``."""
-        portal, inner = self._reach()
+        portal, inner, _ = self._connection()
         return portal.run(lambda: inner.discovered_servers)
 
     @hide_arguments
@@ -239,7 +243,7 @@ class Client(SyncWrapper[client.Client]):
         Args:
             servers: One URL, a comma-separated list or a sequence, for the next attempts to connect.
         """
-        portal, inner = self._reach()
+        portal, inner, _ = self._connection()
         portal.run(inner.set_servers, servers)
 
     def new_inbox(self) -> str:
@@ -308,11 +312,13 @@ class Client(SyncWrapper[client.Client]):
                 self._options = process.connection.client._options_again()
         return self._options
 
-    def _reach(self) -> tuple[Portal, client.Client]:
-        connection = self._connection()
-        if connection.queue.busy:
-            connection.portal.call(connection.queue.join)  # keeps the order of publishing
-        return connection.portal, connection.client
+    def _reach(self, timeout: float | None = None) -> tuple[Portal, client.Client]:
+        portal, inner, queue = self._connection()
+        if queue.busy:  # keeps the order of publishing
+            wait = self._options.request_timeout if timeout is None else timeout
+            if not portal.call(queue.join, wait):
+                raise RequestTimeout("sending the messages published before", wait, sent=False, advice=CONGESTED)
+        return portal, inner
 
     def _connection(self) -> _Connection:
         if self._closed:
@@ -396,14 +402,16 @@ class _Process:
             return
         portal, connected, queue = self.connection
         goes_on = False
+        wait = connected._drain_timeout if timeout is None else timeout
+        began = monotonic()
         try:
             if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops
                 try:
-                    portal.call(queue.join, timeout if drain else CLOSE_TIMEOUT_S)
+                    portal.call(queue.join, wait if drain else CLOSE_TIMEOUT_S)
                 finally:
                     if drain:
                         portal.run(portal.threads.forget_ended)
-                        portal.call(connected.drain, DEFAULT if timeout is None else timeout)
+                        portal.call(connected.drain, max(NOTICED_S, wait - (monotonic() - began)))
                         if goes_on := connected.state is not State.CLOSED:
                             portal.run_detached(partial(_stop_after, portal, connected), wait=False)
                     else:

@@ -12,6 +12,9 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from natsproto._core.deadline import Deadline
+from natsproto._core.notifier import release
+from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import PublishFailed
 from natsproto.sync._portal import Portal
 
@@ -33,6 +36,8 @@ class PublishQueue(Generic[T]):
         self._items: deque[T] = deque()
         self._sender: asyncio.Task[None] | None = None
         self._posted = False
+        self._sent = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()  # by the number sent that each waits for
         self._errors: deque[Exception] = deque()
 
     @property
@@ -51,21 +56,25 @@ class PublishQueue(Generic[T]):
             self._posted = True
             self._portal.post(self._start)
         if len(self._items) >= MAX_QUEUED_MSGS or size >= MIN_SIZE_TO_WAIT:
-            self._portal.call(self.wait_empty)
+            self._portal.call(self.wait_sent)
 
-    async def join(self, timeout: float | None = None) -> None:
-        """Wait as ``wait_empty`` does, then raise the errors."""
-        await self.wait_empty(timeout)
+    async def join(self, timeout: float | None = None) -> bool:
+        """Wait as ``wait_sent`` does, then raise the errors."""
+        are_sent = await self.wait_sent(timeout)
         self._raise()
+        return are_sent
 
-    async def wait_empty(self, timeout: float | None = None) -> None:
-        """Wait at most ``timeout`` seconds until all messages are sent. The next ``put`` raises their errors."""
-        loop = asyncio.get_running_loop()
-        deadline = None if timeout is None else loop.time() + timeout
-        while self.busy and (deadline is None or loop.time() < deadline):
-            self._start()
-            if self._sender is not None:
-                await asyncio.wait([self._sender], timeout=None if deadline is None else deadline - loop.time())
+    async def wait_sent(self, timeout: float | None = None) -> bool:
+        """Wait at most ``timeout`` seconds until the messages put so far are sent; False if they are not. The next
+        ``put`` raises their errors. Those that other threads put meanwhile are not waited for: they may never stop.
+        """
+        last = self._sent + len(self._items)
+        if not self._items:
+            return True
+        self._start()
+        are_sent = asyncio.get_running_loop().create_future()
+        self._waiting.append((last, are_sent))
+        return await Deadline(NO_LIMIT_S if timeout is None else timeout).wait(are_sent)
 
     def fail(self, error: Exception) -> None:
         """Store an error for the next call to raise."""
@@ -84,6 +93,9 @@ class PublishQueue(Generic[T]):
                     await send(items[0])
                 finally:
                     items.popleft()  # not before, as len() counts the message that is being sent
+                    self._sent += 1
+                    while self._waiting and self._waiting[0][0] <= self._sent:
+                        release(self._waiting.popleft()[1])
         except Exception as exc:
             self.fail(exc)
         finally:

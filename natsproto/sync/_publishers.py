@@ -224,7 +224,7 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             await self._inner.__aexit__(kind, exc, trace)
             return
         try:
-            await self._queue.wait_empty()
+            await self._queue.wait_sent()
         except asyncio.CancelledError as interrupt:
             await self._inner.__aexit__(type(interrupt), interrupt, None)
             raise

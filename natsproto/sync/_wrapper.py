@@ -19,6 +19,7 @@ from time import monotonic
 from types import TracebackType
 from typing import (
     TYPE_CHECKING,
+    Any,
     ClassVar,
     Concatenate,
     Generic,
@@ -48,6 +49,9 @@ F = TypeVar("F")
 A = TypeVar("A")
 T = TypeVar("T")
 
+NOTICED_S = 0.001
+"""Seconds that a call may wait for earlier messages without a shorter timeout for the rest."""
+
 
 class SyncWrapper(Generic[W]):
     """Wraps an object of the async client for threads that have no event loop."""
@@ -56,8 +60,10 @@ class SyncWrapper(Generic[W]):
         self._portal = portal
         self._inner = inner
 
-    def _reach(self) -> tuple[Portal, W]:
-        """Return the portal and the wrapped object."""
+    def _reach(self, timeout: float | None = None) -> tuple[Portal, W]:
+        """Return the portal and the wrapped object, as soon as earlier messages were sent: within ``timeout`` seconds,
+        or else RequestTimeout.
+        """
         return self._portal, self._inner
 
     def __repr__(self) -> str:
@@ -187,6 +193,9 @@ class SyncMethod(Generic[V, P, A, T]):
     place.
     """
 
+    _timeout_at: int | None = None
+    """The position of ``timeout`` among the arguments of the method; None if it cannot be given by position."""
+
     def __init__(self, method: Callable[Concatenate[V, P], A]) -> None:
         self._method = method
 
@@ -198,6 +207,9 @@ class SyncMethod(Generic[V, P, A, T]):
             return self._call(wrapper, *args, **kwargs)
 
         signature = self._signature()
+        for position, parameter in enumerate(signature.parameters.values()):
+            if parameter.name == "timeout" and parameter.kind is not parameter.KEYWORD_ONLY:
+                self._timeout_at = position - 1  # without self
         returned = self._returned(signature.return_annotation)
         method.__module__, method.__name__, method.__qualname__ = owner.__module__, name, f"{owner.__qualname__}.{name}"
         annotations = {key: value for key, value in self._method.__annotations__.items() if key in signature.parameters}
@@ -226,13 +238,33 @@ class SyncMethod(Generic[V, P, A, T]):
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
         raise NotImplementedError
 
+    def _reach(
+        self, wrapper: SyncWrapper[V], args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[Portal, Callable[[], A]]:
+        """Return the portal and a call of the method, whose ``timeout`` counts from now on."""
+        at = self._timeout_at
+        by_position = at is not None and at < len(args)
+        given = args[at] if by_position and at is not None else kwargs.get("timeout")
+        if not isinstance(given, (int, float, timedelta)):
+            portal, inner = wrapper._reach()
+            return portal, lambda: self._method(inner, *args, **kwargs)
+        began, limit = monotonic(), seconds("timeout", given)
+        portal, inner = wrapper._reach(limit)
+        if (waited := monotonic() - began) > NOTICED_S:
+            left = max(NOTICED_S, limit - waited)
+            if by_position and at is not None:
+                args = (*args[:at], left, *args[at + 1 :])
+            else:
+                kwargs = {**kwargs, "timeout": left}
+        return portal, lambda: self._method(inner, *args, **kwargs)
+
 
 class blocking(SyncMethod[V, P, Awaitable[R], R], Generic[V, P, R]):
     """Waits for the method and returns its result."""
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> R:
-        portal, inner = wrapper._reach()
-        return portal.call(self._method, inner, *args, **kwargs)
+        portal, call = self._reach(wrapper, args, kwargs)
+        return portal.call(call)
 
 
 class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
@@ -246,8 +278,8 @@ class blocking_wrapped(SyncMethod[V, P, Awaitable[R], F], Generic[V, P, R, F]):
         return get_type_hints(self._wrap)["return"] if inspect.isfunction(self._wrap) else self._wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
-        portal, inner = wrapper._reach()
-        return self._wrap(portal, portal.call(self._method, inner, *args, **kwargs))
+        portal, call = self._reach(wrapper, args, kwargs)
+        return self._wrap(portal, portal.call(call))
 
 
 class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
@@ -261,8 +293,8 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
         return get_type_hints(self._wrap)["return"] if inspect.isfunction(self._wrap) else self._wrap
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
-        portal, inner = wrapper._reach()
-        return self._wrap(portal, portal.run(self._method, inner, *args, **kwargs))
+        portal, call = self._reach(wrapper, args, kwargs)
+        return self._wrap(portal, portal.run(call))
 
 
 class wrapped_watch(wrapped[V, P, R, F], Generic[V, P, R, F]):
@@ -286,10 +318,10 @@ class as_list(SyncMethod[V, P, AsyncIterable[R], list[R]], Generic[V, P, R]):
         return list[_item(annotation)]  # type: ignore[misc]  # a name
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> list[R]:
-        portal, inner = wrapper._reach()
+        portal, call = self._reach(wrapper, args, kwargs)
 
         async def read_all() -> list[R]:
-            return [item async for item in self._method(inner, *args, **kwargs)]
+            return [item async for item in call()]
 
         return portal.call(read_all)
 
@@ -301,8 +333,8 @@ class as_iterator(SyncMethod[V, P, AsyncIterable[R], Iterator[R]], Generic[V, P,
         return Iterator[_item(annotation)]  # type: ignore[misc]  # a name
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[R]:
-        portal, inner = wrapper._reach()
-        return portal.iterate(portal.run(self._method, inner, *args, **kwargs))
+        portal, call = self._reach(wrapper, args, kwargs)
+        return portal.iterate(portal.run(call))
 
 
 class Batches(Protocol[C]):
@@ -324,8 +356,8 @@ class as_batched_iterator(SyncMethod[V, P, Batches[I], Iterator[I]], Generic[V, 
         return Iterator[self._item]  # type: ignore[name-defined]  # evaluated at run time only
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> Iterator[I]:
-        portal, inner = wrapper._reach()
-        source = portal.run(self._method, inner, *args, **kwargs)
+        portal, call = self._reach(wrapper, args, kwargs)
+        source = portal.run(call)
         return chain.from_iterable(portal.iterate(source.batches()))
 
 

@@ -18,7 +18,7 @@ RETURN = ("release", ".stop", "_watch", "messages")
 """The ends of the names of calls that raise nothing."""
 ENDLESS = {
     "lock.acquire", "key_watch", "cache", "object_watch", "ordered.wait_created", "messages.stop", "consume.stop",
-    "kv.keys", "kv.purge_deletes", "object_reader",
+    "kv.keys", "object_reader",
 }  # fmt: skip
 """Calls that wait for the end of an outage, or have a timeout of their own."""
 

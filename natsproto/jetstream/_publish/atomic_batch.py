@@ -20,6 +20,7 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Unpack
 
+from natsproto._core.deadline import Deadline
 from natsproto._core.engine import State
 from natsproto._core.instrumentation import UNREPORTED
 from natsproto.errors import (
@@ -302,7 +303,7 @@ class AtomicBatch:
                     return
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
-                await self._connection._yield_if_needed()
+                await self._connection._yield_if_needed(Deadline(self._timeout), "atomic batch")
                 self._connection._put_message(message.subject, message.payload, None, pairs)
             self._sent = sequence
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier
 from natsproto._core.pending_replies import PendingReplies, number_of
 from natsproto._core.wire import RANDOM_BITS
@@ -162,7 +163,7 @@ class PublishWindow:
         PublishFailed when as many messages as the window holds have failed and none of their futures was read.
         """
         if self._outbox.must_wait:
-            await self._outbox.wait_writable()
+            await self._outbox.wait_writable(Deadline(self._limits.timeout))
         self._wake_waiters()  # acknowledgements may have arrived without a waiter
         while self.full and self._failures.fatal_error is None:
             if self._has_too_many_failures:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ca
 
 from natsproto._async_hints import items
 from natsproto._core.deadline import Deadline
-from natsproto._durations import DEFAULT, Default, positive_seconds, seconds
+from natsproto._durations import DEFAULT, Default, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
 from natsproto.codecs import JSON, Codec, TypeForm
@@ -24,6 +24,7 @@ from natsproto.errors import (
     KeyNotFound,
     MessageNotFound,
     NoResponders,
+    RequestTimeout,
     WrongLastSequence,
     WrongRevision,
 )
@@ -495,22 +496,19 @@ class KeyValue(NotIndexable, Generic[V]):
 
         Markers younger than ``older_than`` seconds (default 30 minutes, so that disconnected watches can still get the
         deletion), by the clock of the server, are kept, but not the history before them. Entries written meanwhile are
-        kept. ``timeout`` in seconds is that of each request; the deleted keys are looked for with a watch, which waits
-        for the end of an outage. ConfigError for a mirror, of which the origin is to be purged.
+        kept. RequestTimeout when the watch that finds the deleted keys, or a request, gets nothing for ``timeout``
+        seconds. ConfigError for a mirror, of which the origin is to be purged.
 
         Args:
             *filters: Only keys that match one of these, with ``*`` and ``>``; none: all.
             older_than: Seconds that a marker must be old to go, too; the history before it goes in any case.
-            timeout: Seconds to wait for each purge; None: that of the JetStream context.
+            timeout: Seconds to wait for the next key, and for each request; None: that of the JetStream context.
         """
         bucket = self._bucket
-        age = seconds("older_than", older_than)
-        timeout = None if timeout is None else positive_seconds("timeout", timeout)
-        found = watch(bucket, filters, meta_only=True)
-        async with found:
-            marks = [entry async for entry in found.initial() if entry.is_deleted]
+        age, wait = seconds("older_than", older_than), bucket.api.seconds(timeout)
+        marks = await _deleted(bucket, filters, wait)
         with bucket_errors(self.bucket):
-            info = await bucket.stream.info(timeout=timeout)
+            info = await bucket.stream.info(timeout=wait)
         if info.config.mirror is not None:
             origin = info.config.mirror.name.removeprefix(KV_STREAM)
             raise ConfigError("bucket", self.bucket, f"is a mirror: purge the deletes of its origin, {origin!r}")
@@ -525,7 +523,7 @@ class KeyValue(NotIndexable, Generic[V]):
                         bucket.stream.purge(
                             subject=mark.subject,
                             seq=mark.revision + ((now - mark.created).total_seconds() >= age),
-                            timeout=timeout,
+                            timeout=wait,
                         )
                         for mark in marks[first : first + MAX_CONCURRENT_PURGES]
                     )
@@ -712,3 +710,21 @@ class KeyValueBatch(Generic[V]):
 
     def __repr__(self) -> str:
         return f"KeyValueBatch(bucket={self._bucket.bucket!r}, {len(self)} writes)"
+
+
+async def _deleted(bucket: BucketStream[V], filters: tuple[str, ...], timeout: float) -> list[KeyValueEntry[V]]:
+    """Return the markers of the deleted keys; RequestTimeout when the watch gets nothing for ``timeout`` seconds."""
+    marks: list[KeyValueEntry[V]] = []
+    found, clock = watch(bucket, filters, meta_only=True), asyncio.get_running_loop().time
+    silence = asyncio.timeout(timeout)
+    try:
+        async with silence, found:
+            async for entry in found.initial():
+                silence.reschedule(clock() + timeout)
+                if entry.is_deleted:
+                    marks.append(entry)
+    except TimeoutError:
+        if not silence.expired():
+            raise
+        raise RequestTimeout(f"deleted keys of bucket {bucket.bucket!r}", timeout) from None
+    return marks

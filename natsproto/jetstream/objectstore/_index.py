@@ -417,7 +417,7 @@ class ObjectIndex:
         """Purge the chunks of an object that no longer has an info: the ``proof`` is that another one is stored under
         its name, or that its own was not.
 
-        Returns when that is done, after the context's timeout, or at once without a connection; it continues in the
+        Returns when that is done, after REQUEST_TIMEOUT_S, or at once without a connection; it continues in the
         background until it is done, the server rejects it, or the client is closed, which waits for it for a while.
         Cancelling ends only the wait.
         ``settled``: no chunk can still be in flight.
@@ -427,7 +427,7 @@ class ObjectIndex:
     async def _run_purge(self, purge: Coroutine[Any, Any, None]) -> None:
         task = self.api.connection._start_cleanup(purge)
         if self.api.connection.is_connected:
-            await asyncio.wait({task}, timeout=self.api.timeout)
+            await asyncio.wait({task}, timeout=REQUEST_TIMEOUT_S)
 
     async def _purge_chunks(self, nuid: str, settled: bool) -> None:
         subject, backoff = chunk_subject(self.bucket, nuid), Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)

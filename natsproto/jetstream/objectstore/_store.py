@@ -163,7 +163,9 @@ class ObjectStore:
         cancelled; if it raises PublishUncertain, the name has either the old or the new object.
 
         TypeError for a source of another type; ConfigError and PayloadTooLarge before anything is sent; the errors of
-        the source; PublishUncertain (PublishTimeout) when the server does not reply for ``timeout`` seconds.
+        the source; PublishUncertain (PublishTimeout) when the server does not reply for ``timeout`` seconds. After a
+        failure or a cancellation it waits up to three seconds more for the removal of the chunks, which then goes on in
+        the background.
 
         Args:
             name: What the object is found by: any text that is not empty, such as a path.
