@@ -455,7 +455,9 @@ class Connection:
         block = None if headers is None else block_of(headers)
 
         def open_inbox() -> Subscription:
-            return self.subscribe(self.new_inbox(), max_messages=max_messages, slow_policy=SlowPolicy.ERROR)
+            return self._subscribe(
+                self.new_inbox(), max_messages=max_messages, slow_policy=SlowPolicy.ERROR, expects_replies=True
+            )
 
         def send(inbox: str) -> None:
             self._outbox.put(
@@ -532,8 +534,11 @@ class Connection:
         slow_policy: SlowPolicyLike = SlowPolicy.DROP_NEWEST,
         message_type: type[Message] = Message,
         message_note: object = None,
+        expects_replies: bool = False,
     ) -> Subscription:
-        """Subscribe with a subclass of Message, whose objects get the note."""
+        """Subscribe with a subclass of Message, whose objects get the note. ``expects_replies``: for one call, which
+        ends the subscription.
+        """
         options = self._options
         subscription: Subscription = Subscription(
             self._registry,
@@ -547,6 +552,8 @@ class Connection:
         )
         check_max_messages(max_messages)
         self._registry.subscribe(subscription, message_type, message_note)
+        if expects_replies:
+            self._registry.reading_hold.inboxes.add(subscription)
         if max_messages is not None:
             self._registry.unsubscribe(subscription, max_messages)
         return subscription

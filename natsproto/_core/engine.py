@@ -412,6 +412,14 @@ class Engine:
             self.outbox.flush()
             session.wire.write(line)
 
+    @property
+    def waits_for_pong(self) -> bool:
+        """True if a call waits for the server's answer to a PING."""
+        session = self.session
+        return session is not None and any(
+            isinstance(token, FlushToken) and token.is_waited_for for token in session.link.pings
+        )
+
     # ---------------------------------------------------------------- waiting
 
     def check_open(self, operation: str, *, may_drain: bool = False) -> None:

@@ -200,6 +200,11 @@ class RequestMux:
         """The number of requests that are waited for."""
         return sum(not future.done() for future, *_ in self._pending.values())
 
+    @property
+    def expects_replies(self) -> bool:
+        """True if a request is waited for."""
+        return not all(future.done() for future, *_ in self._pending.values())
+
     def send_request(
         self,
         subject: str,

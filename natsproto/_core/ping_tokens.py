@@ -28,6 +28,11 @@ class FlushToken:
         self.sent_at: float = monotonic()
         """The time before which everything was sent; 0 if messages still wait."""
 
+    @property
+    def is_waited_for(self) -> bool:
+        """True if a call waits for the PONG."""
+        return self.answered is not None and not self.answered.done()
+
 
 class OldConnectionDrained:
     """A PING whose PONG shows that the old session of a move has delivered all its messages."""

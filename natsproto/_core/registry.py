@@ -16,6 +16,7 @@ from natsproto._core.event_bus import EventBus
 from natsproto._core.loop_watch import LoopWatch
 from natsproto._core.outbox import Outbox
 from natsproto._core.pending_replies import RequestMux
+from natsproto._core.reading_hold import ReadingHold
 from natsproto._core.rejected_subs import RejectedSubFinder, RejectionProbe
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.session import Session
@@ -56,6 +57,11 @@ class RegistryCallbacks(Protocol):
         """LocalProtocolError in another event loop, thread or process."""
         ...
 
+    @property
+    def waits_for_pong(self) -> bool:
+        """True if a call waits for the server's answer to a PING."""
+        ...
+
     def check_open(self, operation: str, *, may_drain: bool = False) -> None:
         """Raise ConnectionClosed if the client is closed, or is draining unless it ``may_drain``."""
         ...
@@ -90,7 +96,7 @@ class SubscriptionRegistry:
         self._ended: weakref.WeakSet[Subscription] | None = None  # slow to create; their readers may still be busy
         self.mux: RequestMux | None = None
         """The request inbox, after its first use."""
-        self._reading_held_by: set[Subscription] = set()
+        self.reading_hold = ReadingHold(lambda: engine.session, self._waits_for_replies)
         self._slow_consumers = SlowConsumers(event_bus)
         self._loop_watch = LoopWatch(event_bus)
         self.time_slice = TimeSlice.of(asyncio.get_running_loop())
@@ -200,7 +206,7 @@ class SubscriptionRegistry:
         entry = self._subscriptions.pop(subscription, None)
         if entry is not None:
             self._dropped_by_ended += subscription.dropped
-            self._reading_held_by.discard(subscription)
+            self.reading_hold.on_ended(subscription)
             self._slow_consumers.on_ended(subscription)
             if subscription._readers:
                 if self._ended is None:
@@ -247,13 +253,19 @@ class SubscriptionRegistry:
             self._engine.session.yield_to_readers()
 
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
-        """Stop reading while any subscription asks for it."""
+        """Stop reading while any subscription is full."""
         if wanted:
-            self._reading_held_by.add(subscription)
+            self.reading_hold.add(subscription)
         else:
-            self._reading_held_by.discard(subscription)
-        if self._engine.session is not None:
-            self._engine.session.hold_reading(bool(self._reading_held_by))
+            self.reading_hold.discard(subscription)
+
+    def _waits_for_replies(self) -> bool:
+        """True if somebody waits for a reply or a PONG now."""
+        return (
+            (self.mux is not None and self.mux.expects_replies)
+            or any(handler.expects_replies for handler in self.reply_handlers)
+            or self._engine.waits_for_pong
+        )
 
     # ---------------------------------------------------------------- replies
 
@@ -304,8 +316,7 @@ class SubscriptionRegistry:
         """A new session is in use and has the whole table."""
         self._loop_watch.start()
         self.rejected_subs.reset()
-        if self._reading_held_by:
-            session.hold_reading(True)
+        self.reading_hold.apply()
 
     def unsubscribe_lines(self) -> bytes:
         """Return UNSUB for every subscription, but not for the receivers of replies."""

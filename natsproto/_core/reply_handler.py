@@ -24,6 +24,11 @@ class ReplyHandler(Protocol):
         """The subject to subscribe to: an inbox, mostly with ``.*`` or ``.>``, for which the rest is the token."""
         ...
 
+    @property
+    def expects_replies(self) -> bool:
+        """True while somebody waits for a reply."""
+        ...
+
     def on_message(self, message: Message, /) -> None:
         """A reply came."""
         ...

@@ -255,7 +255,11 @@ class BatchGet:
         connection, cursor = self._api.connection, self._cursor
         inbox = self._api.new_inbox()
         subscription = connection._subscribe(
-            f"{inbox}.*", pending_msgs_limit=0, pending_bytes_limit=0, message_type=DirectReply
+            f"{inbox}.*",
+            pending_msgs_limit=0,
+            pending_bytes_limit=0,
+            message_type=DirectReply,
+            expects_replies=True,
         )  # bounded by the size of a page
 
         def on_event(event: Event) -> None:

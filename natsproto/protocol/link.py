@@ -14,7 +14,7 @@ TLS handshake, finds the credentials and keeps the time.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -231,6 +231,11 @@ class Link:
     def pings_in_flight(self) -> int:
         """Pings without an answer yet."""
         return len(self._pings)
+
+    @property
+    def pings(self) -> Collection[object]:
+        """The tokens of the unanswered pings."""
+        return self._pings
 
     def take_pending_pings(self) -> list[object]:
         """Return the tokens of unanswered pings; the connection has ended."""

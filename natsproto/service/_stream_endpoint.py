@@ -84,6 +84,11 @@ class CreditInbox:
         self.is_open = True
         connection._add_reply_handler(self)
 
+    @property
+    def expects_replies(self) -> bool:
+        """True while responses wait for credit."""
+        return any(stream.waits_for_credit for stream in self.streams.values())
+
     def on_message(self, message: Message) -> None:
         """Credit, a cancellation, or the server's word that the requester is gone."""
         token, _, number = message.subject[len(self.prefix) :].partition(".")
@@ -149,6 +154,11 @@ class OutgoingStream:
         self._cause: NatsError | None = None
         self._credit: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waits_for_credit(self) -> bool:
+        """True while the window of the requester is full."""
+        return not self._state.has_room
 
     # ---------------------------------------------------------------- sending
     async def run(self, parts: AsyncGenerator[Payload]) -> ServiceError | None:

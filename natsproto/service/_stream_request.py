@@ -165,6 +165,11 @@ class IncomingStream:
         self._sending: Sending | None = None  # set while the stream is open
 
     @property
+    def expects_replies(self) -> bool:
+        """True while the reader waits for a part."""
+        return self.is_open and bool(self.notifier)
+
+    @property
     def is_open(self) -> bool:
         """True while more parts may come."""
         return self._sending is not None

@@ -32,6 +32,10 @@ class Box:
     def answer(self, token: bytes, payload: bytes) -> None:
         self.calls.append(("reply", token, payload))
 
+    @property
+    def expects_replies(self) -> bool:
+        return False
+
     def on_message(self, message: Message) -> None:
         token = message.subject.rpartition(".")[2].encode()
         self.calls.append(("reply", token, message.data, *message.headers.pairs()))

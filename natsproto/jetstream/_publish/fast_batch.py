@@ -86,6 +86,11 @@ class FastBatchSender:
         self._stop()
         self._connection._remove_reply_handler(self)
 
+    @property
+    def expects_replies(self) -> bool:
+        """True while messages are not acknowledged."""
+        return bool(self.messages.pending)
+
     # ------------------------------------------------------------ publishing
 
     async def wait_for_room(self) -> None:

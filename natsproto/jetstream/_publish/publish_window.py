@@ -155,6 +155,11 @@ class PublishWindow:
         """Messages that a stream has acknowledged."""
         return self.replies.count - len(self._pending) - self._failures.count
 
+    @property
+    def expects_replies(self) -> bool:
+        """True while messages are not acknowledged."""
+        return bool(self._pending)
+
     # ------------------------------------------------------------ adding messages
 
     async def wait_for_room(self) -> None:
