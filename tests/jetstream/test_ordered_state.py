@@ -40,23 +40,31 @@ class FakeApi:
     prefix: str = "$JS.API"
     delays: list[float | None] = field(default_factory=lambda: [0.0])
     asked: list[tuple[float, str, Any]] = field(default_factory=list)
-    deleted: list[str] = field(default_factory=list)
     notices: list[Any] = field(default_factory=list)
-    publish_error: NatsError | None = None
-    is_connected: bool = True
+    connected: asyncio.Event | None = None
+    """Set when there is a connection; None: there always is."""
     delete_errors: list[NatsError] = field(default_factory=list)
     deletes: list[tuple[float, str]] = field(default_factory=list)
     owner: str = "unique"
     """The reader whose id is in the metadata of existing consumers."""
 
     @property
+    def deleted(self) -> list[str]:
+        """The endpoints of the deletions so far."""
+        return [endpoint for _, endpoint in self.deletes]
+
+    async def _wait_connected(self, _: float) -> None:
+        if self.connected is not None:
+            await self.connected.wait()
+
+    @property
     def connection(self) -> Any:
         return SimpleNamespace(
             _new_id=lambda: "unique",
-            publish_nowait=self._publish,
             _emit=self.notices.append,
             _start_cleanup=asyncio.ensure_future,
-            is_connected=self.is_connected,
+            is_connected=True,
+            _wait_connected=self._wait_connected,
             state=State.OPEN,
             _outages=NO_OUTAGES,
         )
@@ -65,11 +73,6 @@ class FakeApi:
         self.deletes.append((asyncio.get_running_loop().time(), endpoint))
         if self.delete_errors:
             raise self.delete_errors.pop(0)
-
-    def _publish(self, subject: str) -> None:
-        self.deleted.append(subject)
-        if self.publish_error is not None:
-            raise self.publish_error
 
     async def call_for(self, kind: type[ConsumerInfo], endpoint: str, body: Any = None, **options: Any) -> ConsumerInfo:
         if endpoint.startswith("CONSUMER.INFO.S."):
@@ -162,7 +165,7 @@ async def test_kept_consumer_is_for_the_next_reader() -> None:
     ordered.attach(reader)
     ordered.detach(reader, kept)
     await advance(KEEP_CONSUMER_S * 1.1)
-    assert (kept.closed, api.deleted) == (True, ["$JS.API.CONSUMER.DELETE.S.unique_1"])
+    assert (kept.closed, api.deleted) == (True, ["CONSUMER.DELETE.S.unique_1"])
     assert ordered.attach(reader) is None
 
 
@@ -176,6 +179,7 @@ async def test_kept_consumer_is_dropped_once() -> None:
     ordered.attach(reader)
     ordered.detach(reader, kept)
     ordered.drop_kept_consumer()
+    await advance(0.01)
     assert (kept.closed, len(api.deleted)) == (True, 1)
     await advance(KEEP_CONSUMER_S * 2)
     assert len(api.deleted) == 1
@@ -238,38 +242,45 @@ async def test_created_fails_until_the_next_reader() -> None:
 
 
 @virtual_clock
-async def test_delete_is_repeated_after_the_next_create() -> None:
-    api = FakeApi(publish_error=errors.OutboxFull(1, 1, 1))
-    ordered = state(api)
-    for name in ("a", "b"):
-        ordered.deletion.delete_created(name)  # that it could not be sent is no error
-    api.publish_error = None
-    subjects = [f"$JS.API.CONSUMER.DELETE.S.{name}" for name in ("a", "b")]
-    assert api.deleted == subjects
-    for _ in range(2):
-        await create(ordered)
-        assert api.deleted == subjects * 2
+async def test_deletion_is_repeated_until_it_is_confirmed() -> None:
+    """The connection may break, or its server stop, with the request."""
+    failures: list[NatsError] = [errors.ConnectionLost("cut"), RequestTimeout("delete", 1.0)]
+    api = FakeApi(delete_errors=failures)
+    state(api).deletion.delete("a")
+    await advance(5.0)
+    assert api.deleted == ["CONSUMER.DELETE.S.a"] * 3
+    assert not failures
 
 
 @virtual_clock
-async def test_delete_waits_for_no_connection() -> None:
-    """Nothing is kept for a connection that may never come; the next reader repeats it."""
-    api = FakeApi(is_connected=False)
-    ordered: Any = state(api)
-    ordered.deletion.delete_created("a")
-    assert not api.deleted
-    ordered.deletion._connection.is_connected = True
-    await create(ordered)
-    assert api.deleted == ["$JS.API.CONSUMER.DELETE.S.a"]
+async def test_deletion_waits_for_a_connection() -> None:
+    api = FakeApi(connected=asyncio.Event())
+    deletion = state(api).deletion
+    deletion.delete("a")
+    deletion.delete("b", may_come=True)
+    await advance(60.0)
+    assert api.deleted == []
+    assert api.connected is not None
+    api.connected.set()
+    await advance(5.0)
+    assert api.deleted == ["CONSUMER.DELETE.S.a", "CONSUMER.DELETE.S.b"]
+
+
+@virtual_clock
+async def test_deletion_ends_with_a_final_refusal() -> None:
+    api = FakeApi(delete_errors=[errors.PermissionDenied("no", "publish", "a")])
+    state(api).deletion.delete("a", may_come=True)
+    await advance(60.0)
+    assert api.deleted == ["CONSUMER.DELETE.S.a"]
 
 
 @virtual_clock
 async def test_abandoned_consumer_is_deleted_late() -> None:
     missing = errors.ConsumerNotFound(404, 10014, "consumer not found")
-    api = FakeApi(delete_errors=[missing, errors.JetStreamUnavailable(503, 10008, "no leader"), missing, missing])
+    api = FakeApi(delete_errors=[missing] * 5)
     ordered = state(api)
     began = asyncio.get_running_loop().time()
-    ordered.deletion.delete_requested("unique_1")
+    ordered.deletion.delete("unique_1", may_come=True)
     await advance(5.0)
     assert [at - began for at, _ in api.deletes] == pytest.approx([0.0, 0.02, 0.1, 0.3, 1.0])
     assert {endpoint for _, endpoint in api.deletes} == {"CONSUMER.DELETE.S.unique_1"}
@@ -307,21 +318,9 @@ async def test_consumer_of_another_reader_is_not_deleted(owner: str, is_deleted:
     """Readers with the same name prefix take turns with the numbers."""
     api = FakeApi(owner=owner)
     ordered = state(api, name_prefix="shop")
-    ordered.deletion.delete_requested("shop_1")
+    ordered.deletion.delete("shop_1", may_come=True)
     await advance(5.0)
-    assert [endpoint for _, endpoint in api.deletes] == ["CONSUMER.DELETE.S.shop_1"] * is_deleted
-    await create(ordered)  # it is tried again, after the server may have come back
-    await advance(0.01)
-    assert [endpoint for _, endpoint in api.deletes] == ["CONSUMER.DELETE.S.shop_1"] * 2 * is_deleted
-    assert api.deleted == []
-
-
-@virtual_clock
-async def test_abandoned_consumer_waits_for_no_connection() -> None:
-    api = FakeApi(is_connected=False)
-    state(api).deletion.delete_requested("unique_1")
-    await advance(5.0)
-    assert api.deletes == []
+    assert api.deleted == ["CONSUMER.DELETE.S.shop_1"] * is_deleted
 
 
 FINAL: list[tuple[Callable[[], NatsError], bool, bool, bool]] = [

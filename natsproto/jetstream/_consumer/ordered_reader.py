@@ -85,7 +85,7 @@ class OrderedReader:
             self._start_run(None if kept is None else self._pull(kept))
         elif kept is not None:
             kept.close()
-            state.deletion.delete_created(self._cursor.name)
+            state.deletion.delete(self._cursor.name)
 
     def reader_info(self) -> ReaderInfo:
         """Return the stream and the consumer in use."""
@@ -194,7 +194,7 @@ class OrderedReader:
                 await state.create(config, timeout)
             except Exception as exc:
                 if not isinstance(exc, ConsumerExists):  # of another reader
-                    state.deletion.delete_abandoned(config.name)
+                    state.deletion.delete(config.name, may_come=True)
                 if not isinstance(exc, NatsError) or state.is_final(exc):
                     raise
                 if self._source is not None:
@@ -223,7 +223,7 @@ class OrderedReader:
         source, self._source = self._source, None
         if source is not None:
             source.close()
-            self._state.deletion.delete_created(self._cursor.name)
+            self._state.deletion.delete(self._cursor.name)
 
     def _start_verify(self) -> None:
         if self._verify_task is not None:
@@ -283,7 +283,7 @@ class OrderedReader:
             self._task.cancel()
             self._task = None
         if self._requested:  # now, as the client may close before the task ends
-            self._state.deletion.delete_requested(self._requested)
+            self._state.deletion.delete(self._requested, may_come=True)
             self._requested = ""
 
     def _cancel(self) -> None:

@@ -137,7 +137,7 @@ class OrderedState:
         kept, self._kept = self._kept, None
         if kept is not None:
             kept.close()
-            self.deletion.delete_created(self.cursor.name)
+            self.deletion.delete(self.cursor.name)
 
     # ---------------------------------------------------------------- consumers
 
@@ -161,8 +161,6 @@ class OrderedState:
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)
-        if self.deletion.unconfirmed:
-            self.deletion.repeat()
         self._created_or_failed.set()
 
     async def wait_created(self) -> ConsumerInfo:
