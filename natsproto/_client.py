@@ -366,7 +366,7 @@ class Client(Connection):
         The responder is an endpoint with an async generator, or any program that sends several replies and then an
         empty one. An endpoint sends at most ``window`` bytes (and one part) that were not read yet; None: it does not
         wait, and learns nothing of the end of the reading. Both sides send a sign of life every ``heartbeat`` seconds
-        (0.05 to 3600), and give up after three without one from the other side.
+        (0.05 to 60), and give up after three without one from the other side.
 
         The request is sent when the reading begins, or ``async with`` is entered. NoResponders; ServiceError of the
         responder; RequestTimeout without any answer for three heartbeats; StreamBroken when a part was lost, the
@@ -382,7 +382,7 @@ class Client(Connection):
                 headers.
             window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
                 when the reading ends.
-            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
+            heartbeat: Seconds between two signs of life of each side, 0.05 to 60; three missing ones end it.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         from natsproto.service._stream_request import ResponseStream

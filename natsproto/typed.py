@@ -243,7 +243,7 @@ class Typed(Generic[T, R]):
             value: The value to send; the codec converts it.
             window: Bytes that the responder may send ahead of the reading; None: any number, and then it does not learn
                 when the reading ends.
-            heartbeat: Seconds between two signs of life of each side, 0.05 to 3600; three missing ones end it.
+            heartbeat: Seconds between two signs of life of each side, 0.05 to 60; three missing ones end it.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
         convert = partial(TypedMessage[R]._of, codec=self._replies)

@@ -94,7 +94,7 @@ LAYER_INTERFACE = {
         ],
         *["_outages", "_publish_encoded", "_put_message", "_request_encoded", "_request_resending"],
         *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
-        "_subscribe",
+        *["_subscribe", "_pending_bytes_limit"],
     },
     "Client": {"_connect", "_options_again", "_start"},
     "Subscription": {

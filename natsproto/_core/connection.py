@@ -61,6 +61,11 @@ class Connection:
         self._consumers, self._log = MeasuredReaders(), engine.event_bus.log
         self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
 
+    @property
+    def _pending_bytes_limit(self) -> int:
+        """Bytes that may wait for a reader that has no limit of its own."""
+        return self._options.pending_bytes_limit
+
     def _options_again(self) -> Options:
         """Return the options for a client that takes the place of this one: once TLS, TLS from then on."""
         return self._options._requiring_tls() if self._engine.supervisor.requires_tls else self._options

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import json
+from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, perf_counter_ns
@@ -41,6 +42,9 @@ _STOPPED: Final = ServiceError(503, "the service was stopped")
 
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
+
+MAX_PAUSED = 1000
+"""Requests that wait for credit beside those that are handled; more of them take places."""
 
 
 class Request(Message):
@@ -87,6 +91,53 @@ Handler: TypeAlias = Callable[[Request], HandlerResult]
 """The handler of an endpoint: ``def`` or ``async def``, called with each request."""
 
 
+class Places:
+    """The places of an endpoint. A request that waits for credit of its requester takes none, so that requesters who
+    give no credit cannot keep the others out; but at most MAX_PAUSED do so.
+
+    ``tasks`` are those of all requests that are handled; ``on_free`` is called when one of them pauses.
+    """
+
+    def __init__(self, tasks: set[asyncio.Task[None]], concurrency: int, on_free: Callable[[], None]) -> None:
+        self._tasks, self._concurrency, self._on_free = tasks, concurrency, on_free
+        self._paused: set[asyncio.Task[object]] = set()
+        self._returning: deque[tuple[asyncio.Task[object], asyncio.Future[None]]] = deque()
+
+    @property
+    def is_free(self) -> bool:
+        """True if another request can be handled now."""
+        return len(self._tasks) - len(self._paused) < self._concurrency
+
+    def pause(self) -> None:
+        """The current task waits for its requester from now on. ``resume`` must follow, unless the task ends."""
+        task = asyncio.current_task()
+        if task in self._tasks and len(self._paused) < MAX_PAUSED:
+            self._paused.add(task)
+            self._on_free()
+
+    async def resume(self) -> None:
+        """Wait for a place; those who have begun come before new requests."""
+        task = asyncio.current_task()
+        if task not in self._paused:
+            return
+        if self.is_free and not self._returning:
+            self._paused.discard(task)
+            return
+        turn = asyncio.get_running_loop().create_future()
+        self._returning.append((task, turn))
+        await turn
+
+    def update(self, ended: asyncio.Task[None] | None = None) -> None:
+        """Give free places to those who have paused."""
+        if ended is not None:
+            self._paused.discard(ended)
+        while self._returning and self.is_free:
+            task, turn = self._returning.popleft()
+            if not turn.done():
+                self._paused.discard(task)
+                turn.set_result(None)
+
+
 class Endpoint:
     """A subject of a service and its handler. Created by ``add_endpoint`` or ``endpoint`` of a service or group."""
 
@@ -110,10 +161,10 @@ class Endpoint:
         self._where = f"endpoint {name!r}"
         self._connection = connection
         self._handler = handler
-        self._concurrency = concurrency
         self._on_error = on_error
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._places = Places(self._tasks, concurrency, self._dispatch)
         self._is_cut = False
         self._is_told = False  # that the handler returns data
         self.reset()
@@ -190,7 +241,8 @@ class Endpoint:
         """Start tasks for waiting requests. Called when a request arrives or ends, and when the subscription ends."""
         subscription = self._subscription
         inbox = subscription._inbox
-        while inbox and len(self._tasks) < self._concurrency and not self._is_cut:
+        self._places.update()
+        while inbox and self._places.is_free and not self._is_cut:
             request = inbox.popleft()
             assert isinstance(request, Request)
             task = asyncio.get_running_loop().create_task(
@@ -204,6 +256,7 @@ class Endpoint:
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
+        self._places.update(task)
         self._dispatch()
 
     async def _handle(self, request: Request) -> None:

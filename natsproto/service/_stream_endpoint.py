@@ -28,7 +28,7 @@ from natsproto.errors import (
 )
 from natsproto.middleware import unwrap, with_middleware
 from natsproto.protocol.frames import Message, Payload, as_bytes
-from natsproto.service._endpoint import Endpoint, Handler, Request, error_from
+from natsproto.service._endpoint import Endpoint, Handler, Places, Request, error_from
 from natsproto.service._responses import cut_description, error_headers
 from natsproto.service._stream_state import (
     ALIVE,
@@ -134,7 +134,9 @@ class CreditInbox:
 class OutgoingStream:
     """One stream that is being sent."""
 
-    def __init__(self, connection: Connection, inbox: CreditInbox, request: Request, state: OutgoingParts) -> None:
+    def __init__(
+        self, connection: Connection, inbox: CreditInbox, request: Request, state: OutgoingParts, places: Places
+    ) -> None:
         assert request.reply is not None
         self.reply: str = request.reply
         """The subject of the parts."""
@@ -142,7 +144,7 @@ class OutgoingStream:
         """True until it has ended, and the requester was sent the end."""
         self.waited_ns: int = 0
         """Nanoseconds of waiting for credit and for the connection."""
-        self._connection, self._inbox, self._state = connection, inbox, state
+        self._connection, self._inbox, self._state, self._places = connection, inbox, state, places
         self._subject = request.subject
         self.is_plain: bool = state.window is None
         """True for a requester that sends no credit."""
@@ -220,12 +222,21 @@ class OutgoingStream:
         """Wait for credit and for room in the outbox."""
         began = perf_counter_ns()
         try:
-            while not self._state.has_room:
-                self._credit = self._loop.create_future()
-                await self._credit
+            if not self._state.has_room:
+                await self._wait_for_credit()
             await self._connection._yield_if_needed()
         finally:
             self.waited_ns += perf_counter_ns() - began
+
+    async def _wait_for_credit(self) -> None:
+        """Wait until the requester has consumed enough, without a place, and then for a place."""
+        self._places.pause()
+        while True:
+            self._credit = self._loop.create_future()
+            await self._credit
+            if self._state.has_room:
+                break
+        await self._places.resume()
 
     def on_credit(self, number: int | None) -> None:
         """The requester has consumed the parts up to this number."""
@@ -235,7 +246,7 @@ class OutgoingStream:
 
     def on_alive(self) -> None:
         """The requester is alive and has consumed nothing since its last credit."""
-        self._state.heartbeats.heard_at = self._loop.time()
+        self._state.heartbeats.on_message(self._loop.time())
 
     # ---------------------------------------------------------------- ending
 
@@ -344,7 +355,7 @@ class StreamEndpoint(Endpoint):
         if not connection._reply_guard.is_allowed(reply):
             return
         state = OutgoingParts.requested(reply, request.headers, asyncio.get_running_loop().time())
-        stream = OutgoingStream(connection, self._open_inbox(), request, state)
+        stream = OutgoingStream(connection, self._open_inbox(), request, state, self._places)
         try:
             request._note = await stream.run(cast("AsyncGenerator[Payload]", self._generator(request)))
         except asyncio.CancelledError:

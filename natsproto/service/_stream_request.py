@@ -9,6 +9,7 @@ import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterable, Callable
 from datetime import timedelta
+from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
@@ -39,6 +40,7 @@ from natsproto.service._stream_state import (
     HEARTBEAT_HEADER,
     MAX_HEARTBEAT_S,
     MIN_HEARTBEAT_S,
+    PART_OVERHEAD,
     WINDOW_HEADER,
     Form,
     IncomingParts,
@@ -160,7 +162,10 @@ class IncomingStream:
         self.tasks: ReaderTasks = connection._reader_tasks(self)
         self._connection = connection
         self._inbox: deque[Message] = deque()
-        self.on_message: Callable[[Message], None] = self._inbox.append
+        self._waiting_bytes = 0
+        limit = connection._pending_bytes_limit
+        # A responder may have sent a window, and one part.
+        self._limit = max(limit, 2 * (state.window or 0)) if limit else inf
         self._timer: asyncio.TimerHandle | None = None
         self._sending: Sending | None = None  # set while the stream is open
 
@@ -187,6 +192,7 @@ class IncomingStream:
         inbox, state = self._inbox, self.state
         while inbox:
             frame = inbox.popleft()
+            self._waiting_bytes -= len(frame.data) + PART_OVERHEAD
             try:
                 step = state.on_frame(frame)
             except NatsError as exc:
@@ -288,9 +294,19 @@ class IncomingStream:
 
     # ---------------------------------------------------------------- callbacks of the connection
 
+    def on_message(self, message: Message) -> None:
+        """Keep a frame for the reader. The stream ends if more wait than a subscription would keep."""
+        size = len(message.data) + PART_OVERHEAD
+        if self._waiting_bytes + size > self._limit:
+            reason = f"more than {self._limit} bytes (pending_bytes_limit) wait for the reader"
+            self._finish(self.state.broken(reason), cancel=True)
+            return
+        self._waiting_bytes += size
+        self._inbox.append(message)
+
     def on_replies_handled(self) -> None:
         """Frames have arrived."""
-        self.state.heartbeats.heard_at = asyncio.get_running_loop().time()
+        self.state.heartbeats.on_message(asyncio.get_running_loop().time())
         if self._inbox and self._inbox[-1].has_headers:
             self._look_at(self._inbox[-1])
         if self.notifier:

@@ -30,10 +30,19 @@ EXPORT_PREFIX = "_R_."
 PART_OVERHEAD = 64
 """Bytes that a part counts in addition to its payload, so that small parts fill a window too."""
 
-HEARTBEAT_S, MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 5.0, 0.05, 3600.0
+HEARTBEAT_S, MIN_HEARTBEAT_S, MAX_HEARTBEAT_S = 5.0, 0.05, 60.0
 
 SILENT_HEARTBEATS = 3
 """Heartbeats without a message after which the peer is given up."""
+
+FIRST_SIGN_S = 5.0
+"""Seconds after which a requester sends its first sign of life, if its heartbeat is longer."""
+
+FIRST_SILENCE_S = 15.0
+"""Seconds without any sign of life after which a responder gives a new requester up, if three heartbeats are longer."""
+
+FIRST_CHECK_S = 1.0
+"""Seconds after which a responder looks whether anybody reads the plain form; then it does so every HEARTBEAT_S."""
 
 FIRST_IDLE_S = 0.1
 """Seconds after which a responder without a part tells where it takes credit and cancellation."""
@@ -71,24 +80,32 @@ class Pulse(Enum):
 
 
 class Heartbeats:
-    """When to send a sign of life, and when the peer is given up. ``first`` is the time of the first one in seconds."""
+    """When to send a sign of life, and when the peer is given up. ``first`` is the time of the first one in seconds,
+    ``silence`` the longest wait for the first one of the peer.
+    """
 
-    __slots__ = ("deadline", "heard_at", "interval", "send_at")
+    __slots__ = ("deadline", "heard_at", "interval", "send_at", "silence")
 
-    def __init__(self, interval: float, now: float, first: float = inf) -> None:
+    def __init__(self, interval: float, now: float, first: float = inf, silence: float = inf) -> None:
         self.interval = interval
         self.heard_at = now
         """The time of the last message of the peer."""
+        self.silence = min(silence, SILENT_HEARTBEATS * interval)
+        """Seconds without a message after which the peer is given up."""
         self.send_at = now + min(first, interval)
         """The time of the next sign of life; every part is one."""
         self.deadline = self.send_at
         """The time at which ``on_timer`` has to be called."""
 
+    def on_message(self, now: float) -> None:
+        """The peer has sent something."""
+        self.heard_at, self.silence = now, SILENT_HEARTBEATS * self.interval
+
     def on_timer(self, now: float) -> Pulse:
         """Say what to do now; call it again at the new ``deadline``."""
         # A timer that comes late means that this process did not run: messages of the peer may wait in the socket.
         self.heard_at += max(0.0, now - self.deadline)
-        silent_at = self.heard_at + SILENT_HEARTBEATS * self.interval
+        silent_at = self.heard_at + self.silence
         pulse = Pulse.SILENT if now >= silent_at else Pulse.WAIT if now < self.send_at else Pulse.SEND
         if pulse is Pulse.SEND:
             self.send_at = now + self.interval
@@ -109,7 +126,7 @@ class OutgoingParts:
 
     def __init__(self, window: int | None, heartbeat: float, now: float, *, is_exported: bool = False) -> None:
         self.window, self.is_exported = window, is_exported
-        self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S)
+        self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S, FIRST_SILENCE_S)
         self.sent: int = 0
         """The number of parts."""
         self.credited: int = 0
@@ -118,7 +135,7 @@ class OutgoingParts:
         self._freed = 0  # bytes of the consumed ones; up to a step less
         self._marks: deque[tuple[int, int]] = deque()  # (number of a part, _total after it)
         self._next_mark = self._next_reply = 0  # of _total
-        self._next_reply_at = now
+        self._next_reply_at = now if window is not None else now + FIRST_CHECK_S
 
     @classmethod
     def requested(cls, reply: str, headers: Headers, now: float) -> OutgoingParts:
@@ -147,10 +164,17 @@ class OutgoingParts:
 
         Over an export each can be used once: parts have enough for the credit of a window and for signs of life, and
         the first two for a cancellation. An empty part without one would be taken for the end of plain replies.
+
+        In the plain form some have one, so that the server says when nobody is there. The first has none, because
+        it shows the form.
         """
+        if self.window is None:
+            if not self.sent or now < self._next_reply_at:
+                return False
+            self._next_reply_at = now + HEARTBEAT_S
+            return True
         if not self.is_exported:
-            return self.window is not None
-        assert self.window is not None
+            return True
         total = self._total + size + PART_OVERHEAD
         if self.sent > 1 and size and total < self._next_reply and now < self._next_reply_at:
             return False
@@ -171,7 +195,7 @@ class OutgoingParts:
         """The requester has consumed all parts up to this number; also its sign of life."""
         if number is None or number > self.sent:
             return  # not a credit for this stream
-        self.heartbeats.heard_at = now
+        self.heartbeats.on_message(now)
         self.credited = max(self.credited, number)
         if self.credited == self.sent:
             self._freed = self._next_mark = self._total
@@ -206,12 +230,12 @@ class IncomingParts:
     """The parts that a requester has read, and the credit for them."""
 
     __slots__ = (
-        *("_covered", "_last_reply", "_prefix", "_spare", "_subject", "_window"),
-        *("credit_at", "credit_to", "form", "heartbeats", "received", "uncredited"),
+        *("_covered", "_last_reply", "_prefix", "_spare", "_subject"),
+        *("credit_at", "credit_to", "form", "heartbeats", "received", "uncredited", "window"),
     )
 
     def __init__(self, subject: str, window: int | None, heartbeat: float, now: float) -> None:
-        self.heartbeats = Heartbeats(heartbeat, now)
+        self.heartbeats = Heartbeats(heartbeat, now, FIRST_SIGN_S)
         self.form = Form.UNKNOWN
         self.received: int = 0
         """The number of parts."""
@@ -223,14 +247,15 @@ class IncomingParts:
         # Reply subjects in the counted form, each for one message: (bytes that credit to it covers, subject).
         self._spare: deque[tuple[int, bytes]] = deque(maxlen=_MAX_SPARE)
         self._covered = 0  # bytes that the credit covers
-        self._subject, self._window = subject, window
+        self._subject = subject
+        self.window: int | None = window
         self._prefix = b""  # of the reply subjects in the numbered form
         self._last_reply = b""  # to which something was sent
 
     def on_credit_sent(self, now: float) -> None:
         """Credit was sent to ``reply_for_credit``."""
-        assert self._window is not None
-        self.uncredited, self.credit_at = self.uncredited - self._covered, self._window / 2
+        assert self.window is not None
+        self.uncredited, self.credit_at = self.uncredited - self._covered, self.window / 2
         self.heartbeats.send_at = now + self.heartbeats.interval
 
     def reply_for_credit(self) -> str:
@@ -358,8 +383,8 @@ class IncomingParts:
         if number_of(token) is not None and not prefix.startswith(EXPORT_PREFIX.encode()):
             self.form, self._prefix = Form.NUMBERED, prefix + dot
         else:
-            self.form, self.credit_at = Form.COUNTED, (self._window or 0) / 2
-        if self._window is None:
+            self.form, self.credit_at = Form.COUNTED, (self.window or 0) / 2
+        if self.window is None:
             self.credit_at = inf
 
     def _on_part(self, frame: Message) -> None:

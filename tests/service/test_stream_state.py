@@ -255,7 +255,7 @@ def test_request_headers_are_checked() -> None:
     for window in ("", "0", "-1", "1.5", "x", "٣", "1" * 19):
         with pytest.raises(ServiceError, match="Stream-Window must be"):
             of({"Stream-Window": window})
-    for heartbeat in ("", "0", "49", "3600001", "x", "-500"):
+    for heartbeat in ("", "0", "49", "60001", "x", "-500"):
         with pytest.raises(ServiceError, match="Stream-Heartbeat must be"):
             of({"Stream-Window": "1", "Stream-Heartbeat": heartbeat})
 
