@@ -3,6 +3,7 @@
 On the wire these are the groups of orbit.go's pcgroups: members written in either language share a group.
 """
 
+from natsproto.jetstream.groups._coordinator import GroupNotShared
 from natsproto.jetstream.groups._follower import GroupSharesChanged
 from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
 from natsproto.jetstream.groups._joined import GroupLeaseLost, JoinArgs, JoinedMember
@@ -23,6 +24,7 @@ __all__ = [
     "GroupConfig",
     "GroupLeaseLate",
     "GroupLeaseLost",
+    "GroupNotShared",
     "GroupSharesChanged",
     "GroupStalled",
     "JoinArgs",

@@ -9,10 +9,13 @@ again.
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
 from collections.abc import Collection, Iterable
 from contextlib import suppress
-from typing import Final
+from typing import ClassVar, Final
 
+from natsproto._core.events import Event
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -23,13 +26,19 @@ from natsproto.errors import (
 )
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._codec import decode, dumps, encode, loads, parse
+from natsproto.jetstream._publish.headers import TTL_HEADER
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream.groups._partitions import ElasticGroupConfig, GroupConfig, make_mappings
 from natsproto.jetstream.groups._presence import Presence
-from natsproto.jetstream.groups._shares import is_balanced, is_managed, share_out
+from natsproto.jetstream.groups._shares import is_balanced, is_managed, is_member, share_out
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._entry import KeyValueEntry
 
+MAX_TTL_S: Final = 3600.0
+"""Seconds; the longest TTL of a member."""
+LEASE_MARGIN_S: Final = 5.0
+"""Seconds that a key may be renewed late: the server ends a lease at its TTL, this only those that it does not end."""
+_TTL: Final = re.compile(r"([0-9]{1,6})s?")
 COLLECT_S: Final = 0.3
 """Seconds without another change after which the partitions are shared out."""
 MAX_COLLECT_S: Final = 1.0
@@ -44,6 +53,32 @@ RETRY_INTERVAL_S: Final = 0.5
 """Seconds after a failed attempt, and between two searches for forgotten consumers."""
 
 
+class GroupNotShared(Event):
+    """A member could not share out the partitions of its group, because of ``error``."""
+
+    stream: str
+    group: str
+    member: str
+    error: NatsError
+
+    level: ClassVar[int] = logging.WARNING
+    line: ClassVar[str] = (
+        "member %(member)r cannot share out the partitions of group %(group)r of stream %(stream)r: %(error)s"
+    )
+    pause: ClassVar[float] = 1.0
+
+
+def lease_of(entry: KeyValueEntry) -> float | None:
+    """Return the seconds for which a member's key is valid; None for a key that is none: its name could not be that of
+    a member, it was deleted, or it does not expire.
+    """
+    found = _TTL.fullmatch(entry.headers.last(TTL_HEADER))
+    if entry.is_deleted or found is None or not is_member(entry.key.rpartition(".")[2]):
+        return None
+    ttl = int(found[1])
+    return ttl + LEASE_MARGIN_S if ttl <= MAX_TTL_S else None
+
+
 class Coordinator:
     """Shares out the partitions of the group ``key``, as the member ``name``."""
 
@@ -51,6 +86,8 @@ class Coordinator:
         self._presence, self._configs, self._work_queue = presence, configs, work_queue
         self._key, self._name = key, name
         self._living: set[str] = set()
+        self._leases: dict[str, tuple[int, float]] = {}
+        """The last revision of each member's key, and the time when its TTL has passed since that came."""
         self._config: GroupConfig | None = None
         self._revision = 0
         self._changed = asyncio.Event()
@@ -76,8 +113,7 @@ class Coordinator:
             await watcher.ready()
             async for entries in watcher.batches():
                 for entry in entries:
-                    name = entry.key.rpartition(".")[2]
-                    (self._living.discard if entry.is_deleted else self._living.add)(name)
+                    self._on_key(entry)
                 self._changed.set()
 
     async def act(self) -> None:
@@ -90,6 +126,7 @@ class Coordinator:
                     await self._changed.wait()
             except TimeoutError:
                 await self._audit()
+            self._end_leases()
             first = self._clock()
             while self._config is not None and not is_balanced(self._config, self._living):
                 self._changed.clear()
@@ -124,9 +161,29 @@ class Coordinator:
 
     # ---------------------------------------------------------------- internals
 
+    def _on_key(self, entry: KeyValueEntry) -> None:
+        """A key in the bucket, which all members of all groups, and others, may write."""
+        name = entry.key.rpartition(".")[2]
+        lease = lease_of(entry)
+        if lease is None:
+            self._living.discard(name)
+            self._leases.pop(name, None)
+            return
+        self._living.add(name)
+        if entry.revision != self._leases.get(name, (0, 0.0))[0]:
+            self._leases[name] = entry.revision, self._clock() + lease
+
+    def _end_leases(self) -> None:
+        """Forget members whose keys were not renewed, although the server still has them."""
+        now = self._clock()
+        for name in [name for name, (_, end) in self._leases.items() if end < now and name != self._name]:
+            self._living.discard(name)
+
     async def _audit(self) -> None:
         with suppress(NatsError):
             found = await self._presence.bucket.get_many([f"{self._key}.*"])
+            for entry in found.values():
+                self._on_key(entry)
             for name in [name for name in self._living if f"{self._key}.{name}" not in found]:
                 if not await self._is_living(name):
                     self._living.discard(name)
@@ -146,8 +203,10 @@ class Coordinator:
                         gone.append(name)
             if self._presence.is_valid:
                 await self._write_shares(entry, self._living, gone)
-        except (WrongRevision, KeyNotFound, BucketNotFound, ConfigError, InvalidReply):
-            return  # another member was faster; or the group is gone or spoilt, which ends this member
+        except (WrongRevision, KeyNotFound, BucketNotFound):
+            return  # another member was faster; or the group is gone, which ends this member
+        except (ConfigError, InvalidReply) as exc:
+            self._report(exc)  # the configuration is spoilt, which ends this member
         except NatsError as exc:
             if not is_transient(exc):
                 raise
@@ -170,11 +229,20 @@ class Coordinator:
 
     async def _is_living(self, name: str) -> bool:
         """Ask the leader. Raises the errors of ``get``."""
+        if not is_member(name):
+            return False
         try:
-            await self._presence.bucket.get(f"{self._key}.{name}", direct=False)
+            entry = await self._presence.bucket.get(f"{self._key}.{name}", direct=False)
         except KeyNotFound:
             return False
-        return True
+        self._on_key(entry)
+        self._end_leases()
+        return name in self._living
+
+    def _report(self, error: NatsError) -> None:
+        stream, _, group = self._key.partition(".")
+        notice = GroupNotShared(stream=stream, group=group, member=self._name, error=error)
+        self._presence.bucket.stream._api.connection._emit(notice)
 
     async def _delete_consumer(self, name: str) -> None:
         with suppress(NatsError):  # it is gone; or on_blocked() of its successor deletes it

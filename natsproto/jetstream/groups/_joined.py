@@ -23,7 +23,7 @@ from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDe
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream._stream import Stream
-from natsproto.jetstream.groups._coordinator import Coordinator
+from natsproto.jetstream.groups._coordinator import MAX_TTL_S, Coordinator
 from natsproto.jetstream.groups._follower import ConfigFollower, MemberHandler
 from natsproto.jetstream.groups._member import Member
 from natsproto.jetstream.groups._partitions import ElasticGroupConfig
@@ -122,6 +122,8 @@ class JoinedMember(Member):
         self._ttl = seconds("ttl", ttl)
         if self._ttl < MIN_TTL_S:
             raise ConfigError("ttl", ttl, "must be at least one second")
+        if self._ttl > MAX_TTL_S:
+            raise ConfigError("ttl", ttl, "must be an hour at most")
         self._is_named = name is not None
         self._connection, self._opening = connection, opening
         self._presence: Presence | None = None

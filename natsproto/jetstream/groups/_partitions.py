@@ -16,6 +16,8 @@ from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"
 """The priority group of every member's consumer: it makes the server serve one of several instances (ADR-42)."""
+MAX_PARTITIONS: Final = 10_000
+"""Partitions of a group: each member makes lists of all."""
 DEFAULT_ACK_WAIT_S: Final = 5.0
 MIN_PULL_S: Final = 1.0
 """Seconds; the shortest duration of a pull and a pin."""
@@ -82,6 +84,8 @@ class GroupConfig(Record):
         """Raise ConfigError unless each partition has exactly one valid member."""
         if self.max_members < 1:
             raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
+        if self.max_members > MAX_PARTITIONS:
+            raise ConfigError("max_members", self.max_members, f"a group has at most {MAX_PARTITIONS} partitions")
         mappings = self.member_mappings
         if self.members and mappings:
             raise ConfigError("member_mappings", mappings, "cannot be given together with members")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from natsproto.errors import InvalidSubject
+from natsproto.errors import ConfigError, InvalidSubject
 from natsproto.jetstream._asset_names import check_consumer_name
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.groups._partitions import GroupConfig, PartitioningFilter
@@ -29,6 +29,14 @@ def member_name(name: str) -> str:
 def is_managed(member: str) -> bool:
     """True for a member that comes and goes by itself."""
     return member.startswith(MANAGED_PREFIX)
+
+
+def is_member(name: str) -> bool:
+    """True if a member that comes and goes by itself can have this name."""
+    try:
+        return is_managed(name) and member_name(name.removeprefix(MANAGED_PREFIX)) == name
+    except (ConfigError, InvalidSubject):
+        return False
 
 
 def owners_in(config: GroupConfig) -> dict[str, tuple[int, ...]]:
