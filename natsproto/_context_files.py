@@ -17,7 +17,7 @@ MAX_FILE = 1 << 20
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
 _SHORT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
-_GO_DURATION = re.compile(r"(?:(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|0")
+_GO_DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|0")
 _GO_PART = re.compile(r"([0-9.]+)(ns|us|µs|μs|ms|s|m|h)")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 

@@ -21,7 +21,7 @@ MAX_NAME = 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PATH = re.compile(r"/[\x21\x24-\x3e\x40-\x7e]*")
-CREDS_BLOCK = re.compile(r"-{3,}\s*BEGIN\b|\A\s{0,9}[\"']?LS0t")
+CREDS_BLOCK = re.compile(r"(?<!-)-{3,}+\s*+BEGIN\b|\A\s{0,9}[\"']?LS0t")  # linear, whatever the text is
 """The first line of the text of a creds file, as it is or as base64, as opposed to its path."""
 
 

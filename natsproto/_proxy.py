@@ -17,7 +17,7 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from natsproto._sockets import connect_first, resolve
 from natsproto.errors import ConfigError, ConnectionLost
-from natsproto.errors._base import HIDDEN
+from natsproto.errors._base import HIDDEN, escaped
 
 _RULE = (
     "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"
@@ -69,7 +69,7 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
         try:
             return await through.connect(host, port, timeout=timeout)
         except ProxyError as exc:
-            raise ConnectionRefusedError(str(exc)) from exc
+            raise ConnectionRefusedError(escaped(str(exc))) from None  # a traceback would show it as it came
         except OSError:
             if number == len(found):
                 raise
@@ -100,7 +100,8 @@ async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float
         if status is None:
             raise ConnectionRefusedError("it does not answer with HTTP")
         if not status[1].startswith(b"2"):
-            raise ConnectionRefusedError(f"{status[1].decode()} {(status[2] or b'').decode('latin-1')}".strip())
+            reason = f"{status[1].decode()} {(status[2] or b'').decode('latin-1')}".strip()
+            raise ConnectionRefusedError(escaped(reason))
     except BaseException:
         sock.close()
         raise

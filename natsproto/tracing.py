@@ -19,6 +19,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._value import Value
 from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
+from natsproto.errors._base import escaped
 from natsproto.jetstream._features import RequiredFeature
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -141,8 +142,9 @@ class MessageTrace(Value):
         lines = []
         for server in self.servers:
             margin = "    " * (server.hop.count(".") + 1 if server.hop else 0)
-            lines.append(f"{margin}{server.name} ({', '.join(filter(None, (server.cluster, server.version)))})")
-            lines += [f"{margin}  {_draw(event)}" for event in server.events]
+            shown = f"{server.name} ({', '.join(filter(None, (server.cluster, server.version)))})"
+            lines.append(margin + escaped(shown))
+            lines += [f"{margin}  {escaped(_draw(event))}" for event in server.events]
         if not self.complete:
             lines.append("(not all servers have reported)")
         return "\n".join(lines)

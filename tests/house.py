@@ -132,7 +132,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
         "natsproto._introspection": {"import_late_types"},
         "natsproto._options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
         "natsproto._value": {"Value"},
-        "natsproto.errors._base": {"HIDDEN"},
+        "natsproto.errors._base": {"HIDDEN", "hide_arguments"},
         "natsproto.jetstream._asset_names": {"check_bucket_name", "check_stream_name"},
         "natsproto.jetstream._codec": {"UINT64"},
         "natsproto.jetstream._direct": {"stored_header_blocks", "stored_times"},

@@ -39,6 +39,10 @@ class Failures:
         self.count = self.logged = 0
 
 
+DROP_REPORT_INTERVAL_S = 1.0
+"""Seconds between two log lines about events that a slow callback did not get."""
+
+
 class ClientLog(logging.LoggerAdapter[logging.Logger]):
     """The log of one client: its lines begin with the name of the client, if it has one."""
 
@@ -93,6 +97,8 @@ class EventBus:
         self._key = ReaderKey()  # in the context of asynchronous callbacks
         self._end: events.Closed | None = None
         self._written: dict[type[events.Event], float] = {}
+        self._dropped = 0  # events that were not reported yet
+        self._dropped_reported_at = -DROP_REPORT_INTERVAL_S
         self.is_quiet = False
         """True for a connection that is an internal matter: nothing is logged."""
 
@@ -169,12 +175,27 @@ class EventBus:
             self.log.error("%s failed for %r", what, event, exc_info=exc)
             return
         if asyncio.iscoroutine(result):
+            if len(self._queue) >= events.MAX_QUEUED_EVENTS and not isinstance(event, events.Closed):
+                result.close()
+                self._on_dropped(what)
+                return
             self._queue.append((result, event, what))
             if len(self._queue) == 1:
                 self._worker = asyncio.get_running_loop().create_task(
                     self._work(), name="natsproto on_event", context=self._key.handler_context()
                 )
                 self._worker.add_done_callback(self._stopped)
+
+    def _on_dropped(self, what: str) -> None:
+        """Report events that a callback, which waits for something, does not get; the log has them all."""
+        self._dropped += 1
+        now = asyncio.get_running_loop().time()
+        if now >= self._dropped_reported_at + DROP_REPORT_INTERVAL_S:
+            self._dropped_reported_at = now
+            count, self._dropped = self._dropped, 0
+            self.log.warning(
+                "%s is slow: %d events wait for it, %d more were dropped", what, events.MAX_QUEUED_EVENTS, count
+            )
 
     async def wait_handled(self, timeout: float) -> int:
         """Wait until asynchronous callbacks have handled every event, at most ``timeout`` seconds.

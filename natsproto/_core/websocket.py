@@ -246,5 +246,5 @@ class WebSocketWire:
     def _refused(self, exc: Exception) -> ConnectionLost:
         what = str(exc) if isinstance(exc, InvalidHandshake) else f"{type(exc).__name__}: {exc}"
         refusal = ConnectionLost(f"the WebSocket handshake was refused: {what}", self._server)
-        refusal.__cause__ = exc
+        refusal.__cause__ = exc if what.isprintable() else None  # a traceback would show it as it came
         return refusal

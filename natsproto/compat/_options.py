@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import base64
 from collections import UserString
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 from urllib.parse import ParseResult, urlparse
 
 from natsproto import AuthChallenge, Credentials, Options
 from natsproto.compat.nats import errors
+from natsproto.errors import NatsError
+from natsproto.errors._base import without_frames
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 FOREVER_S = 10 * 365 * 86400.0
 """The seconds for a time that is unlimited in nats-py and needs a limit in natsproto."""
@@ -129,6 +135,26 @@ def _signing(
         )
 
     return prove
+
+
+def hide_secrets(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
+    """Decorate a coroutine function that gets secrets: no frame of its errors contains them."""
+
+    @wraps(function)
+    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            return await function(*args, **kwargs)
+        except Exception as exc:
+            error = without_frames(exc)
+            if isinstance(error.__cause__, NatsError):
+                error.__cause__ = without_frames(error.__cause__)  # it came through the same function
+        del args, kwargs
+        try:
+            raise error
+        finally:
+            del error  # it refers to this frame
+
+    return call
 
 
 def clean_headers(headers: dict[str, Any]) -> dict[str, str]:

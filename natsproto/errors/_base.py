@@ -162,7 +162,7 @@ def shown_payload(data: bytes) -> str:
     return f"data={bytes(data[:MAX_SHOWN_BYTES])!r}... of {len(data)} bytes"
 
 
-def _without_frames(error: E) -> E:
+def without_frames(error: E) -> E:
     """Return an error without the frames that it came through. A cause keeps its own."""
     if error.__cause__ is None:
         error.__context__ = None
@@ -181,7 +181,7 @@ def hide_arguments(function: Callable[P, T]) -> Callable[P, T]:
         try:
             return function(*args, **kwargs)
         except (NatsError, TypeError, ValueError) as exc:
-            error = _without_frames(exc)
+            error = without_frames(exc)
         del args, kwargs
         try:
             raise error
@@ -199,7 +199,7 @@ def hide_locals(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Co
         try:
             return await function(*args, **kwargs)
         except NatsError as exc:
-            error = _without_frames(exc)
+            error = without_frames(exc)
         try:
             raise error
         finally:

@@ -17,7 +17,6 @@ from natsproto._value import Value
 from natsproto.errors import InvalidCredentials
 from natsproto.errors._base import hide_arguments
 
-_MARKER = re.compile(r"-{3,}\s*(BEGIN|END)\s+(.*?)\s*-{3,}")
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
 _SEED = re.compile(rb"S[A-Z2-7]{57}")
 _USER_PREFIX = 20 << 3
@@ -135,11 +134,11 @@ def _blocks(text: str) -> dict[str, str]:
     kind, inside = "", list[str]()
     for line in _as_file(text).splitlines():
         line = line.strip().removeprefix("\ufeff")
-        marker = _MARKER.fullmatch(line) if line.startswith("---") else None
-        if marker is None:
+        words = line.strip("-").split() if line.startswith("---") and line.endswith("---") else []
+        if len(words) < 2 or words[0] not in ("BEGIN", "END"):
             inside.append(line)
-        elif marker[1] == "BEGIN":
-            kind, inside = marker[2].rpartition(" ")[2].upper(), []
+        elif words[0] == "BEGIN":
+            kind, inside = words[-1].upper(), []
         else:
             blocks.setdefault(kind, "".join(inside))
             kind, inside = "", []

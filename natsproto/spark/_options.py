@@ -13,13 +13,13 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from difflib import get_close_matches
-from typing import Any, ClassVar, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
 from natsproto import Options
 from natsproto._options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
-from natsproto.errors._base import HIDDEN
+from natsproto.errors._base import HIDDEN, hide_arguments
 from natsproto.jetstream import Timestamp
 from natsproto.jetstream._asset_names import check_bucket_name, check_stream_name
 from natsproto.jetstream._range_reader import Bound, Method
@@ -94,6 +94,9 @@ class SparkNats(Value):
     )
     """The fields that are not options of a client as they are."""
 
+    if not TYPE_CHECKING:
+        __init__ = hide_arguments(Value.__init__)
+
     def _check(self) -> None:
         if not isinstance(self.servers, str):
             self.__dict__["servers"] = tuple(self.servers)  # a list could not be hashed
@@ -152,8 +155,7 @@ class SparkNats(Value):
         for name in self._fields:
             value = getattr(self, name)
             if name != "servers" and value != getattr(SparkNats, name):
-                secret = name in self.SECRETS and isinstance(value, str)
-                shown.append(f"{name}={HIDDEN if secret else repr(value)}")
+                shown.append(f"{name}={HIDDEN if name in self.SECRETS and isinstance(value, str) else repr(value)}")
         return f"SparkNats({', '.join(shown)})"
 
 

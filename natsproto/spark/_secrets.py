@@ -23,7 +23,7 @@ from natsproto.protocol.addresses import ServerAddress, parse_servers
 
 SECRET_REFS_VARIABLE = "NATSPROTO_SPARK_SECRET_REFS"
 SERVERS_VARIABLE = "NATSPROTO_SPARK_SERVERS"
-DEFAULT_SECRET_REFS = "env:NATS_*,spark_file:*"
+DEFAULT_SECRET_REFS = "env:NATS_*"
 
 _PROVIDER = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*", re.ASCII)
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
@@ -240,11 +240,8 @@ class _ServerPattern:
 
     def matches(self, address: ServerAddress) -> bool:
         """True if the address fits."""
-        return (
-            address.scheme == self._scheme
-            and self._port in ("*", str(address.port))
-            and self._host.fullmatch(address.host) is not None
-        )
+        fits = address.scheme == self._scheme and self._port in ("*", str(address.port))
+        return fits and self._host.fullmatch(address.host) is not None
 
 
 def _entries(text: str) -> list[str]:

@@ -70,7 +70,15 @@ def test_files_providers_and_variables_need_an_entry(read: object, options: dict
         read({"servers": GOOD, "stream": "ORDERS", **options})  # type: ignore[operator]
 
 
-def test_nats_variables_and_sent_files_need_none() -> None:
+def test_nats_variables_need_none() -> None:
+    assert str(source(token="env:NATS_TOKEN").nats.token) == "env:NATS_TOKEN"
+    with pytest.raises(InvalidCredentials, match="is not in"):
+        source(token="spark_file:id_ed25519")
+
+
+def test_sent_files_need_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has SQL only can send any file of the driver with ADD FILE."""
+    monkeypatch.setenv(SECRET_REFS_VARIABLE, "env:NATS_*,spark_file:ca.pem,spark_file:*.creds")
     nats = source(token="env:NATS_TOKEN", tlsCa="spark_file:ca.pem").nats
     assert (str(nats.token), str(nats.tls_ca)) == ("env:NATS_TOKEN", "spark_file:ca.pem")
     assert str(source(creds="spark_file:app.creds").nats.creds) == "spark_file:app.creds"

@@ -145,6 +145,7 @@ class Client:
     def __repr__(self) -> str:
         return f"<nats client v{__version__}>"
 
+    @compat_options.hide_secrets
     async def connect(
         self,
         servers: str | list[str] = "nats://localhost:4222",
