@@ -27,11 +27,21 @@ Executor: TypeAlias = ThreadPoolExecutor | bool | None
 """Where a ``def`` handler runs: True for daemon threads of its own, a pool, or None for the event loop."""
 
 
-class StillRunning(asyncio.CancelledError):
-    """The caller of a handler was cancelled, but not the handler: a thread cannot be cancelled.
+_running: dict[int, object] = {}  # what threads still handle, although the caller of the handler was cancelled
+
+
+def is_still_running(message: object) -> bool:
+    """True if the caller of a handler was cancelled, but not the handler: a thread cannot be cancelled.
 
     Its message is neither acknowledged nor returned; the server delivers it again after ``ack_wait``.
     """
+    return id(message) in _running
+
+
+def note_running(message: object, work: Future[Any] | asyncio.Future[Any]) -> None:
+    """Note that this work goes on with the message until it is done."""
+    _running[id(message)] = message
+    work.add_done_callback(lambda _: _running.pop(id(message), None))
 
 
 class DaemonThreads:
@@ -153,9 +163,10 @@ def _run_in_threads(
         try:
             result = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
-            if future.cancel() or future.cancelled():
-                raise  # it had not begun
-            raise StillRunning from None
+            if not future.cancel() and not future.cancelled() and not future.done():  # it has begun
+                for one in args:  # the message, or the value and the message
+                    note_running(one, future)
+            raise
         return await finish(result)
 
     return call

@@ -9,26 +9,31 @@ message is redelivered and its dead letter published again with the same message
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import random
 import re
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TypeAlias
 
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
+from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
     ConfigError,
+    InvalidHeader,
     InvalidPayload,
     InvalidSubject,
     LocalProtocolError,
     MessageNotFound,
     NatsError,
     NoStream,
+    PayloadTooLarge,
     PermissionDenied,
 )
 from natsproto.errors._base import is_transient
@@ -266,7 +271,7 @@ class Retry:
             message: The delivery that could not be handled.
             error: The exception, which decides by the policy between a retry and a dead letter.
         """
-        if message.is_acked:
+        if message.is_acked or is_still_running(message):  # a thread goes on: it is delivered again after ack_wait
             return
         metadata = message.metadata
         max_attempts = self._max_attempts(message, metadata)
@@ -307,19 +312,23 @@ class Retry:
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
         metadata, subject = message.metadata, self.policy.dead_letter_subject
         attempts = metadata.num_delivered - (error is None)  # without an error there was no call for this delivery
-        try:
-            await self._js.publish(
-                subject,
-                message.data,
-                headers=_dead_letter_headers(message, metadata, attempts, error),
-                msg_id=_dead_letter_id(metadata),
-            )
-            await message.term(f"dead letter on {subject}")
-        except NatsError as exc:
-            self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
-            if not message.is_acked:
-                await self._nak(message, seconds("max_delay", self.policy.max_delay))
-            return
+        limit, wait = max_deliver_of(message), seconds("max_delay", self.policy.max_delay)
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    await self._publish_letter(message, metadata, attempts, error)
+                    await message.term(f"dead letter on {subject}")
+                    break
+                except NatsError as exc:
+                    self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
+                    if message.is_acked:
+                        return
+                    if not limit or message.metadata.num_delivered < limit:
+                        await self._nak(message, wait)
+                        return
+                # It would not come again: it stays in progress until its dead letter is stored.
+                await stack.enter_async_context(message.keep_alive())
+                await asyncio.sleep(wait)
         mark_reported(message)
         self._js.connection._emit(
             MessageDeadLettered(
@@ -331,6 +340,31 @@ class Retry:
                 error=error,
             )
         )
+
+    async def _publish_letter(
+        self, message: JsMessage, metadata: Metadata, attempts: int, error: BaseException | None
+    ) -> None:
+        """Publish a dead letter; without the headers, then without the payload, if the server would never take them."""
+        headers = _dead_letter_headers(message, metadata, attempts, error)
+        sendable = message.subject.encode("ascii", "replace").decode()
+        own = Headers(
+            [
+                (name, sendable if name == SUBJECT_HEADER else value)
+                for name, value in headers.pairs()
+                if name.startswith("Dead-Letter-")
+            ]
+        )
+        for data, sent in ((message.data, headers), (message.data, own), (b"", own)):
+            try:
+                await self._js.publish(
+                    self.policy.dead_letter_subject, data, headers=sent, msg_id=_dead_letter_id(metadata)
+                )
+                return
+            except (PayloadTooLarge, InvalidHeader) as exc:
+                if not data:
+                    raise
+                last = exc
+        raise last
 
     async def _nak(self, message: JsMessage, delay: float) -> bool:
         try:

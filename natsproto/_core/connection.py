@@ -53,7 +53,8 @@ class Connection:
         self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
         self._registry, self._control_lines = engine.registry, engine.control_lines
-        self._check_loop = engine.check_loop
+        self._check_loop, self._route_of = engine.check_loop, engine.registry.route_of
+        self._loop_stood_still = engine.registry.stood_still
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._outages = engine.outages
         self._start_cleanup = engine.cleanups.start

@@ -31,6 +31,8 @@ LOOP_BLOCKED_S: Final = 1.0
 UNSEEN_BLOCK_S: Final = 1.4
 """The same when the watching thread stood still, too."""
 
+SLACK_S: Final = 0.05
+"""Seconds by which the beat of a busy loop may be late."""
 LATE_S: Final = 0.1
 WINDOW_S: Final = 10.0
 MAX_HELD_S: Final = 5.0
@@ -65,6 +67,13 @@ class LoopWatch:
             beats = _of_loops[self._loop] = _Beats()
         beats.add(self._event_bus, self._loop)
 
+    def stood_still(self, now: float) -> float:
+        """Seconds for which the loop has stood still, or has not run, until now (time.monotonic), at most; 0 if it did
+        not.
+        """
+        beats = _of_loops.get(self._loop)
+        return 0.0 if beats is None else beats.stood_still(now)
+
     def stop(self) -> None:
         """End the watch."""
         if (beats := _of_loops.get(self._loop)) is not None:
@@ -82,6 +91,8 @@ class _Beats:
         self._buses: dict[EventBus, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._thread = 0
+        self._last = 0.0  # when it has beaten; 0 while nobody watches
+        self._stood: tuple[float, float] = (0.0, 0.0)  # the last time that it was late: since when, and until
         self._held, self._window_began = 0.0, 0.0
 
     def add(self, bus: EventBus, loop: asyncio.AbstractEventLoop) -> None:
@@ -96,7 +107,14 @@ class _Beats:
         self._buses.pop(bus, None)
         if not self._buses and self._timer is not None:
             self._timer.cancel()
-            self._timer, self.due = None, 0.0
+            self._timer, self.due, self._last = None, 0.0, 0.0
+
+    def stood_still(self, now: float) -> float:
+        """See LoopWatch."""
+        if self._last and now - self._last > BEAT_S + SLACK_S:
+            return now - self._last
+        since, until = self._stood
+        return now - since if now - until < SLACK_S else 0.0
 
     def look(self, is_running: bool, now: float, frames: dict[int, FrameType]) -> None:
         """The beat is late: find out why. In the watching thread."""
@@ -108,6 +126,8 @@ class _Beats:
     def _beat(self, loop: asyncio.AbstractEventLoop) -> None:
         now = monotonic()
         late, seen, self.seen = now - self.due, self.seen, None
+        if now - self._last > BEAT_S + SLACK_S:
+            self._stood = self._last, now
         if late > LATE_S:
             self._on_late(now, late, seen)
         self._schedule(loop)
@@ -128,7 +148,8 @@ class _Beats:
     def _schedule(self, loop: asyncio.AbstractEventLoop) -> None:
         self._thread = threading.get_ident()
         self._timer = loop.call_later(BEAT_S, self._beat, loop)
-        self.due = monotonic() + BEAT_S
+        self._last = monotonic()
+        self.due = self._last + BEAT_S
 
     def _report(self, event: LoopBlocked) -> None:
         for bus in list(self._buses):

@@ -27,7 +27,7 @@ from natsproto.jetstream._config_parts import (
 )
 from natsproto.jetstream._consumer.consume import ConsumeContext
 from natsproto.jetstream._consumer.consume_batches import BatchFailed
-from natsproto.jetstream._consumer.deliveries import AckWaitExceeded, DeliveriesExpired
+from natsproto.jetstream._consumer.delivery_events import AckWaitExceeded, DeliveriesExpired, LastDeliveriesUnhandled
 from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
 from natsproto.jetstream._consumer.ordered import OrderedConsumer
@@ -119,6 +119,7 @@ __all__ = [
     "JetStream",
     "JsMessage",
     "KeyValueConfig",
+    "LastDeliveriesUnhandled",
     "Listing",
     "LostStreamData",
     "Messages",

@@ -11,10 +11,10 @@ from contextlib import asynccontextmanager
 from functools import partial
 from operator import attrgetter
 from time import monotonic
-from typing import TYPE_CHECKING, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn, cast
 
 from natsproto._core.instrumentation import Sending
-from natsproto._durations import positive_seconds, seconds
+from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
 from natsproto._value import Value
 from natsproto.errors import (
     AlreadyAcked,
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 _ACK_PREFIX = b"$JS.ACK."
 ACKED = b"+ACK"
 """The note of a message that was acknowledged; always this object."""
+_NAK_DELAY = b'-NAK {"delay": '
 _ACK_ENDING = b" 4\r\n+ACK"  # of the control line, and the payload
 _DEFAULT_API_PREFIX = "$JS.API"
 _SHORTEST_ACK_WAIT_S = 1.5  # seconds
@@ -84,35 +85,53 @@ class Metadata(Value):
         return timestamp
 
 
-class AckWait(float):
+class DeliveryStamp(float):
     """The ack_wait of a consumer in seconds (0: unknown), its backoff, how often it delivers a message at most (0: no
-    limit, or unknown), the prefix of its API, and when the message was extended last (0: never; time.monotonic).
+    limit, or unknown), the prefix of its API; and the ages of a delivery (time.monotonic).
+
+    Messages that arrive together share one, the note of their route. An extension gives a message one of its own.
     """
 
-    __slots__ = ("api_prefix", "backoff", "extended_at", "max_deliver")
+    __slots__ = ("api_prefix", "arrived", "backoff", "check_at", "max_deliver", "since")
 
     api_prefix: str
     backoff: Sequence[float]
-    extended_at: float
     max_deliver: int
+    arrived: float
+    """When the messages arrived; 0 before that is noted."""
+    since: float
+    """Since when the server waits for the acknowledgement, or earlier."""
+    check_at: float
+    """Until then the messages may be handed over as they are."""
 
     @classmethod
-    def of(cls, config: ConsumerConfig | None, api_prefix: str) -> AckWait:
+    def of(cls, config: ConsumerConfig | None, api_prefix: str) -> DeliveryStamp:
         """Create it for a consumer with this configuration (None: unknown)."""
         made = cls(0.0 if config is None else config.ack_wait)
         made.api_prefix = api_prefix
         made.backoff = () if config is None else config.backoff
-        made.extended_at = 0.0
         made.max_deliver = 0 if config is None else max(config.max_deliver, 0)
         if config is not None and config.ack_policy == AckPolicy.NONE:
             made.max_deliver = 1
+        made.arrived = made.since = 0.0
+        made.check_at = NO_LIMIT_S
         return made
 
-    def extended(self) -> AckWait:
-        """Return the same for a message that is extended now."""
-        made = type(self)(self)
-        made.api_prefix, made.backoff, made.extended_at = self.api_prefix, self.backoff, monotonic()
-        made.max_deliver = self.max_deliver
+    def next(self) -> DeliveryStamp:
+        """Return one without ages, for the messages that arrive next."""
+        made = DeliveryStamp(self)
+        made.api_prefix, made.backoff, made.max_deliver = self.api_prefix, self.backoff, self.max_deliver
+        made.arrived, made.since, made.check_at = 0.0, 0.0, NO_LIMIT_S
+        return made
+
+    def set_ages(self, since: float, arrived: float, free: float) -> None:
+        """Note the ages. ``free`` are the seconds for which the messages may wait and be handed over as they are."""
+        self.since, self.arrived, self.check_at = since, arrived, since + free
+
+    def extended(self, now: float) -> DeliveryStamp:
+        """Return that of a message whose ack_wait begins anew."""
+        made = self.next()
+        made.set_ages(now, self.arrived, self.check_at - self.since)
         return made
 
 
@@ -125,8 +144,8 @@ class JsMessage(Message):
 
     __slots__ = ()
 
-    _note: float | bytes | None
-    """First the AckWait of its consumer; then the acknowledgement that was sent."""
+    _note: Any
+    """First the DeliveryStamp; then the acknowledgement that was sent, as bytes."""
 
     @classmethod
     def _of(cls, message: Message, api_prefix: str = _DEFAULT_API_PREFIX) -> JsMessage:
@@ -136,7 +155,7 @@ class JsMessage(Message):
         """
         made = cls(message.subject, None, message.data, None, message._origin)
         made._reply, made._head = message._reply, message._head
-        made._note = AckWait.of(None, api_prefix)
+        made._note = DeliveryStamp.of(None, api_prefix)
         made.metadata  # noqa: B018  # raises for a message that is not from a stream
         return made
 
@@ -148,7 +167,7 @@ class JsMessage(Message):
         1.5, a short value, when it is unknown: for a consumer that was bound without a request, and once acknowledged.
         """
         note = self._note
-        if isinstance(note, AckWait) and note.backoff:
+        if isinstance(note, DeliveryStamp) and note.backoff:
             return note.backoff[min(self.metadata.num_delivered, len(note.backoff)) - 1]
         return float(note) if isinstance(note, float) and note else _SHORTEST_ACK_WAIT_S
 
@@ -156,11 +175,6 @@ class JsMessage(Message):
     def metadata(self) -> Metadata:
         """The metadata, parsed from the ack subject at every call; keep it if you need it often."""
         return read_ack_subject(self._ack_subject().decode("utf-8", "surrogateescape"))
-
-    @property
-    def _extended_at(self) -> float:
-        """When ``in_progress`` was sent last (time.monotonic); 0 if never, and once acknowledged."""
-        return self._note.extended_at if isinstance(self._note, AckWait) else 0.0
 
     @property
     def _counted_size(self) -> int:
@@ -284,7 +298,7 @@ class JsMessage(Message):
         try:
             connection = self._connection()
             wait = connection._request_timeout if timeout is None else positive_seconds("timeout", timeout)
-            api_prefix = before.api_prefix if isinstance(before, AckWait) else _DEFAULT_API_PREFIX
+            api_prefix = before.api_prefix if isinstance(before, DeliveryStamp) else _DEFAULT_API_PREFIX
             with self._settling(connection, b"+ACK"):
                 await self._confirm(connection, wait, api_prefix)
         except BaseException:
@@ -384,13 +398,13 @@ class JsMessage(Message):
         """Restart the ``ack_wait`` of the message. AlreadyAcked when it was acknowledged."""
         before = self._note
         await self._send_ack(b"+WPI")
-        self._note = before.extended() if isinstance(before, AckWait) else before
+        self._note = before.extended(monotonic()) if isinstance(before, DeliveryStamp) else before
 
     def in_progress_nowait(self) -> None:
         """``in_progress`` that never waits."""
         before = self._note
         self._send_ack_nowait(b"+WPI")
-        self._note = before.extended() if isinstance(before, AckWait) else before
+        self._note = before.extended(monotonic()) if isinstance(before, DeliveryStamp) else before
 
     @asynccontextmanager
     async def keep_alive(self, interval: Duration | None = None) -> AsyncGenerator[None]:
@@ -449,9 +463,10 @@ class JsMessage(Message):
         instrumentation = connection._instrumentation
         return Sending() if instrumentation is None else instrumentation.settling(self, words)
 
-    def _claim(self, words: bytes) -> float | bytes | None:
+    def _claim(self, words: bytes) -> DeliveryStamp | bytes | None:
         """Mark the message as acknowledged; return the previous state."""
         self._check_unacked(words)
+        before: DeliveryStamp | bytes | None
         before, self._note = self._note, words
         return before
 
@@ -512,7 +527,7 @@ def counted_size(messages: Sequence[JsMessage]) -> int:
 
 def max_deliver_of(message: JsMessage) -> int:
     """Return how often the consumer delivers this message at most; 0: no limit, or unknown, as once acknowledged."""
-    return message._note.max_deliver if isinstance(message._note, AckWait) else 0
+    return message._note.max_deliver if isinstance(message._note, DeliveryStamp) else 0
 
 
 def consumer_seq(message: JsMessage) -> int:
@@ -577,7 +592,7 @@ def read_ack_subject(subject: str) -> Metadata:
 def _nak(delay: Duration | None) -> bytes:
     if delay is None:
         return b"-NAK"
-    return b'-NAK {"delay": %d}' % nanoseconds(cast("Duration", accept_seconds("delay", delay)))
+    return b"%b%d}" % (_NAK_DELAY, nanoseconds(cast("Duration", accept_seconds("delay", delay))))
 
 
 def _ack_name(words: bytes) -> str:
@@ -637,14 +652,23 @@ def extend_all(messages: list[JsMessage]) -> None:
             return  # nothing can be sent now: the server redelivers them all after ack_wait
 
 
-_REPORTED = {b"-NAK": b"-NAK of a retry policy", b"+TER": b"+TERM of a retry policy"}
+_REPORTED = b" of a retry policy"
 
 
 def mark_reported(message: JsMessage) -> None:
     """Note that a retry policy has nakked or terminated the message, and has logged the error of its handler."""
-    message._note = _REPORTED[cast("bytes", message._note)[:4]]
+    message._note += _REPORTED
 
 
 def is_reported(message: JsMessage) -> bool:
     """True if a retry policy has settled the message and logged the error."""
-    return message._note in _REPORTED.values()
+    return type(message._note) is bytes and message._note.endswith(_REPORTED)
+
+
+def nak_delay_of(message: JsMessage) -> float | None:
+    """Return the seconds after which a nakked message is delivered again; None for one that is not nakked."""
+    note = message._note
+    if type(note) is not bytes or not note.startswith(b"-NAK"):
+        return None
+    delay = note[len(_NAK_DELAY) :].partition(b"}")[0]
+    return int(delay) / 1e9 if delay else 0.0

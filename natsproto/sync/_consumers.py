@@ -21,8 +21,8 @@ from natsproto.errors import ConfigError, NatsError
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
+from natsproto.jetstream._consumer.buffer import take_all
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
-from natsproto.jetstream._consumer.delivery_state import Verdict
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import Metadata
 from natsproto.jetstream._timestamp import Timestamp
@@ -115,12 +115,11 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
     def __init__(self, portal: Portal, inner: messages.Messages) -> None:
         super().__init__(portal, inner)
-        self._lent = inner.buffer.lend_queue()
-        self._buffer = self._lent.messages
+        (self._buffer,) = inner.buffer.add_queues(1)
         self._takers: dict[int, tuple[Thread, float]] = {}  # that handle a message, and since when
         self._times: deque[float] = deque()  # seconds of the calls that have ended
         if (deliveries := inner.buffer.deliveries) is not None:
-            deliveries.redeliveries.forget_ended = self._forget_ended
+            deliveries.forget_ended = self._forget_ended
 
     @property
     def pending(self) -> int:
@@ -208,16 +207,17 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
 
     def _take_back(self) -> None:
         """Move the messages that wait for threads to the front of those that wait for all readers."""
-        if (deliveries := self._inner.buffer.deliveries) is not None:
-            deliveries.state.take_back(self._lent)
+        if self._inner.buffer.deliveries is not None:
+            self._inner.buffer.ready.extendleft(reversed(take_all(self._buffer)))
 
     def _next(self, timeout: float | timedelta | None) -> message.JsMessage:
         thread = get_ident()
         self._settle(thread)
+        deliveries = self._inner.buffer.deliveries
         while True:
             item = super()._next(timeout)
             now = monotonic()
-            if now < self._lent.check_at or self._portal.run(self._is_ours, item):
+            if deliveries is None or now < item._note.check_at or self._portal.run(deliveries.may_hand_over, item, now):
                 self._inner.buffer.hand_of(thread)[:] = [item]
                 self._takers[thread] = current_thread(), now
                 return item
@@ -225,19 +225,18 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
     def _settle(self, thread: int) -> None:
         """A thread is done with its message: it asks for another one, has left its loop or has ended."""
         if (taker := self._takers.pop(thread, None)) is not None:
-            self._inner.buffer.forget_hand(thread)
-            self._times.append(monotonic() - taker[1])
+            buffer, now = self._inner.buffer, monotonic()
+            for item in buffer.forget_hand(thread):
+                if item._note is message.ACKED:
+                    buffer.note_ack((item._reply, now))
+                if id(item) in buffer.newest:
+                    self._portal.post(partial(buffer.on_released, item))
+            self._times.append(now - taker[1])
 
     def _forget_ended(self) -> None:
         for number, (thread, _) in list(self._takers.items()):
             if not thread.is_alive():
                 self._settle(number)
-
-    def _is_ours(self, item: message.JsMessage) -> bool:
-        deliveries = self._inner.buffer.deliveries
-        if deliveries is None:
-            return True
-        return deliveries.check(self._lent, item, monotonic(), None, may_wait=False) is Verdict.HAND_OVER
 
     async def _fetch(self, timeout: float | None) -> None:
         deliveries = self._inner.buffer.deliveries
@@ -250,7 +249,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
             times = [self._times.popleft() for _ in range(len(self._times))]
             try:
                 self._inner._on_handled(times)
-                await self._inner._lend(self._lent, timeout, max(1, deliveries.state.bound // 2))
+                await self._inner._lend(self._buffer, timeout, max(1, deliveries.prefetch.bound // 2))
             finally:
                 self._waiting -= 1
 

@@ -20,8 +20,6 @@ from natsproto.jetstream.groups._partitions import (
     PartitioningFilter,
     StaticGroupConfig,
 )
-from natsproto.middleware import with_middleware
-from natsproto.retry import Retry, RetryPolicy
 from tests.jetstream.reading import eventually
 
 if TYPE_CHECKING:
@@ -300,21 +298,6 @@ async def test_a_consumer_that_somebody_deleted_is_made_anew(jetstream: JetStrea
         await eventually(lambda: desk.count == 10, LONG)
         assert (await queue.consumer_info("m")).created > created
     desk.check(10)
-
-
-@pytest.mark.parametrize(("attempts", "allowed"), [(2, False), (3, True)])
-async def test_retries_in_a_group_count_deliveries(jetstream: JetStream, attempts: int, allowed: bool) -> None:
-    await orders(jetstream)
-    group = await ElasticGroup.create(jetstream, "O", "g", max_members=1)
-    await group.add_members("m")
-    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="o.dead", max_attempts=attempts))
-    async with group.consume("m", with_middleware(Desk().handler("m"), retry), ack_wait=WAIT) as member:
-        await within(member.wait_joined())
-        assert member._follower is not None
-        assert member._follower._context is not None
-        deliveries = member._follower._context._messages.buffer.deliveries
-        assert deliveries is not None
-        assert deliveries.may_give_back is allowed
 
 
 async def test_error_of_wait_joined_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:

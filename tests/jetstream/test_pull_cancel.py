@@ -126,7 +126,7 @@ async def test_age_of_a_message_outlives_its_readers(jetstream: JetStream) -> No
         waiting.cancel()
         await asyncio.wait([waiting])
         assert consumer._inbox is not None
-        ages.append([one.since for one in consumer._inbox.leftover])
+        ages.append([one._note.since for one in consumer._inbox.leftover])
     assert ages[0] == ages[1] == ages[2], "extended only after half a second"
     assert began < ages[0][0]
 

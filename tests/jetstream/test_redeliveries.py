@@ -21,8 +21,6 @@ from natsproto.jetstream import (
     PriorityPolicy,
     PullConsumer,
 )
-from natsproto.jetstream._message import ACKED
-from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import Server
 from tests.jetstream.reading import eventually, known, make, store
 
@@ -59,39 +57,6 @@ async def test_redelivery_of_a_message_in_hand_is_dropped(jetstream: JetStream, 
     assert not [event for event in events if isinstance(event, AckWaitExceeded)], "the handler was not slow"
 
 
-@pytest.mark.parametrize("way", ["consume", "messages", "batches"])
-async def test_lost_acknowledgement_is_sent_again(jetstream: JetStream, way: str) -> None:
-    """The acknowledgement is lost with the connection: the server delivers the message again."""
-    stream = await make(jetstream, 1)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
-    calls: list[bytes] = []
-
-    def handle(message: JsMessage) -> None:
-        calls.append(message.data)
-        message._note = ACKED  # as if it had been sent
-
-    async def read() -> None:
-        if way == "consume":
-            await consumer.consume(handle).run()
-        async with consumer.messages() as messages:
-            if way == "messages":
-                async for message in messages:
-                    handle(message)
-            async for batch in messages.batches():
-                for message in batch:
-                    handle(message)
-
-    reading = asyncio.create_task(read())
-    try:
-        async with asyncio.timeout(20):
-            while (await consumer.info()).num_ack_pending or not calls:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-    finally:
-        reading.cancel()
-        await asyncio.gather(reading, return_exceptions=True)
-    assert calls == [b"1"]
-
-
 async def test_recreated_consumer_starts_empty(jetstream: JetStream) -> None:
     """Its redeliveries are handled, although an earlier consumer of this name has acknowledged the messages."""
     stream = await make(jetstream, 2)
@@ -106,7 +71,7 @@ async def test_recreated_consumer_starts_empty(jetstream: JetStream) -> None:
         for message in await other.fetch(2, timeout=30):
             await message.nak()
         again = [await messages.next(timeout=30) for _ in range(2)]
-    assert [(message.seq, message.metadata.num_delivered) for message in again] == [(1, 2), (2, 2)]
+    assert sorted((message.seq, message.metadata.num_delivered) for message in again) == [(1, 2), (2, 2)]
 
 
 async def test_handler_beyond_ack_wait_is_reported_once(nats_server: Server) -> None:
@@ -160,7 +125,7 @@ async def test_handler_that_keeps_it_is_not_reported(nats_server: Server, way: s
 
 
 async def test_busy_handlers_give_waiting_messages_back(jetstream: JetStream) -> None:
-    """Handlers that hang keep what they have; others get what waits behind them."""
+    """Handlers that hang keep what they have; others get what waits behind them, and this worker skips it."""
     stream = await make(jetstream, 6)
     consumer = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT_S)
     calls = Counter[bytes]()
@@ -176,25 +141,10 @@ async def test_busy_handlers_give_waiting_messages_back(jetstream: JetStream) ->
         (other,) = await (await stream.consumer("d")).fetch(1, timeout=30)
         assert (other.data, other.metadata.num_delivered) == (b"4", 2)
         await other.ack()
-        assert (work.given_back, work.stale) == (3, 0)
         go_on.set()
         await eventually(lambda: work.handled == 5)
+        assert (work.given_back, work.stale) == (3, 0)
     assert calls == {b"1": 1, b"2": 1, b"3": 1, b"5": 1, b"6": 1}
-
-
-@pytest.mark.parametrize(("attempts", "allowed"), [(2, False), (3, True)])
-async def test_retries_count_what_is_given_back(jetstream: JetStream, attempts: int, allowed: bool) -> None:
-    stream = await make(jetstream)
-    consumer = await stream.create_consumer(durable_name="d")
-    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="s.dead", max_attempts=attempts))
-
-    async def handle(message: JsMessage) -> None: ...
-
-    work = consumer.consume(natsproto.middleware.with_middleware(handle, retry))
-    assert work._messages.buffer.deliveries is not None
-    assert work._messages.buffer.deliveries.may_give_back is allowed
-    async with work:
-        pass
 
 
 async def test_standstill_of_the_program_expires_deliveries(nats_server: Server) -> None:

@@ -128,8 +128,8 @@ async def test_bad_arguments_of_windows(jetstream: JetStream) -> None:
         messages.batches(max_wait="1")  # type: ignore[arg-type]
 
 
-async def test_batches_wait_for_the_connection(nats_server: Server, jetstream: JetStream) -> None:
-    """Without a connection, messages that have waited for long are not handled, and nothing spins."""
+async def test_batches_without_a_connection(nats_server: Server, jetstream: JetStream) -> None:
+    """Without a connection, messages that are still this client's are handled, and nothing spins."""
     await make_consumer(jetstream, 100, ack_wait=2)
     handled: list[int] = []
     is_slow, go_on = asyncio.Event(), asyncio.Event()
@@ -156,7 +156,7 @@ async def test_batches_wait_for_the_connection(nats_server: Server, jetstream: J
             used = time.process_time()
             await asyncio.to_thread(time.sleep, 0.09)
             assert time.process_time() - used < 0.08
-            assert len(handled) == before
+            assert len(handled) > before
             await proxy.allow()
             await until(lambda: len(set(handled)) == 100, 20)
         assert working.failed == 0

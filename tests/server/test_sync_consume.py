@@ -137,8 +137,8 @@ def test_a_thread_for_each_message(client: sync.Client) -> None:
             thread.join()
         deliveries = messages._inner.buffer.deliveries
         assert deliveries is not None
-        assert not messages._portal.run(deliveries.redeliveries._in_hand)
-        assert deliveries.state.workers <= 2
+        assert not messages._portal.run(deliveries.held)
+        assert deliveries.prefetch.workers <= 2
     client.flush()
     wait_all_acknowledged(consumer)
 
@@ -151,7 +151,7 @@ def test_hung_thread_gives_waiting_messages_back(client: sync.Client) -> None:
         for _ in range(4):
             messages.next(20).ack()  # at once, so that some wait
         hung = messages.next(20)
-        waiting = [message.seq for message in messages._lent.messages]
+        waiting = [message.seq for message in messages._buffer]
         assert waiting
         while (message := other.next(20)).seq not in waiting:
             if message.seq != hung.seq:

@@ -51,7 +51,7 @@ class BatchWindow:
         buffer, loop = self._buffer, asyncio.get_running_loop()
         async with self._collecting:
             while buffer.ready and len(buffer.ready) < buffer.fair_size(self.max_messages) and not buffer.is_finished:
-                left = buffer.queue.filled_at + self._max_wait - monotonic()
+                left = buffer.arrivals.since + self._max_wait - monotonic()
                 if left <= 0:
                     break
                 waiter = buffer.next_change()

@@ -9,14 +9,16 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from itertools import count
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import NatsError
-from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, MAX_UNCOUNTED, NEVER, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.worker_prefetch import FAST_CALL_S, MAX_UNCOUNTED
 from natsproto.jetstream._message import ACKED, JsMessage, consumer_seq, counted_size
 
 if TYPE_CHECKING:
@@ -25,9 +27,11 @@ if TYPE_CHECKING:
 NEVER_REFILL: Final = 2**63
 
 
-def is_any(message: JsMessage) -> bool:
-    """True: all messages are handled in one order."""
-    return True
+class Arrivals(NamedTuple):
+    """The messages that have arrived: since when one waits, and the ack subject of the last one."""
+
+    since: float
+    last_ack_subject: bytes | str | None
 
 
 class Buffer:
@@ -52,22 +56,21 @@ class Buffer:
         """The number of consumed messages that are counted together."""
         self.prefetch: AdaptivePrefetch | None = prefetch
         self.deliveries: Deliveries | None = deliveries
-        self.queue: DeliveryQueue[JsMessage] = DeliveryQueue()
-        self._queues: list[DeliveryQueue[JsMessage]] = [self.queue]
-        self._in_hand: dict[int, list[JsMessage | None]] = {}
-        self._readers: dict[int, int] = {}  # how many messages each loop reads at a time
-        self.remember: Callable[[bytes | str | None], None] = deque[Any](maxlen=0).append
-        """Called with the ack subject of a message that was acknowledged after it was handled."""
-        if deliveries is not None:
-            self._queues = deliveries.state.queues
-            self.queue = self._queues[0]
-            self._in_hand = deliveries.redeliveries.in_hand
-            self.remember = deliveries.redeliveries.acknowledged.recent.append
-            self.count_interval = 1
-        self.sample_above: float = NEVER if deliveries is None else 0.0
-        """Seconds: each call of a handler that takes longer is measured, and every 16th of the others."""
-        self.ready: deque[JsMessage] = self.queue.messages
+        self.ready: deque[JsMessage] = deque()
         """Received messages that are not read yet."""
+        self.arrivals: Arrivals = Arrivals(0.0, None)
+        """When the oldest of them arrived, or earlier, and the ack subject of the last message."""
+        self._queues: list[deque[JsMessage]] = [self.ready]
+        self._in_hand: dict[int, list[JsMessage | None]] = {} if deliveries is None else deliveries.in_hand
+        self._readers: dict[int, int] = {}  # how many messages each loop reads at a time
+        acks = deque[Any](maxlen=0) if deliveries is None else deliveries.acks.last
+        self.note_ack: Callable[[tuple[bytes | str | None, float]], None] = acks.append
+        """Called with the ack subject of a message that was acknowledged after it was handled, and the time."""
+        if deliveries is not None:
+            deliveries.queues = self._queues
+            self.count_interval = 1
+        self.sample_above: float = NO_LIMIT_S if deliveries is None else 0.0
+        """Seconds: each call of a handler that takes longer is measured, and every 16th of the others."""
         self.received: int = 0
         self.received_bytes: int = 0
         """Messages, and their bytes, received in total."""
@@ -98,16 +101,21 @@ class Buffer:
         if self.unread is not None:
             self.unread += messages
             return
-        queue = self.queue
-        if not self.ready:
-            queue.filled_at = monotonic()
-        queue.last_ack_subject = messages[-1]._reply
+        self.arrivals = Arrivals(self.arrivals.since if self.ready else monotonic(), messages[-1]._reply)
         self.ready += messages
         if self._waiters:
             waiters, self._waiters = self._waiters, []
             for waiter in waiters:
                 if not waiter.done():
                     waiter.set_result(None)
+
+    def put_first(self, message: JsMessage) -> None:
+        """Add a message that is the next one, also at the end of reading."""
+        self.received += 1
+        if self.counts_bytes:
+            self.received_bytes += counted_size([message])
+        self.ready.appendleft(message)
+        self.wake()
 
     def put_counted(self, messages: list[JsMessage]) -> None:
         """Append received messages and count their bytes."""
@@ -119,7 +127,12 @@ class Buffer:
         ignores acknowledgements of the first ones until then.
         """
         for queue in self._queues:
-            self.on_removed([one for one, _ in queue.remove(lambda one, _: consumer_seq(one) > last_known)])
+            lost = [one for one in queue if consumer_seq(one) > last_known]
+            if lost:
+                kept = [one for one in queue if consumer_seq(one) <= last_known]
+                queue.clear()
+                queue += kept
+                self.on_removed(lost)
 
     def on_removed(self, messages: list[JsMessage]) -> None:
         """Count messages that were removed as never received."""
@@ -144,9 +157,19 @@ class Buffer:
         return self.ended or self.unread is not None
 
     @property
+    def is_followed(self) -> bool:
+        """True if the ages of the messages count."""
+        return self.deliveries is not None
+
+    @property
+    def newest(self) -> dict[int, JsMessage]:
+        """See Deliveries."""
+        return {} if self.deliveries is None else self.deliveries.newest
+
+    @property
     def waiting(self) -> int:
         """Messages that wait to be read or handled."""
-        return sum(len(queue.messages) for queue in self._queues)
+        return sum(map(len, self._queues))
 
     def next_change(self) -> asyncio.Future[None]:
         """A future to await when ``ready`` is empty: done when messages arrive or the buffer ends, and by ``wake``."""
@@ -174,30 +197,19 @@ class Buffer:
 
     def stop(self) -> list[JsMessage]:
         """Stop reading; return the list of unread messages, to which messages that arrive later are added."""
-        if self.deliveries is not None:
-            self.deliveries.drop_expired()
-        self.unread = unread = [message for queue in reversed(self._queues) for message, _ in queue.take_all()]
+        self.unread = unread = self.take_waiting()
         self.wake()
         return unread
 
-    def add_queues(self, count: int) -> list[DeliveryQueue[JsMessage]]:
+    def take_waiting(self) -> list[JsMessage]:
+        """Take all messages that wait."""
+        return [message for queue in reversed(self._queues) for message in take_all(queue)]
+
+    def add_queues(self, count: int) -> list[deque[JsMessage]]:
         """Add queues of messages that were taken and are not handled yet."""
-        self._queues += [DeliveryQueue() for _ in range(count)]
-        return self._queues[1:]
-
-    def lend_queue(self) -> DeliveryQueue[JsMessage]:
-        """Add a queue that other threads take from."""
-        queue: DeliveryQueue[JsMessage] = DeliveryQueue()
-        self._queues.append(queue)
-        return queue
-
-    def move(self, indexes: Sequence[int]) -> None:
-        """Move the first messages to these of the added queues."""
-        if self.deliveries is not None:
-            self.deliveries.state.move(indexes)
-            return
-        for index in indexes:
-            self._queues[index + 1].messages.append(self.ready.popleft())
+        added: list[deque[JsMessage]] = [deque() for _ in range(count)]
+        self._queues += added
+        return added
 
     def add_reader(self, size: int = 1) -> int:
         """Another loop reads, ``size`` messages at a time; returns its key among the messages in hand."""
@@ -213,16 +225,16 @@ class Buffer:
 
     def fair_size(self, size: int) -> int:
         """The messages of a full batch of ``size``: no more than may wait, less the batches of the other readers."""
-        most = self.max_messages if self.deliveries is None else self.deliveries.state.bound
+        most = self.max_messages if self.deliveries is None else self.deliveries.prefetch.bound
         return max(min(size, most * size // max(sum(self._readers.values()), size)), 1)
 
     def hand_of(self, key: int) -> list[JsMessage | None]:
         """The messages that a reader handles now; it changes the list, whose first element may be None."""
         return self._in_hand.setdefault(key, [None])
 
-    def forget_hand(self, key: int) -> None:
-        """A reader that was never added handles no message any more."""
-        self._in_hand.pop(key, None)
+    def forget_hand(self, key: int) -> list[JsMessage]:
+        """A reader that was never added handles no message any more. Return those that it had."""
+        return [message for message in self._in_hand.pop(key, ()) if message is not None]
 
     def remove_reader(self, key: int) -> None:
         """A loop has ended."""
@@ -233,67 +245,76 @@ class Buffer:
         if self.deliveries is not None:
             self.deliveries.on_workers(max(sum(self._readers.values()), 1))
 
-    def withhold(self, message: JsMessage) -> asyncio.Future[None] | None:
-        """Return None if a message that was taken may be handed over; else a future to await before the next is taken.
+    def remove_queue(self, queue: deque[JsMessage]) -> None:
+        """Remove an added queue."""
+        self._queues[:] = [one for one in self._queues if one is not queue]
 
-        It is dropped if the server delivers it again, or waits again until there is a connection.
-        """
-        if self.deliveries is None:
-            return None
-        is_behind = None if len(self._in_hand) > 1 else is_any
-        verdict = self.deliveries.check(self.queue, message, monotonic(), is_behind, may_wait=not self.is_finished)
-        if verdict is Verdict.HAND_OVER:
-            return None
-        waiter = self.next_change()
-        if verdict is Verdict.DROP:
-            waiter.set_result(None)
-        return waiter
+    def may_hand_over(self, message: JsMessage, now: float) -> bool:
+        """False for a message that was taken and must not be handled: the server delivers it again."""
+        return self.deliveries is None or self.deliveries.may_hand_over(message, now)
 
     def take_batch(self, most: int) -> list[JsMessage]:
         """Take all messages that may be handed over; at most ``most`` (0: no limit), and no more than may wait."""
-        ready, queue = self.ready, self.queue
+        ready, deliveries = self.ready, self.deliveries
         most = most or len(ready)
-        if self.deliveries is not None:
-            most = min(most, self.deliveries.state.bound)
-        now = monotonic()
-        if len(ready) <= most and now < queue.check_at:  # as nearly always
-            batch = list(ready)
-            ready.clear()
-            return batch
-        batch = []
+        if deliveries is not None:
+            most = min(most, deliveries.prefetch.bound)
+        batch: list[JsMessage] = []
         while ready and len(batch) < most:
-            message = ready.popleft()
-            if now < queue.check_at or (waiter := self.withhold(message)) is None:
-                batch.append(message)
-            elif not waiter.done():
-                break
+            taken = [ready.popleft() for _ in range(min(most - len(batch), len(ready)))]
+            if deliveries is not None:
+                now = monotonic()
+                if any(now >= one._note.check_at for one in taken):
+                    taken = [one for one in taken if now < one._note.check_at or deliveries.may_hand_over(one, now)]
+            batch += taken
         return batch
 
     def on_batch_handled(self, messages: list[JsMessage], seconds: float, size: int = 1) -> None:
         """The reader, which handles ``size`` messages at a time, is done with these after so long."""
         if self.deliveries is not None:
-            acked = [message._reply for message in messages if message._note is ACKED]
-            self.deliveries.redeliveries.acknowledged.recent.extend(acked)
+            now = monotonic()
+            self.deliveries.acks.last.extend([(one._reply, now) for one in messages if one._note is ACKED])
             self.on_handled(seconds * min(size / len(messages), 1.0))
-            if seconds > self.deliveries.state.free_seconds:
-                self.deliveries.on_slow_call(messages, seconds)
+            self.deliveries.on_slow_call(messages, seconds)
+            if self.newest:
+                for message in messages:
+                    self.deliveries.on_released(message)
+
+    def requeue(self, message: JsMessage) -> None:
+        """Add a message that is to be handled next, or return it at the end of reading."""
+        if self.deliveries is not None:
+            self.deliveries.requeue(message)
+
+    def on_released(self, message: JsMessage) -> None:
+        """A message whose newest delivery came while it was in hand is not in hand any more."""
+        if self.deliveries is not None:
+            self.deliveries.on_released(message)
 
     def on_handled(self, seconds: float, messages: Sequence[JsMessage] = ()) -> None:
         """A call of the handler took so long, with these messages."""
         if self.deliveries is not None:
-            state = self.deliveries.state
-            state.on_handled(seconds)
-            if seconds > state.free_seconds:
+            prefetch = self.deliveries.prefetch
+            prefetch.on_handled(seconds)
+            if seconds > prefetch.free_seconds:
                 self.deliveries.on_slow_call(messages, seconds)
-            self.count_interval = state.count_interval
-            self.sample_above = 0.0 if state.handle_time > FAST_CALL_S else FAST_CALL_S
+            self.count_interval = prefetch.count_interval
+            self.sample_above = 0.0 if prefetch.handle_time > FAST_CALL_S else FAST_CALL_S
 
     def on_consumed(self, count: int, size: int) -> None:
         """Count messages, and their bytes, that the reader has consumed."""
         self.consumed += count
         self.consumed_bytes += size
         if self.deliveries is not None:
-            self.deliveries.state.on_consumed(count)
-            self.count_interval = self.deliveries.state.count_interval
+            self.deliveries.prefetch.on_consumed(count)
+            self.count_interval = self.deliveries.prefetch.count_interval
         elif self.prefetch is not None:
             self.prefetch.on_consumed(count, monotonic())
+
+
+def take_all(queue: deque[JsMessage]) -> list[JsMessage]:
+    """Take all messages, from the right, so that each goes either here or to another thread."""
+    taken: deque[JsMessage] = deque()
+    with suppress(IndexError):
+        while True:
+            taken.appendleft(queue.pop())
+    return list(taken)

@@ -18,19 +18,17 @@ from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
-from natsproto._handler_threads import Executor, StillRunning, with_executor
+from natsproto._handler_threads import Executor, is_still_running, with_executor
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._signals import check_until
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
-from natsproto.jetstream._consumer.buffer import is_any
-from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue, Verdict
 from natsproto.jetstream._consumer.key_lanes import KeyLanes
 from natsproto.jetstream._consumer.messages import Messages
+from natsproto.jetstream._consumer.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
 from natsproto.jetstream._end_waiters import EndWaiters
 from natsproto.jetstream._message import ACKED, JsMessage, is_reported, nak_all
-from natsproto.middleware import middleware_of
 
 BLOCKED_CALL_S = 0.05
 """Seconds of a call after which a ``def`` handler in the event loop blocks: its ``concurrency`` is of no use."""
@@ -41,9 +39,6 @@ the longest.
 """
 
 _GONE_ADVICE = "create the consumer, then consume it again"
-
-MIN_ATTEMPTS = 3
-"""With fewer attempts of a RetryPolicy no delivery is given back: it would count as an attempt."""
 
 CANCEL_TIMEOUT_S = 2.0
 """Seconds for handlers that are cancelled at the end of a timeout."""
@@ -121,6 +116,9 @@ class HandlerTasks:
         self.failed: int = 0
         self.in_progress: int = 0
         self.is_stopping: bool = False
+        """True after ``stop``, and when the key function has failed."""
+        self.is_halted: bool = False
+        """True while no task may take a message."""
         self.key_error: Exception | None = None
         """The error of the key function."""
         self.end_waiters: EndWaiters = EndWaiters(connection._log)
@@ -135,9 +133,7 @@ class HandlerTasks:
         self._is_plain = options.keep_alive is False and options.on_success == "ack"
         self._lanes = KeyLanes(messages.buffer, options.key, options.concurrency) if options.key else None
         if (deliveries := messages.buffer.deliveries) is not None:
-            # What waits for another message of its key keeps its order.
-            deliveries.may_give_back = not options.key and all(map(_allows_giving_back, middleware_of(handler)))
-            deliveries.state.on_workers(options.concurrency if self._is_async else 1)
+            deliveries.prefetch.on_workers(options.concurrency if self._is_async else 1)
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
@@ -156,25 +152,24 @@ class HandlerTasks:
 
     async def _work(self, worker: int) -> None:
         messages, buffer, outbox, lanes = self._messages, self._messages.buffer, self.connection._outbox, self._lanes
-        queue = buffer.queue if lanes is None else lanes.queues[worker]
-        ready, held, time_slice = queue.messages, buffer.hand_of(worker), self.connection._time_slice
-        handler, plain, blocks, remember = self._handler, self._is_plain, not self._is_async, buffer.remember
+        ready, newest = buffer.ready if lanes is None else lanes.queues[worker], buffer.newest
+        held, time_slice, is_followed = buffer.hand_of(worker), self.connection._time_slice, buffer.is_followed
+        handler, plain, blocks, note_ack = self._handler, self._is_plain, not self._is_async, buffer.note_ack
         try:
             while await self._may_take(worker, ready):
                 now = monotonic()
                 if buffer.sample_above == FAST_CALL_S and len(ready) > 1:
                     outbox.cork()  # one write for all acknowledgements
-                while ready and not self.is_stopping:
+                while ready and not self.is_halted:
                     if now >= time_slice.ends_at:
                         await time_slice.next_turn()
                         now = monotonic()
-                        if self.is_stopping or not ready:
+                        if self.is_halted or not ready:
                             break
                     message = ready.popleft()
                     if lanes is not None:
                         lanes.take(worker, message)
-                    if now >= queue.check_at and not await self._is_ours(queue, message):
-                        now = monotonic()
+                    if is_followed and now >= message._note.check_at and not buffer.may_hand_over(message, now):
                         continue
                     held[0] = message
                     self.in_progress += 1
@@ -207,7 +202,9 @@ class HandlerTasks:
                             messages._release(message)
                     began, now = now, monotonic()
                     if message._note is ACKED:
-                        remember(message._reply)
+                        note_ack((message._reply, now))
+                    if newest or lanes is not None:
+                        self._on_released(worker, message)
                     if now - began > buffer.sample_above or not self.handled & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
                         if plain:
@@ -215,23 +212,42 @@ class HandlerTasks:
         except Exception as exc:
             self._on_key_error(exc)
 
+    def _on_released(self, worker: int, message: JsMessage) -> None:
+        """A message is not in hand any more. If it is not settled, it may come again."""
+        if self._lanes is None:
+            self._messages.buffer.on_released(message)
+        else:
+            self._lanes.on_released(worker, message)
+
     def _on_key_error(self, error: Exception) -> None:
         """The key function failed: nothing can be handled in its order any more."""
         self.connection._log.error("consuming %s failed: %r", self._description, error, exc_info=error)
         self.key_error = self.key_error or error
-        self.is_stopping = True
+        self.is_stopping = self.is_halted = True
+        self._messages.buffer.wake()
+
+    def halt(self) -> None:
+        """Take no more messages; those in hand are handled to the end."""
+        self.is_stopping = self.is_halted = True
+
+    def handle_last(self) -> None:
+        """Handle the messages that are left, which the server does not deliver again, and end."""
+        self.is_halted = self.key_error is not None
         self._messages.buffer.wake()
 
     async def _may_take(self, worker: int, ready: deque[JsMessage]) -> bool:
         """Wait until this worker has a message. False at the end."""
         messages = self._messages
-        while not self.is_stopping:
+        while self.key_error is None:
+            if self.is_halted and messages.buffer.error is None:
+                await messages.buffer.next_change()
+                continue
             if self._lanes is not None:
                 self._lanes.release(worker)
                 self._lanes.distribute()
             if ready:
                 return True
-            if not await messages._wait() and not ready:
+            if not await messages._wait() and not ready and not self.is_halted:
                 break
         self.report_end()
         return False
@@ -240,21 +256,6 @@ class HandlerTasks:
         """Log the error that ended it, unless a call waits for it."""
         error = self._messages.error
         self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
-
-    async def _is_ours(self, queue: DeliveryQueue[JsMessage], message: JsMessage) -> bool:
-        """Return False for a message that was taken and must not be handled now."""
-        messages, key = self._messages, self._options.key
-        deliveries = messages.buffer.deliveries
-        if deliveries is None:
-            return True
-        is_behind: Callable[[JsMessage], bool] | None = is_any if self._options.concurrency == 1 else None
-        if key is not None:
-            mine = key(message)
-            is_behind = lambda one: key(one) == mine  # noqa: E731
-        verdict = deliveries.check(queue, message, monotonic(), is_behind, may_wait=not messages.buffer.is_finished)
-        if verdict is Verdict.WAIT:
-            await messages.buffer.next_change()
-        return verdict is Verdict.HAND_OVER
 
     async def _handle(self, message: JsMessage) -> None:
         options = self._options
@@ -284,7 +285,7 @@ class HandlerTasks:
             self._on_ack_failed(self._options.on_success, error)
             return
         if isinstance(error, asyncio.CancelledError) and is_cancelled():
-            if self._options.on_error == "nak" and not isinstance(error, StillRunning):
+            if self._options.on_error == "nak" and not is_still_running(message):
                 nak_all([message])  # it is redelivered at once
             raise error
         await self._failed(message, error)
@@ -321,12 +322,14 @@ class HandlerTasks:
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
-        how = self._options.on_error
+        how = "nothing" if is_still_running(message) else self._options.on_error
+        deliveries = self._messages.buffer.deliveries
+        is_next = how == "nak" and deliveries is not None and deliveries.is_last_unhandled(message)
         self.connection._emit(HandlerFailed(handler=self._where, error=error))
         delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0
         if not is_reported(message):
-            self._log_failure(message, error, delay)
-        if how != "nothing" and not message.is_acked:
+            self._log_failure(message, error, delay, how)
+        if how != "nothing" and not is_next and not message.is_acked:
             try:
                 if how == "nak":
                     await message.nak(delay)
@@ -342,7 +345,7 @@ class HandlerTasks:
             except Exception as exc:
                 self.connection._log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
 
-    def _log_failure(self, message: JsMessage, error: BaseException, delay: float) -> None:
+    def _log_failure(self, message: JsMessage, error: BaseException, delay: float, how: OnError) -> None:
         """Log which message failed, how often it was delivered, and when it comes again."""
         next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": "again after ack_wait"}
         self.connection._log.failure(
@@ -351,7 +354,7 @@ class HandlerTasks:
             message.seq,
             message.subject,
             message.metadata.num_delivered,
-            "" if message.is_acked else ", " + next_step[self._options.on_error],
+            "" if message.is_acked else ", " + next_step[how],
             error,
             error=error,
         )
@@ -415,7 +418,7 @@ class ConsumeContext(RunHint):
     def prefetch(self) -> int:
         """The most messages to be requested, waiting or handled now; it follows the time that a handler takes."""
         deliveries = self._messages.buffer.deliveries
-        return self._messages.buffer.max_messages if deliveries is None else deliveries.state.bound
+        return self._messages.buffer.max_messages if deliveries is None else deliveries.prefetch.bound
 
     @property
     def stale(self) -> int:
@@ -423,13 +426,13 @@ class ConsumeContext(RunHint):
         the program or the connection stood still.
         """
         deliveries = self._messages.buffer.deliveries
-        return 0 if deliveries is None else deliveries.state.stale
+        return 0 if deliveries is None else deliveries.reports.stale
 
     @property
     def given_back(self) -> int:
-        """Messages that were given back unhandled, for others: all handlers were busy for twice ``ack_wait``."""
+        """Messages that were left to others: all handlers were busy for twice ``ack_wait``."""
         deliveries = self._messages.buffer.deliveries
-        return 0 if deliveries is None else deliveries.state.given_back
+        return 0 if deliveries is None else deliveries.reports.given_back
 
     @property
     def closed(self) -> bool:
@@ -495,19 +498,23 @@ class ConsumeContext(RunHint):
         self._begun = True
         if not self._tasks:
             return
-        self._handler_tasks.is_stopping = True
+        tasks = self._handler_tasks
+        tasks.halt()
         try:
-            with self._handler_tasks.end_waiters.waiting():
-                await self._messages.stop()
+            with tasks.end_waiters.waiting():
+                await self._messages._stop(keeps_last=True)
+                tasks.handle_last()
                 await self._all_done(timeout=wait)
         except asyncio.CancelledError:
             self._cancel()
+            self._messages._return_rest()
             raise
         me = asyncio.current_task()
         if unfinished := [task for task in self._tasks if not task.done() and task is not me]:
             running = self.in_progress
             self._cancel()
             await asyncio.wait(unfinished, timeout=CANCEL_TIMEOUT_S)
+            self._messages._return_rest()
             raise DrainTimeout(f"stop of consume() of {self._description}", wait, [f"{running} messages being handled"])
 
     async def drain(self) -> None:
@@ -559,12 +566,6 @@ class ConsumeContext(RunHint):
             raise self._handler_tasks.key_error
         if self._messages.error is not None:
             raise self._messages.error.with_traceback(None)
-
-
-def _allows_giving_back(middleware: object) -> bool:
-    """False for retries of which a delivery that nobody handled would be the last but one."""
-    most: object = getattr(getattr(middleware, "policy", None), "max_attempts", MIN_ATTEMPTS)
-    return not isinstance(most, int) or most >= MIN_ATTEMPTS
 
 
 def is_cancelled() -> bool:

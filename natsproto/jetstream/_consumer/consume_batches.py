@@ -13,7 +13,7 @@ from typing import TypeAlias, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._handler_threads import StillRunning
+from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.batch_window import BatchWindow
@@ -63,7 +63,7 @@ class BatchTasks(HandlerTasks):
         self._max_messages = max_messages
         self._window = BatchWindow(messages.buffer, max_messages, max_wait)
         if (deliveries := messages.buffer.deliveries) is not None:
-            deliveries.state.on_workers(options.concurrency * max_messages)
+            deliveries.prefetch.on_workers(options.concurrency * max_messages)
 
     async def _work(self, worker: int) -> None:
         buffer, time_slice = self._messages.buffer, self.connection._time_slice
@@ -73,8 +73,6 @@ class BatchTasks(HandlerTasks):
                 await time_slice.next_turn()
             batch = await self._window.collect()
             if not batch:
-                if buffer.ready:  # there is no connection, and it is too late to handle them without one
-                    await buffer.next_change()
                 continue
             hand[:] = batch
             began = monotonic()
@@ -91,8 +89,9 @@ class BatchTasks(HandlerTasks):
                 self._messages._add_consumed(len(batch), 0)
 
     async def _handle_batch(self, batch: list[JsMessage]) -> None:
+        given = batch[:]  # it may change its list
         try:
-            result = self._call_batch(batch[:])  # it may change its list
+            result = self._call_batch(given)
             if inspect.isawaitable(result):
                 self._in_turn = False
             await finish(result)
@@ -102,7 +101,7 @@ class BatchTasks(HandlerTasks):
             raise
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError) and is_cancelled():
-                if not isinstance(exc, StillRunning):
+                if not is_still_running(given):
                     nak_all(batch)  # they are redelivered at once
                 raise
             await self._settle(batch, exc, range(len(batch)))
@@ -117,10 +116,13 @@ class BatchTasks(HandlerTasks):
             self.connection._log.failure("%s failed: %r", where, error, error=error)
             self.connection._emit(HandlerFailed(handler=where, error=error))
         await self.connection._yield_if_needed()
+        deliveries = self._messages.buffer.deliveries
         try:
             for index, message in enumerate(batch):
                 if message.is_acked:
                     continue
+                if index in failed and deliveries is not None and deliveries.is_last_unhandled(message):
+                    continue  # its newest delivery is handled next
                 if index in failed:
                     message.nak_nowait(self._nak_delay_for(message))
                 else:

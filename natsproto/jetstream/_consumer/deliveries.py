@@ -1,333 +1,459 @@
-"""Deliveries that are still ours: carries out the decisions of a DeliveryState for one reader (decision 0041).
+"""The deliveries of one reader, from their arrival until they are settled (decision 0041).
 
-Owns one timer, which extends waiting messages, and reports what a user has to know: messages that were not handled in
-time, and handlers that take longer than ack_wait.
+The rules, for consumers whose messages are acknowledged:
+
+1. A delivery is ours for ``ack_wait`` seconds from its stamp, which is an upper bound of its age. Messages that arrive
+   together share a stamp, the note of their route; an extension (``+WPI``) gives a message a new one. Nothing else
+   keeps ages.
+2. A message that is younger than a tenth of ack_wait is handed over as it is, an older one is extended first. Without a
+   connection nothing can be extended: what is not expired is handed over.
+3. An expired one is skipped, if the server is known to deliver it again. It is handed over otherwise: nobody else will
+   handle it.
+4. A timer runs only while something waits or is in hand. It extends what waits at half of its ack_wait, for twice
+   ack_wait, so that others get what stands behind handlers that hang; for ever where no other reader can get it, or
+   the server would not deliver it again.
+5. A message in hand that has expired is reported. It is not extended: ``keep_alive`` does that. The rest of a batch is
+   extended while its messages are acknowledged one after the other.
+6. A redelivery of a message in hand is not handled beside it. The message in hand becomes that delivery, so that its
+   outcome settles the newest one. One that is settled already counts as acknowledged.
+7. After a reconnect also a first delivery may be a repetition: of what was in hand then, as long as it is.
+8. A message in hand that is released unsettled, or nakked, is handled again next if a newer delivery came meanwhile.
+   If no delivery follows that one, a failed message is not nakked but handled next.
+9. A redelivery of a message that still waits takes the place of the older delivery: ack_wait is shorter now.
+10. A redelivery that comes too early makes the reader look the consumer up. Until the configuration is known, an
+    ack_wait of 1.5 s is assumed and nothing is skipped.
+11. Nothing is known of settled messages but their last acknowledgements: see ``sent_acks``.
+12. At the end of reading, messages that the server delivers again are returned, and others are handled or reported.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from operator import attrgetter
 from time import monotonic
-from typing import ClassVar, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol
 
+from natsproto._core.connection import Connection
 from natsproto._core.engine import State
-from natsproto._core.events import Event
-from natsproto.errors import LocalProtocolError
-from natsproto.jetstream._consumer.delivery_state import (
-    EXTEND_AT_PART,
-    MAX_WAITING_PART,
-    DeliveryQueue,
-    DeliveryState,
-    DeliveryTerms,
-    Verdict,
-)
-from natsproto.jetstream._consumer.pull_inbox import PullInbox
-from natsproto.jetstream._consumer.redeliveries import Redeliveries
-from natsproto.jetstream._message import JsMessage, extend_all, nak_all
+from natsproto.errors import ConsumerNotFound, NatsError, PermissionDenied, StreamNotFound
+from natsproto.jetstream._consumer.arrival_times import ArrivalTimes, stamp_arrival
+from natsproto.jetstream._consumer.delivery_events import ConsumerAddress, DeliveryReports
+from natsproto.jetstream._consumer.delivery_position import MessageKey, number_of, position_of
+from natsproto.jetstream._consumer.delivery_terms import DeliveryTerms, margin_of
+from natsproto.jetstream._consumer.sent_acks import CROSSING_ROUND_TRIPS, MIN_CROSSING_S, SentAcks
+from natsproto.jetstream._consumer.worker_prefetch import WorkerPrefetch
+from natsproto.jetstream._info import ConsumerInfo
+from natsproto.jetstream._message import ACKED, DeliveryStamp, JsMessage, extend_all, nak_delay_of
+from natsproto.protocol.frames import Route
 
-KEEP_PIN: Final = '"batch":1,"no_wait":true,"max_bytes":1'
-"""The beginning of a pull that keeps the pin of a client; no message is small enough for it."""
-PIN_PULLS_PER_TIMEOUT: Final = 3
-DEFAULT_PRIORITY_TIMEOUT_S: Final = 120.0
-"""The ``priority_timeout`` of a consumer without one."""
+EXTEND_AT_PART: Final = 0.5
+"""The part of ack_wait after which a waiting delivery is extended."""
+STALLED_AFTER: Final = 2.0
+"""The multiple of ack_wait after which a waiting delivery is left to others."""
+TICKS_PER_ACK_WAIT: Final = 40
+MIN_TICK_S: Final = 0.01
+REDELIVERY_SLACK_S: Final = 3.0
+"""Seconds beyond its delay for which a nakked message is awaited."""
+MAX_COMPARED: Final = 1000
+"""Waiting messages that are compared with redeliveries; comparing more would cost more than handling one twice."""
+LOOKUP_INTERVAL_S: Final = 1.0
+"""Seconds between two look-ups of the consumer."""
 
-
-class DeliveriesExpired(Event):
-    """Messages waited in the client until they were not its own any more, because the program or the connection stood
-    still. They were not handled: the server delivers them again. Reported once for each standstill.
-    """
-
-    stream: str
-    consumer: str
-    count: int
-    """Messages that were given up; each comes again, here or at another worker."""
-
-    level: ClassVar[int] = logging.WARNING
-    line: ClassVar[str] = (
-        "%(count)d messages of consumer %(consumer)r were not handled within ack_wait and are delivered again: "
-        "the program or the connection stood still"
-    )
-
-
-class AckWaitExceeded(Event):
-    """A handler ran longer than ``ack_wait`` without ``keep_alive``: the server delivers its message again, perhaps
-    while the handler runs. Reported once for each reader.
-    """
-
-    stream: str
-    consumer: str
-    seconds: float
-    """How long the handler had run by then."""
-    ack_wait: float
-
-    level: ClassVar[int] = logging.WARNING
-    line: ClassVar[str] = (
-        "a handler of consumer %(consumer)r takes longer than its ack_wait of %(ack_wait)g s (%(seconds).3g s so far), "
-        "so its message is delivered again: give the consumer a longer ack_wait, or pass keep_alive=True to consume "
-        "(it needs the event loop: executor=True for a def handler that blocks); smaller batches take less"
-    )
-
-
-class _InHand(NamedTuple):
-    """A message that is handled: when a tick saw it first, and when it was extended last."""
-
-    message: JsMessage
-    since: float
-    extended_at: float
+_reply_of = attrgetter("_reply")
 
 
 class DeliverySource(Protocol):
     """Callbacks of Deliveries."""
 
-    @property
-    def is_pulling(self) -> bool:
-        """True while messages may arrive."""
-        ...
-
     def refill(self) -> None:
         """Send the pulls that are due."""
 
-    def put_late(self, message: JsMessage, began: float) -> None:
-        """Add a message that was delivered some time ago."""
+    def requeue(self, message: JsMessage) -> None:
+        """Add a message that is to be handled next."""
 
-    def remove_unread(self, messages: list[JsMessage]) -> None:
-        """Count these messages, which were removed from the buffer, as never received."""
+    def on_skipped(self, message: JsMessage) -> None:
+        """Count a message as never received."""
 
-    def keep_pin(self) -> None:
-        """Keep the pin of a pinned client without a message."""
+
+class _AwaitedRedelivery(NamedTuple):
+    """A nakked message, and the end of waiting for its redelivery."""
+
+    message: JsMessage
+    end: Callable[[], None]
 
 
 class Deliveries:
-    """The deliveries of one reader: a prefetch that adapts to its pace, and the ages of the messages that wait."""
+    """The deliveries of one reader.
 
-    def __init__(self, source: DeliverySource, inbox: PullInbox, prefetch: int) -> None:
-        self.redeliveries: Redeliveries = Redeliveries(inbox, self)
-        self.state: DeliveryState[JsMessage] = DeliveryState(self.redeliveries.terms, prefetch, monotonic())
-        self.may_give_back: bool = True
-        """False if a delivery that nobody handled counts as an attempt that matters."""
-        self._source, self._inbox, self._connection = source, inbox, inbox.connection
+    ``look_up`` requests the consumer's info, of which ``info`` is the last known. ``is_shared`` is False if no other
+    reader can get what waits here.
+    """
+
+    def __init__(
+        self,
+        source: DeliverySource,
+        connection: Connection,
+        address: ConsumerAddress,
+        info: ConsumerInfo | None,
+        look_up: Callable[[], Awaitable[ConsumerInfo]],
+        prefetch: int,
+        *,
+        is_shared: bool = True,
+    ) -> None:
+        self.terms: DeliveryTerms = DeliveryTerms.of(info)
+        self.prefetch: WorkerPrefetch = WorkerPrefetch(self.terms, prefetch)
+        self.reports: DeliveryReports = DeliveryReports(connection, address)
+        self.acks: SentAcks = SentAcks(connection, info)
+        self.queues: list[deque[JsMessage]] = []
+        """The messages that wait: those of the buffer, then of key partitions or threads."""
+        self.in_hand: dict[int, list[JsMessage | None]] = {}
+        """The messages that each reader handles now."""
+        self.newest: dict[int, JsMessage] = {}
+        """The newest delivery, by the id of its message in hand, if it came while that was handled."""
+        self.forget_ended: Callable[[], None] = lambda: None
+        """Removes the messages of readers that have ended without saying so, such as threads."""
+        self._source, self._connection, self._look_up_info = source, connection, look_up
+        self._is_shared = is_shared
+        self._loop = asyncio.get_running_loop()
+        self._times = ArrivalTimes(connection)
+        self._awaited: dict[int, _AwaitedRedelivery] = {}  # by the id of the nakked message
+        self._acked_in_batches: dict[int, int] = {}  # at the last tick, by reader
+        self._first: bytes | None = None  # how the ack subjects of first deliveries begin
+        self._repeatable: set[MessageKey] = set()  # in hand at the last reconnect: the server may have forgotten them
         self._timer: asyncio.TimerHandle | None = None
-        self._in_hand: list[_InHand] = []  # at the last tick
-        self._watched_at = 0.0  # the time of that
-        self._progress: dict[int, int] = {}  # by the last message of each batch: acknowledged when it was extended
-        self._is_exceeded_reported = False
-        self._stale_before = self._stale_reported = 0  # at the last tick, and in events
-        self._pin_due = 0.0  # when to keep the pin
+        self._lookup: asyncio.Task[None] | None = None
+        self._next_lookup = 0.0
 
-    # ---------------------------------------------------------------- the source's side
+    # ---------------------------------------------------------------- arrivals
 
-    def start(self) -> None:
-        """Start the timer."""
-        if not self.state.terms.is_known:
-            self.redeliveries.look_up()
-        self._set_timer()
+    def on_pull(self) -> None:
+        """A pull is sent, and no other one is open."""
+        self._times.on_pull()
 
-    def on_disconnect(self) -> None:
-        """The connection was lost."""
-        self.redeliveries.on_disconnect()
-        self.state.on_disconnect(self._connection._round_trips.confirmed_at)
+    def on_arrival(self, messages: list[JsMessage], route: Route) -> list[JsMessage]:
+        """Stamp messages that have arrived; return those to handle."""
+        now = monotonic()
+        travel, is_ticking = min(self.prefetch.round_trip, self.prefetch.free_seconds), self._timer is not None
+        since = self._times.sent_after(now, travel, is_ticking=is_ticking)
+        stamp_arrival(messages, route, self.prefetch.free_seconds, since)
+        if self._timer is None:
+            self._start_timer(now)
+        first = self._first
+        try:
+            # As bytes, 1. is before 10. and 2., so the largest shows for all whether it is their first delivery.
+            if first is not None and not self._repeatable and max(map(_reply_of, messages)).startswith(first):
+                return messages
+        except (TypeError, AttributeError):
+            pass  # some are not from a stream, or their subjects were read
+        return self._without_repetitions(messages, now)
 
-    def on_reconnect(self) -> None:
-        """The connection is back."""
-        self.state.on_reconnect(monotonic())
-        self.redeliveries.on_reconnect([message for queue in self.state.queues for message in queue.messages])
+    def _without_repetitions(self, messages: list[JsMessage], now: float) -> list[JsMessage]:
+        """Return the messages without repetitions of what is in hand, waits, or was acknowledged a moment ago."""
+        held, acked = self._held_by_key()
+        self._repeatable &= held.keys()
+        found = [(message, position_of(message._reply)) for message in messages]
+        repeated = {one.key for _, one in found if one is not None and not one.first}
+        waiting: dict[MessageKey, JsMessage] = {}
+        if repeated:
+            waiting, acked = self._waiting(repeated), acked | self.acks.since(now - self._crossing_seconds)
+        mine: list[JsMessage] = []
+        for message, position in found:
+            if position is None or not self.terms.is_single:
+                mine.append(message)
+                continue
+            key, older = position.key, held.get(position.key)
+            if position.first:
+                self._first = position.first
+                if older is not None and key in self._repeatable:
+                    self._on_redelivery_in_hand(older, message, now)
+                else:
+                    mine.append(message)  # also what somebody has reset, to have it delivered anew
+            elif older is not None:
+                self._on_redelivery_in_hand(older, message, now)
+            elif (older := waiting.get(key)) is not None:
+                older._reply, older._note = message._reply, message._note
+                self.look_up()
+            elif acked.get(key, position.consumer_seq) < position.consumer_seq:
+                self.acks.keep_crossed(message)
+                self.look_up(at_once=True)
+            else:
+                mine.append(message)
+        return mine
 
-    # ---------------------------------------------------------------- the reader's side
+    def _held_by_key(self) -> tuple[dict[MessageKey, JsMessage], dict[MessageKey, int]]:
+        """Return the messages in hand, and those that are settled already with the consumer sequences of them."""
+        held: dict[MessageKey, JsMessage] = {}
+        settled: dict[MessageKey, int] = {}
+        for message in self.held():
+            if (position := position_of(message._reply)) is None:
+                continue
+            if message.is_acked and nak_delay_of(message) is None:
+                settled[position.key] = position.consumer_seq
+            else:
+                held[position.key] = message
+        return held, settled
+
+    @property
+    def _crossing_seconds(self) -> float:
+        return max(MIN_CROSSING_S, CROSSING_ROUND_TRIPS * self.prefetch.round_trip)
+
+    def _waiting(self, keys: Collection[MessageKey]) -> dict[MessageKey, JsMessage]:
+        """Return which of these messages wait, unless too many do to compare them."""
+        if sum(map(len, self.queues)) > MAX_COMPARED:
+            return {}
+        found: dict[MessageKey, JsMessage] = {}
+        for message in (message for queue in self.queues for message in list(queue)):
+            position = position_of(message._reply)
+            if position is not None and position.key in keys:
+                found[position.key] = message
+        return found
+
+    def _on_redelivery_in_hand(self, older: JsMessage, message: JsMessage, now: float) -> None:
+        """A message in hand, which becomes this delivery. A nakked one waits for it, or is about to be released."""
+        note = older._note
+        self.newest[id(older)] = message
+        if not isinstance(note, DeliveryStamp):
+            if (awaited := self._awaited.get(id(older))) is not None:
+                awaited.end()
+            return
+        if now - note.since < self._wait_of(older) - margin_of(self.terms.shortest):
+            self.look_up()  # too early: ack_wait is shorter now, or somebody else has nakked it
+        else:
+            self._report_exceeded(older, now)
+        older._reply, older._note = message._reply, message._note
+
+    # ---------------------------------------------------------------- hand-over and release
+
+    def may_hand_over(self, message: JsMessage, now: float) -> bool:
+        """Decide about a message that was taken and has waited beyond ``check_at``; extend it if that is needed."""
+        note = message._note
+        if not isinstance(note, DeliveryStamp):
+            return True
+        wait, age = self._wait_of(message), now - note.since
+        if age <= self.prefetch.free_of(wait):
+            return True
+        if age < wait - margin_of(wait) or not self.terms.repeats(number_of(message)):
+            self._extend([message])
+            return True
+        if now - note.arrived > STALLED_AFTER * wait:
+            self.reports.given_back += 1
+        else:
+            self.reports.stale += 1
+        self._source.on_skipped(message)
+        return False
+
+    def on_released(self, message: JsMessage) -> None:
+        """A message is not in hand any more. If it is not settled, its newest delivery is handled next."""
+        newest = self.newest.pop(id(message), None)
+        if newest is not None and (type(message._note) is not bytes or nak_delay_of(message) is not None):
+            self._source.requeue(newest)
+
+    def requeue(self, message: JsMessage) -> None:
+        """Handle a message next, or return it at the end of reading."""
+        self._source.requeue(message)
+
+    def comes_again(self, message: JsMessage) -> bool:
+        """True for a message that was released and is handled again: its newest delivery has come, or it is nakked."""
+        if type(message._note) is bytes and nak_delay_of(message) is None:
+            self.newest.pop(id(message), None)
+            return False
+        is_nakked = type(message._note) is bytes
+        return id(message) in self.newest or (is_nakked and self.terms.repeats(number_of(message)))
+
+    def await_redelivery(self, message: JsMessage, then: Callable[[JsMessage | None], None]) -> None:
+        """Call ``then`` with the next delivery of it, or with None if others have got it or reading ends."""
+
+        def end() -> None:
+            timer.cancel()
+            del self._awaited[id(message)]
+            then(self.newest.pop(id(message), None))
+
+        timer = self._loop.call_later((nak_delay_of(message) or 0.0) + REDELIVERY_SLACK_S, end)
+        self._awaited[id(message)] = _AwaitedRedelivery(message, end)
+        if id(message) in self.newest:
+            end()
+
+    def is_last(self, message: JsMessage) -> bool:
+        """True if the server is known not to deliver this message again."""
+        return self.terms.is_last(number_of(message))
+
+    def is_last_unhandled(self, message: JsMessage) -> bool:
+        """True for a message in hand that would not come again, although no call has had its newest delivery."""
+        return id(message) in self.newest and not self.terms.repeats(number_of(message))
+
+    def is_late(self) -> bool:
+        """True if a message in hand has expired and is not kept alive."""
+        now = monotonic()
+        return any(
+            isinstance(note := one._note, DeliveryStamp) and now - note.since > self._wait_of(one)
+            for one in self.held()
+        )
 
     def on_slow_call(self, messages: Sequence[JsMessage], seconds: float) -> None:
-        """These messages were handled for long."""
-        if seconds <= self.state.terms.shortest:
-            return
-        now = monotonic()
-        began = now - seconds
-        extended = {id(one.message): one.extended_at for one in self._in_hand}
-        for message in messages:
-            if id(message) in extended or (self._timer is not None and self._watched_at < began):
-                self._check_in_hand(message, max(began, extended.get(id(message), 0.0)), now)
-            # Else it was acknowledged before the last tick.
+        """A call with these messages took so long. If no tick came meanwhile, it kept the event loop."""
+        if messages and seconds > self.terms.shortest and self._times.ticked_at < monotonic() - seconds:
+            self._report_exceeded(messages[0], monotonic(), seconds)
+
+    def held(self) -> list[JsMessage]:
+        """The messages in hand, and those that were nakked and are awaited."""
+        self.forget_ended()
+        held = [message for hand in list(self.in_hand.values()) for message in hand if message is not None]
+        return held + [one.message for one in self._awaited.values()] if self._awaited else held
 
     def on_workers(self, workers: int) -> None:
         """Set the number of messages that are handled at a time; more of them are a reason to pull more."""
-        is_more = workers > self.state.workers
-        if workers != self.state.workers:
-            self.state.on_workers(workers)
+        is_more = workers > self.prefetch.workers
+        if workers != self.prefetch.workers:
+            self.prefetch.on_workers(workers)
         if is_more:
             self._source.refill()
 
     def on_behind(self, count: int) -> None:
         """A worker is idle, while ``count`` messages wait for others of their keys."""
-        self.state.on_behind(count)
+        self.prefetch.on_behind(count)
         self._source.refill()
 
-    def check(
-        self,
-        queue: DeliveryQueue[JsMessage],
-        message: JsMessage,
-        now: float,
-        is_behind: Callable[[JsMessage], bool] | None,
-        *,
-        may_wait: bool,
-    ) -> Verdict:
-        """Decide about the message that was taken from a queue last, and do it: HAND_OVER, DROP or WAIT.
+    def on_held_back(self, count: int) -> None:
+        """Set the number of messages that wait for the redelivery of a failed one of their key, these included."""
+        self.prefetch.on_held_back(count)
+        self._source.refill()
 
-        ``is_behind`` tells which messages of the queue must not overtake a dropped one.
-        """
-        verdict = self.state.verdict(queue, now, may_wait=may_wait)
-        if verdict is Verdict.EXTEND:
-            extend_all([message])
-            return Verdict.HAND_OVER
-        if verdict is Verdict.DROP:
-            dropped = [message]
-            if is_behind is not None:
-                may_nak = self._inbox.is_redelivered
-                for one in dict.fromkeys((queue, self.state.queues[0])):
-                    ours, lost = self.state.drop_behind(one, lambda one: is_behind(one) and may_nak(one), now)
-                    nak_all(ours)
-                    dropped += ours + lost
-            self._remove_unread(dropped)
-        elif verdict is Verdict.WAIT:
-            queue.put_back(message)
-        return verdict
-
-    def drop_expired(self) -> None:
-        """Drop what is not ours any more, because reading ends and the rest is given back."""
-        self.state.remove_lost(monotonic())
-
-    # ---------------------------------------------------------------- callbacks of Redeliveries
-
-    def on_terms(self, terms: DeliveryTerms) -> None:
-        """See RedeliveryReceiver."""
-        self.state.on_terms(terms)
-        self._set_timer()
-
-    def on_overdue(self, message: JsMessage) -> None:
-        """See RedeliveryReceiver. It may also be repeated early: because somebody else, who held it before, has nakked
-        it, or because ack_wait is shorter now. Then the next tick reports it.
-        """
-        now = monotonic()
-        seconds = now - min((one.since for one in self._in_hand if one.message is message), default=now)
-        if seconds >= (1 - MAX_WAITING_PART) * self._wait_of(message):
-            self._report_exceeded(seconds, self._wait_of(message))
-
-    def remove_waiting(self, stream_seq: int) -> None:
-        """See RedeliveryReceiver."""
-        removed = [
-            message for queue in self.state.queues for message, _ in queue.remove(lambda one, _: one.seq == stream_seq)
-        ]
-        self._remove_unread(removed)
-
-    def began(self) -> float:
-        """See RedeliveryReceiver."""
-        return self.state.began(monotonic())
-
-    def put_late(self, message: JsMessage, began: float) -> None:
-        """See RedeliveryReceiver."""
-        self._source.put_late(message, began)
+    def _wait_of(self, message: JsMessage) -> float:
+        return self.terms.wait_of(number_of(message)) if self.terms.backoff else self.terms.ack_wait
 
     # ---------------------------------------------------------------- the timer
 
-    def _set_timer(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
-        self._timer = self._inbox.loop.call_later(self.state.tick_interval, self._on_tick)
+    def start(self) -> None:
+        """Reading begins."""
+        if not self.terms.is_known:
+            self.look_up()
+        self._start_timer(monotonic())
 
-    def _on_tick(self) -> None:
+    def _start_timer(self, now: float) -> None:
+        if self._timer is None:
+            self._times.on_start(now)
+            self._set_timer()
+
+    def _set_timer(self) -> None:
+        self._timer = self._loop.call_later(max(MIN_TICK_S, self.terms.shortest / TICKS_PER_ACK_WAIT), self._tick)
+
+    def _tick(self) -> None:
         self._timer = None
-        state, trips = self.state, self._connection._round_trips
-        if not self._source.is_pulling and not self._is_busy():
-            self._report_stale()
-            self.redeliveries.close()
-            self._in_hand.clear()
+        now, trips, held, is_waiting = monotonic(), self._connection._round_trips, self.held(), any(self.queues)
+        self.reports.on_tick(is_idle=not is_waiting)
+        if (not held and not is_waiting) or self._connection.state is State.CLOSED:
             return
-        state.on_round_trip(trips.shortest)
-        may_give_back = self.may_give_back and self._source.is_pulling  # else they would not come back
-        due = state.on_tick(monotonic(), trips.confirmed_at, is_read=trips.is_emptied, may_give_back=may_give_back)
-        extend_all(due.extend)
-        nak_all(due.give_back)
-        self.redeliveries.on_tick(monotonic())
-        self._remove_unread(due.give_back)
-        self._watch_in_hand(monotonic())
-        if state.stale == self._stale_before:
-            self._report_stale()
-        self._stale_before = state.stale
+        self._times.on_tick(now)
+        if trips.shortest != self.prefetch.round_trip:
+            self.prefetch.on_round_trip(trips.shortest)
+        if is_waiting:
+            self._extend(self._due(now))
+        self._extend_batches(now)
+        shortest = self.terms.shortest
+        for message in held:
+            note = message._note
+            if isinstance(note, DeliveryStamp) and shortest < now - note.since > self._wait_of(message):
+                self._report_exceeded(message, now)
+                break
         self._set_timer()
 
-    def _is_busy(self) -> bool:
-        if self._connection.state is State.CLOSED:
-            return False
-        return bool(self.redeliveries.held()) or any(queue.messages for queue in self.state.queues)
+    def _extend(self, messages: list[JsMessage]) -> None:
+        if self._connection.is_connected:
+            extend_all(messages)
 
-    def _remove_unread(self, messages: list[JsMessage]) -> None:
-        if messages:
-            self._source.remove_unread(messages)
-            self._source.refill()
-
-    def _watch_in_hand(self, now: float) -> None:
-        """Find messages that are handled beyond ack_wait and not kept alive; keep the pin while there are none."""
-        before = {id(one.message): one.since for one in self._in_hand}
-        self._watched_at = now
-        self._in_hand = [
-            _InHand(message, before.get(id(message), now), message._extended_at) for message in self.redeliveries.held()
-        ]
-        if self._in_hand and self.redeliveries.are_all_busy:
-            self.state.on_running(now - max(one.since for one in self._in_hand))
-        self._extend_batches()
-        late = [one for one in self._in_hand if self._check_in_hand(one.message, max(one.since, one.extended_at), now)]
-        if self._in_hand and not late:
-            self._keep_pin(now)
-
-    def _extend_batches(self) -> None:
-        """Extend what is left of batches whose messages are acknowledged one by one: they wait while that goes on."""
-        progress, self._progress = self._progress, {}
-        seen = {id(one.message): one for one in self._in_hand}
-        for acked, left in self.redeliveries.batches_in_hand():
-            if not left:
+    def _extend_batches(self, now: float) -> None:
+        """Extend what is left of the batches in hand of which some messages were acknowledged since the last tick."""
+        before, self._acked_in_batches = self._acked_in_batches, {}
+        for key, hand in list(self.in_hand.items()):
+            if len(hand) < 2:
                 continue
-            last = id(left[-1])
-            self._progress[last] = before = progress.get(last, 0)
-            since = min(max(one.since, one.extended_at) for one in map(seen.get, map(id, left)) if one is not None)
-            if acked > before and self._watched_at - since >= EXTEND_AT_PART * self._wait_of(left[-1]):
-                extend_all(left)
-                self._progress[last] = acked
+            left = [message for message in hand if message is not None and not message.is_acked]
+            self._acked_in_batches[key] = len(hand) - len(left)
+            if left and len(hand) - len(left) > before.get(key, 0):
+                young = now - EXTEND_AT_PART * self._wait_of(left[-1])
+                self._extend([message for message in left if message._note.since < young])
 
-    def _check_in_hand(self, message: JsMessage, since: float, now: float) -> bool:
-        """Return True, and report it, if a message was handled for longer than its ack_wait."""
-        if now - since <= self.state.terms.shortest or now - since <= (wait := self._wait_of(message)):
-            return False
-        self._report_exceeded(now - since, wait)
-        return True
+    def _due(self, now: float) -> list[JsMessage]:
+        """Return the waiting messages whose ack_wait has to begin anew."""
+        young, due = now - EXTEND_AT_PART * self.terms.shortest, list[JsMessage]()
+        for message in (message for queue in self.queues for message in list(queue)):
+            note = message._note
+            if not isinstance(note, DeliveryStamp) or note.since >= young:
+                continue
+            wait = self._wait_of(message)
+            if not EXTEND_AT_PART * wait <= now - note.since <= wait - margin_of(wait):
+                continue
+            if (
+                not self._is_shared
+                or now - note.arrived < STALLED_AFTER * wait
+                or not self.terms.repeats(number_of(message))
+            ):
+                due.append(message)
+        return due
 
-    def _wait_of(self, message: JsMessage) -> float:
-        terms = self.state.terms
-        if not terms.backoff:
-            return terms.ack_wait
+    # ---------------------------------------------------------------- the connection and the consumer
+
+    def on_reconnect(self) -> None:
+        """The connection is back; no pull has survived."""
+        held = self.held()
+        self._times.on_pull()
+        self.acks.on_reconnect([message._reply for message in held if message._note is ACKED])
+        if self.acks.needs_info:
+            self.look_up(at_once=True)
+        self._repeatable = {one.key for message in held if (one := position_of(message._reply)) is not None}
+
+    def look_up(self, *, at_once: bool = False) -> None:
+        """Look up the consumer in the background, unless that is going on or, unless ``at_once``, was done lately."""
+        if self._lookup is None and (at_once or monotonic() >= self._next_lookup):
+            self._lookup = self._loop.create_task(self._look_up(), name="natsproto look-up of ack_wait")
+
+    def close(self) -> None:
+        """Reading ends."""
+        if self._lookup is not None:
+            self._lookup.cancel()
+        for awaited in list(self._awaited.values()):
+            awaited.end()
+
+    async def _look_up(self) -> None:
+        info: ConsumerInfo | None = None
         try:
-            return terms.wait_of(message.metadata.num_delivered)
-        except LocalProtocolError:
-            return terms.shortest  # no consumer has delivered it
+            while info is None:
+                try:
+                    info = await self._look_up_info()
+                except (ConsumerNotFound, StreamNotFound, PermissionDenied):
+                    break
+                except NatsError:  # without a leader
+                    pass
+                self._on_info(info)
+                if info is None:
+                    if not self.acks.needs_info or self._connection.state is State.CLOSED:
+                        break
+                    await asyncio.sleep(LOOKUP_INTERVAL_S)
+            if info is not None and (terms := DeliveryTerms.of(info)) != self.terms:
+                self._on_terms(terms)
+        finally:
+            self._lookup, self._next_lookup = None, monotonic() + LOOKUP_INTERVAL_S
+            self._on_info(None)
 
-    def _keep_pin(self, now: float) -> None:
-        """Keep the pin of a pinned client while its handlers are busy: without a pull the server gives it to others."""
-        config = self._inbox.config
-        if config is not None and config.priority_groups and now >= self._pin_due:
-            self._pin_due = now + (config.priority_timeout or DEFAULT_PRIORITY_TIMEOUT_S) / PIN_PULLS_PER_TIMEOUT
-            self._source.keep_pin()
+    def _on_info(self, info: ConsumerInfo | None) -> None:
+        for message in self.acks.on_info(info):
+            self._source.requeue(message)
+
+    def _on_terms(self, terms: DeliveryTerms) -> None:
+        """The configuration is known, or has changed: the server applies it to what is in flight, too."""
+        self.terms = terms
+        self.prefetch.on_terms(terms)
+        for message in (message for queue in self.queues for message in list(queue)):
+            if isinstance(message._note, DeliveryStamp) and message._note.arrived:
+                message._note.check_at = message._note.since + self.prefetch.free_seconds
+        self._source.refill()
 
     # ---------------------------------------------------------------- events
 
-    def _report_exceeded(self, seconds: float, ack_wait: float) -> None:
-        if self._is_exceeded_reported or not self.state.terms.is_known:
-            return
-        self._is_exceeded_reported = True
-        stream, consumer = self._inbox.address[:2]
-        seconds = max(seconds, ack_wait)  # it began before a tick saw it
-        self._connection._emit(AckWaitExceeded(stream=stream, consumer=consumer, seconds=seconds, ack_wait=ack_wait))
-
-    def _report_stale(self) -> None:
-        count = self.state.stale - self._stale_reported
-        if count:
-            self._stale_reported = self.state.stale
-            stream, consumer = self._inbox.address[:2]
-            self._connection._emit(DeliveriesExpired(stream=stream, consumer=consumer, count=count))
+    def _report_exceeded(self, message: JsMessage, now: float, seconds: float = 0.0) -> None:
+        if self.terms.is_known:
+            note, wait = message._note, self.terms.shortest if seconds else self._wait_of(message)
+            took = seconds or (now - note.since if isinstance(note, DeliveryStamp) else 0.0)
+            self.reports.on_exceeded(max(took, wait), wait)

@@ -40,6 +40,7 @@ from natsproto.jetstream._consumer.consume import (
     OnSuccess,
 )
 from natsproto.jetstream._consumer.consume_batches import BatchHandler, BatchTasks
+from natsproto.jetstream._consumer.delivery_terms import DeliveryTerms
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull import PullSource
 from natsproto.jetstream._consumer.pull_inbox import PullInbox
@@ -50,7 +51,6 @@ from natsproto.jetstream._consumer.pull_options import (
     fetch_options,
     pull_options,
 )
-from natsproto.jetstream._consumer.redeliveries import terms_of
 from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
 from natsproto.jetstream._message import JsMessage
 
@@ -547,7 +547,7 @@ class PullConsumer(Consumer):
             stop_after: End after this many messages; 0: no limit.
             stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
-        wait = check_window(max_messages, max_wait, None if self._info is None else terms_of(self._info).shortest)
+        wait = check_window(max_messages, max_wait, DeliveryTerms.of(self._info).known_shortest)
         options = HandlerOptions(
             concurrency=concurrency,
             nak_delay=nak_delay,

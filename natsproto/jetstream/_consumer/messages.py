@@ -7,6 +7,7 @@ Messages reads it endlessly, Fetch up to a bound. This module does not know how 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Generator
 from time import monotonic, time_ns
 from types import TracebackType
@@ -24,9 +25,9 @@ from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, Subs
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
 from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.delivery_state import FAST_CALL_S, SAMPLE_MASK, DeliveryQueue
 from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
 from natsproto.jetstream._consumer.lending import Lending
+from natsproto.jetstream._consumer.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
 from natsproto.jetstream._message import ACKED, JsMessage, counted_size
 
 T = TypeVar("T")
@@ -131,9 +132,9 @@ class Messages(AsyncForHint):
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
         self._lending.leave()
-        buffer, queue, sized = self.buffer, self.buffer.queue, self.buffer.counts_bytes
-        connection, ready = self._source.connection, queue.messages
-        time_slice, outbox, remember = connection._time_slice, connection._outbox, buffer.remember
+        buffer, ready, sized = self.buffer, self.buffer.ready, self.buffer.counts_bytes
+        connection, is_followed, newest = self._source.connection, buffer.is_followed, buffer.newest
+        time_slice, outbox, note_ack = connection._time_slice, connection._outbox, buffer.note_ack
         count = size = 0
         task, reader = self._reader_tasks.enter(), buffer.add_reader()
         held, now = buffer.hand_of(reader), monotonic()
@@ -146,9 +147,7 @@ class Messages(AsyncForHint):
                         if not ready:
                             break
                     message = ready.popleft()
-                    if now >= queue.check_at and (waiter := buffer.withhold(message)) is not None:
-                        await waiter
-                        now = monotonic()
+                    if is_followed and now >= message._note.check_at and not buffer.may_hand_over(message, now):
                         continue
                     count += 1
                     if sized:
@@ -157,7 +156,9 @@ class Messages(AsyncForHint):
                     yield message
                     began, now = now, monotonic()
                     if message._note is ACKED:
-                        remember(message._reply)
+                        note_ack((message._reply, now))
+                    if newest:
+                        buffer.on_released(message)
                     if now - began > buffer.sample_above or not count & SAMPLE_MASK:
                         buffer.on_handled(now - began, (message,))
                     if count >= buffer.count_interval:
@@ -176,6 +177,8 @@ class Messages(AsyncForHint):
                         outbox.cork()  # one write for all acknowledgements
         finally:
             self._reader_tasks.leave(task)
+            if newest and held[0] is not None:
+                buffer.on_released(held[0])
             buffer.remove_reader(reader)
             if count:
                 self._add_consumed(count, size)
@@ -196,8 +199,8 @@ class Messages(AsyncForHint):
         """
         buffer = self.buffer
         if max_messages is not None or max_wait is not None:
-            terms = None if buffer.deliveries is None else buffer.deliveries.state.terms
-            ack_wait = terms.shortest if terms is not None and terms.is_known else None
+            terms = None if buffer.deliveries is None else buffer.deliveries.terms
+            ack_wait = None if terms is None else terms.known_shortest
             most = min(buffer.max_messages, MAX_BATCH_MESSAGES) if max_messages is None else max_messages
             wait = check_window(most, 0.0 if max_wait is None else max_wait, ack_wait)
         window = None if max_wait is None else BatchWindow(buffer, min(most, buffer.max_messages), wait)
@@ -256,9 +259,8 @@ class Messages(AsyncForHint):
                 await self._wait_ready(wait, deadline)
             message = buffer.ready.popleft()
             now = monotonic()
-            if now < buffer.queue.check_at or (waiter := buffer.withhold(message)) is None:
+            if buffer.deliveries is None or now < message._note.check_at or buffer.may_hand_over(message, now):
                 break
-            await waiter
         if buffer.deliveries is None:
             self._release(message)
         else:
@@ -267,7 +269,7 @@ class Messages(AsyncForHint):
             instrumentation.received([message], asked_at, self._source.reader_info(), batch=False)
         return message
 
-    async def _lend(self, queue: DeliveryQueue[JsMessage], timeout: float | None, most: int) -> None:
+    async def _lend(self, queue: deque[JsMessage], timeout: float | None, most: int) -> None:
         """Wait for messages and move up to ``most`` to a queue that other threads take from; raises the errors of
         ``next``.
         """
@@ -275,8 +277,9 @@ class Messages(AsyncForHint):
         if not self.buffer.ready:
             deadline = None if timeout is None else asyncio.get_running_loop().time() + timeout
             await self._wait_ready(timeout, deadline)
-        if (deliveries := self.buffer.deliveries) is not None:
-            deliveries.state.lend(queue, most)
+        ready = self.buffer.ready
+        if self.buffer.deliveries is not None:
+            queue.extend([ready.popleft() for _ in range(min(most, len(ready)))])
 
     def _on_handled(self, times: list[float]) -> None:
         """Record messages that other threads have handled: the seconds that each took."""
@@ -310,6 +313,10 @@ class Messages(AsyncForHint):
         """Stop now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
         next reader gets them first. Never raises.
         """
+        await self._stop(keeps_last=False)
+
+    async def _stop(self, *, keeps_last: bool) -> None:
+        """Stop. ``keeps_last``: messages that the server does not deliver again stay, for a handler."""
         if not self._started or self.buffer.unread is not None:
             return
         unread = self.buffer.stop()
@@ -317,8 +324,17 @@ class Messages(AsyncForHint):
         try:
             await self._source.finish()
         finally:
+            deliveries = self.buffer.deliveries
+            if keeps_last and deliveries is not None:
+                self.buffer.ready.extend([one for one in unread if deliveries.is_last(one)])
+                unread = [one for one in unread if not deliveries.is_last(one)]
             self._end()
             self._return_unread(unread)
+
+    def _return_rest(self) -> None:
+        """Return messages that were kept for a handler, and that it will not get."""
+        if rest := self.buffer.take_waiting():
+            self._return_unread(rest)
 
     async def drain(self) -> None:
         """Stop pulling, and end reading after the messages that have arrived or are in flight. Never raises. Messages

@@ -17,12 +17,16 @@ from typing import Final, cast
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
+from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import ConnectionClosed, ConsumerNotFound, NatsError, OutboxFull, PermissionDenied, StreamNotFound
 from natsproto.jetstream._api_errors import consumer_gone
+from natsproto.jetstream._consumer.arrival_times import stamp_arrival
 from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
-from natsproto.jetstream._consumer.deliveries import KEEP_PIN, Deliveries
+from natsproto.jetstream._consumer.deliveries import Deliveries
+from natsproto.jetstream._consumer.delivery_position import age_of
 from natsproto.jetstream._consumer.messages import ConsumerNotice
-from natsproto.jetstream._consumer.pull_inbox import Leftover, PullInbox
+from natsproto.jetstream._consumer.pin import KEEP_PIN, PinKeeper
+from natsproto.jetstream._consumer.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._consumer.pull_state import (
     DONE,
@@ -36,7 +40,7 @@ from natsproto.jetstream._consumer.pull_state import (
 )
 from natsproto.jetstream._consumer.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._consumer.reader_stats import stats_of
-from natsproto.jetstream._message import JsMessage, consumer_seq, counted_size, extend_all
+from natsproto.jetstream._message import DeliveryStamp, JsMessage, consumer_seq, counted_size, extend_all
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
@@ -255,14 +259,18 @@ class PullSource(Puller):
         super().__init__(inbox.connection, inbox.address, options)
         # Ages matter where the server delivers again, and pulls that end by themselves are for callers who choose.
         is_followed = options.mode is PullMode.ENDLESS and inbox.may_redeliver
-        self._deliveries = Deliveries(self, inbox, options.max_messages) if is_followed else None
+        self._deliveries = (
+            Deliveries(self, inbox.connection, inbox.address, inbox.info, inbox.look_up, options.max_messages)
+            if is_followed
+            else None
+        )
         self.buffer = Buffer(options.max_messages, counts_bytes=options.max_bytes > 0, deliveries=self._deliveries)
         self._inbox, self._acking = inbox, acking
+        self._pin = PinKeeper(self, inbox) if options.priority.group and self._deliveries is not None else None
         self._lookup_task: asyncio.Task[None] | None = None
         self._next_lookup = 0.0
         self._may_lookup = True
         self._reconnected = False  # and no message has come since
-        self._arrivals: list[tuple[list[JsMessage], float]] = []  # of a fetch, with their times
 
     # ---------------------------------------------------------------- the interface of a source
 
@@ -272,7 +280,7 @@ class PullSource(Puller):
         if inbox.leftover:
             self._put_leftover(inbox.take_leftover(options.most_messages))
         now = self._loop.time()
-        prefetch = None if self._deliveries is None else self._deliveries.state
+        prefetch = None if self._deliveries is None else self._deliveries.prefetch
         self.state = state = PullState(
             options, self.buffer, now, consumer=(self._address.consumer, self._address.stream), prefetch=prefetch
         )
@@ -288,8 +296,6 @@ class PullSource(Puller):
             self._deliveries.start()
         if not inbox.is_connected:
             state.on_disconnect()
-            if self._deliveries is not None:
-                self._deliveries.on_disconnect()
         self._send_pulls(now)
 
     def reader_info(self) -> ReaderInfo:
@@ -337,11 +343,10 @@ class PullSource(Puller):
             size = counted_size(messages) if options.max_bytes else 0
             before = buffer.received
             if self._deliveries is None:
-                if options.mode is not PullMode.ENDLESS:
-                    self._arrivals.append((messages, monotonic()))
+                stamp_arrival(messages, self._replies.route, NO_LIMIT_S)
                 buffer.put(messages, size)
-            else:
-                self._put_followed(self._deliveries, messages, size)
+            elif mine := self._deliveries.on_arrival(messages, self._replies.route):
+                buffer.put(mine, size if len(mine) == len(messages) or not size else counted_size(mine))
             if state.phase is not PullPhase.DONE:  # else it is finishing, and these were in flight
                 decision = state.on_messages(len(messages), size, now)
                 if decision is DONE:
@@ -351,46 +356,32 @@ class PullSource(Puller):
         if left:
             self._inbox.keep_leftover(left)
 
-    def _put_followed(self, deliveries: Deliveries, messages: list[JsMessage], size: int) -> None:
-        """Put messages into the buffer, without those that are handled already."""
-        arrived = monotonic()
-        runs = deliveries.redeliveries.select(messages)
-        for number, run in runs:
-            if len(run) < len(messages) and size:
-                size = counted_size(run)
-            deliveries.state.on_arrival(len(run), number, arrived)
-            self.buffer.put(run, size)
-
-    def _put_leftover(self, leftover: list[Leftover]) -> None:
+    def _put_leftover(self, leftover: list[JsMessage]) -> None:
         """Put messages into the buffer that arrived for an earlier reader; a fetch extends old ones."""
-        if self._deliveries is None:
-            self.buffer.put_counted([one.message for one in leftover])
-            if self._inbox.may_redeliver and leftover:
-                now = monotonic()
-                old = [one.message for one in leftover if one.since < now - EXTEND_LEFTOVER_S]
-                extend_all(old)
-                self._arrivals += [([one.message], one.since) for one in leftover]
-                self._arrivals.append((old, now))
-        else:
-            for one in leftover:
-                self.put_late(*one)
-
-    def put_late(self, message: JsMessage, began: float) -> None:
-        """Add a message that was delivered some time ago."""
-        if self._deliveries is not None:
-            number = 1 if self._inbox.config is None else message.metadata.num_delivered
-            self._deliveries.state.on_leftover(1, number, began, monotonic())
-        self.buffer.put_counted([message])
+        self.buffer.put_counted(leftover)
+        now = monotonic()
+        for one in leftover:
+            if self._deliveries is not None and type(one._note) is DeliveryStamp:  # it had no limit for a fetch
+                one._note.check_at = one._note.since + self._inbox.waiting_part
+        if self._deliveries is None and self._inbox.may_redeliver:
+            extend_all([one for one in leftover if age_of(one, now) > EXTEND_LEFTOVER_S])
 
     def put_back(self, messages: list[JsMessage]) -> None:
         """Return messages that were received and not handled, for the next reader."""
-        now = monotonic()
-        arrived = {id(message): at for chunk, at in self._arrivals for message in chunk}
-        self._inbox.put_back([Leftover(message, arrived.get(id(message), now)) for message in messages])
+        self._inbox.put_back(messages)
 
-    def remove_unread(self, messages: list[JsMessage]) -> None:
-        """Count these messages, which were removed from the buffer, as never received."""
-        self.buffer.on_removed(messages)
+    def requeue(self, message: JsMessage) -> None:
+        """Add a message that is to be handled next."""
+        buffer, deliveries = self.buffer, self._deliveries
+        if not buffer.is_finished or (deliveries is not None and deliveries.is_last(message)):
+            buffer.put_first(message)
+        else:
+            self._inbox.return_unread([message])
+
+    def on_skipped(self, message: JsMessage) -> None:
+        """Count a message as never received."""
+        self.buffer.on_removed([message])
+        self.refill()
 
     @property
     def is_pulling(self) -> bool:
@@ -401,8 +392,10 @@ class PullSource(Puller):
         for message in messages:
             if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
                 self._inbox.pins[self._options.priority.group] = pin
+                if self._pin is not None:
+                    self._pin.start()
 
-    def on_leftover(self, leftover: list[Leftover], now: float) -> int:
+    def on_leftover(self, leftover: list[JsMessage], now: float) -> int:
         """Take messages that arrived for an earlier reader; return the number it accepts."""
         state = self.state
         if self._replies is None or state.phase is PullPhase.DONE:
@@ -419,17 +412,10 @@ class PullSource(Puller):
             self._inbox.pins.pop(self._options.priority.group, None)
         super()._on_status(message, number, now)
 
-    def on_disconnect(self) -> None:
-        """The connection was lost."""
-        if self._deliveries is not None:
-            self._deliveries.on_disconnect()
-        super().on_disconnect()
-
     def on_reconnect(self) -> None:
         """The connection is back; no pull has survived."""
         if self._deliveries is not None:
             self._deliveries.on_reconnect()
-            self.buffer.wake()
         self._reconnected = self._options.mode is PullMode.ENDLESS
         super().on_reconnect()
         if self._reconnected and not self.state.pending and self._may_lookup and self._lookup_task is None:
@@ -441,7 +427,7 @@ class PullSource(Puller):
     def _publish_pull(self, request: PullRequest, reply: str) -> None:
         state, inbox = self.state, self._inbox
         if self._deliveries is not None and state.pending == request.batch and not state.has_abandoned_pulls:
-            self._deliveries.state.on_pull(monotonic())  # no other pull is open
+            self._deliveries.on_pull()  # no other one is open
         body = request.body(inbox.pins.get(request.priority.group, ""))
         if self._acking is None:
             self.connection._publish_encoded(self._address.encoded_subject, reply.encode(), body)
@@ -449,11 +435,15 @@ class PullSource(Puller):
             self._acking._ack_next_nowait(body, reply)
             self._acking = None
 
-    def keep_pin(self) -> None:
-        """Keep the pin of a pinned client without a message."""
+    def keep_pin(self) -> bool:
+        """Keep the pin of a pinned client without a message; False if it has none, or a message in hand has expired."""
         inbox, group = self._inbox, self._options.priority.group
-        if (pin := inbox.pins.get(group)) and not self.state.pending:
+        pin = inbox.pins.get(group)
+        if not pin or self._deliveries is None or self._deliveries.is_late():
+            return False
+        if not self.state.pending and self._replies is not None:
             self._send_probe(f'{{{KEEP_PIN},"group":{json.dumps(group)},"id":{json.dumps(pin)}}}'.encode())
+        return True
 
     def _apply(self, decision: Decision, now: float) -> None:
         is_ended = decision.action is Action.STOP
@@ -484,6 +474,8 @@ class PullSource(Puller):
         if self._lookup_task is not None:
             self._lookup_task.cancel()
             self._lookup_task = None
+        if self._deliveries is not None:
+            self._deliveries.close()
         self._inbox.leave(replies, reuse=not self.state.has_abandoned_pulls)
         return True
 

@@ -9,33 +9,25 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from time import monotonic
-from typing import Final, NamedTuple, Protocol, cast
+from typing import Final, Protocol, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
 from natsproto.errors import NatsError
 from natsproto.jetstream._api import Api
 from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.delivery_state import MAX_MARGIN_PART
+from natsproto.jetstream._consumer.arrival_times import stamp_arrival
+from natsproto.jetstream._consumer.delivery_events import report_unhandled
+from natsproto.jetstream._consumer.delivery_position import age_of, number_of
+from natsproto.jetstream._consumer.delivery_terms import MAX_WAITING_PART, WAITING_PART, DeliveryTerms
 from natsproto.jetstream._consumer.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import AckWait, JsMessage, nak_all
+from natsproto.jetstream._message import DeliveryStamp, JsMessage, nak_all
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 
 IDLE_SUBSCRIPTION_S: Final = 1.0
 """Seconds for which a subscription is kept after a fetch, so that a loop of fetches subscribes once."""
-
-
-DEFAULT_ACK_WAIT_S: Final = 30.0
-"""The server's ``ack_wait`` of a consumer without one."""
-
-
-class Leftover(NamedTuple):
-    """A message that arrived for a reader that had left, and when the server may have sent it (time.monotonic)."""
-
-    message: JsMessage
-    since: float
 
 
 class PullReceiver(Protocol):
@@ -45,7 +37,7 @@ class PullReceiver(Protocol):
         """Messages have arrived, or the subscription has ended."""
         ...
 
-    def on_leftover(self, leftover: list[Leftover], now: float) -> int:
+    def on_leftover(self, leftover: list[JsMessage], now: float) -> int:
         """Offer messages that arrived for an earlier reader; return the number it accepts."""
         ...
 
@@ -91,7 +83,7 @@ class PullInbox:
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.is_connected: bool = True
         """True while the client is connected; kept only while there are subscriptions."""
-        self.leftover: deque[Leftover] = deque()
+        self.leftover: deque[JsMessage] = deque()
         """Messages that arrived for a reader that had left."""
         self._open: dict[PullSubscription, PullReceiver | None] = {}  # with their readers, those that are ending too
         self._idle: list[PullSubscription] = []
@@ -109,6 +101,11 @@ class PullInbox:
         """The last known configuration of the consumer."""
         info = self.info
         return None if info is None else info.config
+
+    @property
+    def waiting_part(self) -> float:
+        """Seconds for which a delivery may wait and be handed over as it is."""
+        return WAITING_PART * DeliveryTerms.of(self.info).shortest
 
     @property
     def may_redeliver(self) -> bool:
@@ -132,10 +129,11 @@ class PullInbox:
             replies = self._idle.pop()
         else:
             api = self._api
-            replies = PullSubscription(self.connection, api.new_inbox(), AckWait.of(self.config, api.prefix))
+            replies = PullSubscription(self.connection, api.new_inbox(), DeliveryStamp.of(self.config, api.prefix))
         if self._unlisten is None:
             self.is_connected = self.connection.is_connected
             self._unlisten = self.connection.add_listener(self._on_event)
+        replies.route.note = DeliveryStamp.of(self.config, self._api.prefix)
         replies.attach(reader.on_change)
         self._open[replies] = reader
         return replies
@@ -160,6 +158,7 @@ class PullInbox:
         """Keep the messages that arrive for a reader that has left."""
         received = cast("list[JsMessage]", replies.subscription._read_batch_nowait())
         if messages := [message for message in received if not message._is_status]:
+            stamp_arrival(messages, replies.route, self.waiting_part)
             self.keep_leftover(messages)
         if replies.subscription.closed:
             self.remove(replies)
@@ -224,7 +223,7 @@ class PullInbox:
 
     # ---------------------------------------------------------------- left-over messages
 
-    def take_leftover(self, most: int) -> list[Leftover]:
+    def take_leftover(self, most: int) -> list[JsMessage]:
         """Take up to ``most`` messages that arrived for a reader that had left and that are still ours."""
         self._drop_expired()
         leftover = self.leftover
@@ -232,33 +231,37 @@ class PullInbox:
 
     def _drop_expired(self) -> None:
         """Drop messages that the server delivers again, or is about to."""
-        config, now = self.config, monotonic()
-        if config is None or not self.leftover:
+        info, now = self.info, monotonic()
+        if info is None or not self.leftover:
             return
-        ours = min(config.backoff, default=config.ack_wait or DEFAULT_ACK_WAIT_S) * (1 - MAX_MARGIN_PART)
-        kept = [one for one in self.leftover if now - one.since <= ours or not self.is_redelivered(one.message)]
+        ours = DeliveryTerms.of(info).shortest * (1 - MAX_WAITING_PART)
+        kept = [one for one in self.leftover if age_of(one, now) <= ours or not self.is_redelivered(one)]
         if len(kept) < len(self.leftover):
             self.leftover.clear()
             self.leftover += kept
 
     def keep_leftover(self, messages: list[JsMessage]) -> None:
         """Keep messages that arrived without a reader."""
-        now = monotonic()
-        self.leftover += [Leftover(message, now) for message in messages]
+        self.leftover += messages
         self._offer_leftover()
 
-    def put_back(self, messages: list[Leftover]) -> None:
+    def put_back(self, messages: list[JsMessage]) -> None:
         """Put back messages that were taken and not delivered: they are the next ones again."""
         self.leftover.extendleft(reversed(messages))
         self._offer_leftover()
 
     def return_unread(self, messages: list[JsMessage]) -> None:
-        """Nak unread messages, or keep them where a nak would lose them."""
+        """Nak unread messages, or keep them where a nak would lose them. Those in their last delivery are reported,
+        unless another reader takes them at once.
+        """
         kept = [message for message in messages if not self.is_redelivered(message)]
         nak_all([message for message in messages if self.is_redelivered(message)])
         if kept:
-            now = monotonic()
-            self.put_back([Leftover(message, now) for message in kept])
+            self.put_back(kept)
+            terms, left = DeliveryTerms.of(self.info), set(map(id, self.leftover))
+            last = [one for one in kept if id(one) in left and terms.is_single and terms.is_last(number_of(one))]
+            if last:
+                report_unhandled(self.connection, self.address, last)
 
     def _offer_leftover(self) -> None:
         """Offer left-over messages to active readers; the rest waits for the next one."""
@@ -277,8 +280,8 @@ class PullInbox:
 
     def _nak_leftover(self) -> None:
         left = self.take_leftover(len(self.leftover))
-        self.leftover += [one for one in left if not self.is_redelivered(one.message)]
-        nak_all([one.message for one in left if self.is_redelivered(one.message)])
+        self.leftover += [one for one in left if not self.is_redelivered(one)]
+        nak_all([one for one in left if self.is_redelivered(one)])
 
     def is_redelivered(self, message: JsMessage) -> bool:
         """True if the server is known to redeliver this message when it is not acknowledged."""

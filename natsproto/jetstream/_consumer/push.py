@@ -44,7 +44,7 @@ from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
 from natsproto.jetstream._consumer.push_subscription import PushAddress, PushSubscription
 from natsproto.jetstream._consumer.reader_stats import stats_of
 from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import AckWait, JsMessage, consumer_seq, nak_all
+from natsproto.jetstream._message import DeliveryStamp, JsMessage, consumer_seq, nak_all
 from natsproto.jetstream._policies import AckPolicy
 from natsproto.jetstream._unexpected import wrap_unexpected
 from natsproto.protocol.subject import queue_group, subscribe_subject
@@ -299,7 +299,7 @@ class PushConsumer(Consumer):
             raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
         address = PushAddress(
             *(self.stream_name, self.name, self.deliver_subject, self.deliver_group, self._heartbeat),
-            AckWait.of(self._known_config(), self._api.prefix),
+            DeliveryStamp.of(self._known_config(), self._api.prefix),
         )
         binding = None if self.deliver_group or self._info is None else PushBinding(address, self.info)
         source = PushSource(self._api.connection, address, self._unread, self.info, stop_after, binding)

@@ -19,7 +19,7 @@ from natsproto._core.subscription import Subscription
 from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream._consumer.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.pull_subscription import DRAIN_TIMEOUT_S
-from natsproto.jetstream._message import AckWait, JsMessage, none_has_headers
+from natsproto.jetstream._message import DeliveryStamp, JsMessage, none_has_headers
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
 
@@ -39,7 +39,7 @@ class PushAddress(NamedTuple):
     subject: str
     queue: str = ""
     heartbeat: float = 0.0
-    ack_wait: AckWait | None = None
+    ack_wait: DeliveryStamp | None = None
 
     @property
     def description(self) -> str:

@@ -20,18 +20,17 @@ def stats_of(buffer: Buffer, info: ReaderInfo, now: float) -> ConsumerStats | No
     """Return the figures of the reader of a buffer at this time since the epoch; None when it has ended."""
     if buffer.is_finished:
         return None
-    last, deliveries = _metadata(buffer.queue.last_ack_subject), buffer.deliveries
-    state = None if deliveries is None else deliveries.state
+    last, deliveries = _metadata(buffer.arrivals.last_ack_subject), buffer.deliveries
     return ConsumerStats(
         stream=info.name,
         consumer=info.group or "",
         num_pending=None if last is None else last.num_pending,
         age=None if last is None else max(0.0, now - last.timestamp.ns / NANOS_PER_SECOND),
-        handle_time=0.0 if state is None else state.handle_time,
-        prefetch=buffer.max_messages if state is None else state.bound,
+        handle_time=0.0 if deliveries is None else deliveries.prefetch.handle_time,
+        prefetch=buffer.max_messages if deliveries is None else deliveries.prefetch.bound,
         waiting=buffer.waiting,
-        stale=0 if state is None else state.stale,
-        given_back=0 if state is None else state.given_back,
+        stale=0 if deliveries is None else deliveries.reports.stale,
+        given_back=0 if deliveries is None else deliveries.reports.given_back,
     )
 
 

@@ -116,7 +116,7 @@ class MemberHandler:
             prefetch=self.prefetch,
             expires=expires,
             concurrency=options.concurrency,
-            key=None if options.key is None else self._key_of,
+            key=_partition_of if options.key is None else self._key_of,  # also for what follows a failed one
             on_success=options.on_success,
             on_error=options.on_error,
             nak_delay=options.nak_delay,
@@ -441,3 +441,8 @@ def _member_config(template: ConsumerConfig, group: str, member: str, *, static:
     if config.ack_policy != AckPolicy.EXPLICIT:
         raise ConfigError("ack_policy", str(config.ack_policy), "members of an elastic group acknowledge each message")
     return config.replace(name=member, inactive_threshold=ack_wait)
+
+
+def _partition_of(message: JsMessage) -> str:
+    """The partition of a message: the first token of its subject."""
+    return message.subject.partition(".")[0]
