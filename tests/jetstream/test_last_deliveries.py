@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 import time
 from collections import Counter
@@ -130,6 +131,47 @@ async def test_deployments_lose_no_last_delivery(jetstream: JetStream, way: str,
     assert set(calls) == set(range(1, count + 1)), "none was lost"
     if max_deliver == 1:
         assert set(calls.values()) == {1}
+
+
+@pytest.mark.parametrize("members", [0, 2])
+async def test_slow_push_workers_double_nothing(jetstream: JetStream, members: int) -> None:
+    """A handler of a push consumer gets each message once, although the server sends all of them at once."""
+    stream = await make(jetstream, 60)
+    await stream.create_push_consumer("p", ack_wait=ACK_WAIT_S, deliver_group="g" if members else "")
+    calls = Counter[int]()
+
+    async def handle(message: JsMessage) -> None:
+        calls[message.seq] += 1
+        await asyncio.sleep(0.05 * ACK_WAIT_S)
+
+    async with contextlib.AsyncExitStack() as stack:
+        for _ in range(members or 1):
+            consumer = await stream.push_consumer("p")
+            await stack.enter_async_context(consumer.consume(handle))
+        await eventually(lambda: len(calls) == 60)
+        await known(consumer, lambda info: not info.num_ack_pending)
+        assert (await consumer.info()).num_redelivered == 0
+    assert set(calls.values()) == {1}
+
+
+@pytest.mark.parametrize("max_deliver", [1, 2])
+async def test_stopped_push_workers_lose_nothing(jetstream: JetStream, max_deliver: int, seed: int) -> None:
+    rng, count = random.Random(seed), 60
+    stream = await make(jetstream, count)
+    await stream.create_push_consumer("p", ack_wait=5.0, max_deliver=max_deliver)
+    calls = Counter[int]()
+
+    async def handle(message: JsMessage) -> None:
+        await asyncio.sleep(rng.choice([0, 0.002]))
+        calls[message.seq] += 1
+
+    for _ in range(100):
+        if len(calls) == count:
+            break
+        until = len(calls) + rng.randint(1, 20)
+        async with (await stream.push_consumer("p")).consume(handle, concurrency=rng.choice([1, 3])):
+            await eventually(lambda until=until: len(calls) >= min(until, count))  # type: ignore[misc]
+    assert set(calls) == set(range(1, count + 1))
 
 
 async def test_last_deliveries_that_are_left_are_named(nats_server: Server) -> None:

@@ -100,7 +100,7 @@ async def test_existing_consumer_is_bound_without_asking(jetstream: JetStream, n
         async with bound.messages(stop_after=2) as messages:
             assert numbers([message async for message in messages]) == [1, 2]
         await nats_client.flush()
-    assert calls == []
+    assert set(calls) <= {"$JS.API.CONSUMER.INFO.S.d"}, "only ack_wait is looked up, in the background"
     with pytest.raises(ConfigError, match=r"open it with push_consumer\(name\)"):
         await stream.consumer("d")
     with pytest.raises(ConfigError, match="is for create_push_consumer"):
@@ -210,7 +210,8 @@ async def test_flow_control_is_answered_after_reading() -> None:
             read = messages.__aiter__()
             assert (await anext(read)).data == b"1"
             await nc.flush()
-            assert server.count("PUB") == 0
+            before = server.count("PUB")  # the look-up of ack_wait
+            assert before <= 1
             assert (await anext(read)).data == b"2"
             assert (await anext(read)).data == b"3"
             waiting = asyncio.ensure_future(anext(read))
@@ -220,7 +221,7 @@ async def test_flow_control_is_answered_after_reading() -> None:
             deliver(net, b"", headers=heartbeat("$JS.FC.two"))
             deliver(net, b"", headers=heartbeat())
             await nc.flush()
-            assert server.count("PUB") == 2, "each question is answered once"
+            assert server.count("PUB") == before + 2, "each question is answered once"
             waiting.cancel()
         await nc.close()
 

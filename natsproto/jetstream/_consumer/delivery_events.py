@@ -59,6 +59,7 @@ class LastDeliveriesUnhandled(Event):
     stream: str
     consumer: str
     count: int
+    """How many messages these are."""
     sequences: tuple[int, ...]
     """Their sequences in the stream, for ``get_message``."""
 

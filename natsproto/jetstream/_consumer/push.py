@@ -39,8 +39,13 @@ from natsproto.jetstream._consumer.consume import (
     OnError,
     OnSuccess,
 )
+from natsproto.jetstream._consumer.deliveries import Deliveries
+from natsproto.jetstream._consumer.delivery_events import report_unhandled
+from natsproto.jetstream._consumer.delivery_position import number_of
+from natsproto.jetstream._consumer.delivery_terms import DeliveryTerms
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
+from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
 from natsproto.jetstream._consumer.push_subscription import PushAddress, PushSubscription
 from natsproto.jetstream._consumer.reader_stats import stats_of
 from natsproto.jetstream._info import ConsumerInfo
@@ -90,8 +95,11 @@ class PushSource:
     """Reads one push consumer, a MessageSource.
 
     ``stop_after`` is the number of messages after which it ends. ``look_up`` is called when nothing arrives: reading
-    ends when the consumer is gone, or sends its messages elsewhere. ``leftover`` holds earlier unread messages. With a
-    ``binding`` it subscribes when no other reader does.
+    ends when the consumer is gone, or sends its messages elsewhere. ``info`` is its last known info. ``leftover`` holds
+    earlier unread messages. With a ``binding`` it subscribes when no other reader does.
+
+    Waiting messages are extended without an end, since no other reader can get them; in a deliver group others get them
+    after twice ack_wait.
     """
 
     def __init__(
@@ -99,11 +107,18 @@ class PushSource:
         connection: Connection,
         address: PushAddress,
         leftover: deque[JsMessage],
+        info: ConsumerInfo | None,
         look_up: Callable[[], Awaitable[ConsumerInfo]],
         stop_after: int,
         binding: PushBinding | None,
     ) -> None:
-        self.buffer = Buffer()
+        is_followed = info is None or info.config.ack_policy in (AckPolicy.EXPLICIT, AckPolicy.ALL)
+        self._deliveries = (
+            Deliveries(self, connection, address, info, look_up, DEFAULT_MAX_MESSAGES, is_shared=bool(address.queue))
+            if is_followed
+            else None
+        )
+        self.buffer = Buffer(deliveries=self._deliveries)
         self.connection = connection
         self._address, self._leftover, self._look_up = address, leftover, look_up
         self._stop_after, self._binding = stop_after, binding
@@ -124,6 +139,8 @@ class PushSource:
 
     def _subscribe(self) -> None:
         self._subscription.open()
+        if self._deliveries is not None:
+            self._deliveries.start()
         if self._leftover:
             ready = list(self._leftover)
             self._leftover.clear()
@@ -163,6 +180,8 @@ class PushSource:
         """End the subscription at once."""
         self._is_open = False
         self._cancel_lookup()
+        if self._deliveries is not None:
+            self._deliveries.close()
         self._subscription.close()
 
     # ---------------------------------------------------------------- what the consumer sends
@@ -180,10 +199,26 @@ class PushSource:
             room = self._stop_after - buffer.received
             self._leftover += messages[room:]
             messages = messages[:room]
+        if messages and self._deliveries is not None:
+            messages = self._deliveries.on_arrival(messages, self._subscription.route)
         if messages:
             buffer.put(messages)
         if self._stop_after and buffer.received >= self._stop_after:
             self.end(None)
+
+    def requeue(self, message: JsMessage) -> None:
+        """Add a message that is to be handled next."""
+        deliveries = self._deliveries
+        if not self.buffer.is_finished or (deliveries is not None and deliveries.is_last(message)):
+            self.buffer.put_first(message)
+        else:
+            nak_all([message])
+
+    def on_skipped(self, message: JsMessage) -> None:
+        """Count a message as consumed: flow control requests wait for it."""
+        self.buffer.on_consumed(1, 0)
+        if self.buffer.consumed >= self.buffer.refill_at:
+            self.refill()
 
     def on_heartbeat(self, last_consumer_seq: int) -> None:
         """Do nothing: what is missing is delivered again."""
@@ -191,6 +226,8 @@ class PushSource:
     def on_reconnect(self) -> None:
         """The connection is back: the server may repeat deliveries."""
         self._reconnected = True
+        if self._deliveries is not None:
+            self._deliveries.on_reconnect()
 
     def on_silence(self, missed: HeartbeatMissed | None) -> None:
         """Look the consumer up, since nothing else tells that it was deleted or made again."""
@@ -302,7 +339,7 @@ class PushConsumer(Consumer):
             DeliveryStamp.of(self._known_config(), self._api.prefix),
         )
         binding = None if self.deliver_group or self._info is None else PushBinding(address, self.info)
-        source = PushSource(self._api.connection, address, self._unread, self.info, stop_after, binding)
+        source = PushSource(self._api.connection, address, self._unread, self._info, self.info, stop_after, binding)
         return Messages(source, self._description, self._return_unread)
 
     def consume(
@@ -355,8 +392,14 @@ class PushConsumer(Consumer):
         return ConsumeContext(self._description, messages, tasks)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
+        """Nak unread messages, or keep them for the next reader where a nak would lose them."""
         config = self._known_config()
-        if config is not None and config.ack_policy != AckPolicy.NONE:
-            nak_all(messages)
-        else:
+        if config is None or config.ack_policy == AckPolicy.NONE:
             self._unread.extendleft(reversed(messages))
+            return
+        terms = DeliveryTerms.of(self._info)
+        last = [message for message in messages if terms.is_last(number_of(message))]
+        nak_all([message for message in messages if not terms.is_last(number_of(message))] if last else messages)
+        if last:
+            self._unread.extendleft(reversed(last))
+            report_unhandled(self._api.connection, PushAddress(self.stream_name, self.name, self.deliver_subject), last)

@@ -22,6 +22,7 @@ from natsproto.jetstream._consumer.pull_subscription import DRAIN_TIMEOUT_S
 from natsproto.jetstream._message import DeliveryStamp, JsMessage, none_has_headers
 from natsproto.jetstream._retry_request import TIMER_SLACK_S
 from natsproto.jetstream._unexpected import wrap_unexpected
+from natsproto.protocol.frames import Route
 
 MAX_MISSED_HEARTBEATS: Final = 3
 """Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
@@ -109,6 +110,12 @@ class PushSubscription:
         self._unlisten = connection.add_listener(self._on_event)
         self._last_heard = self._loop.time()
         self._arm()
+
+    @property
+    def route(self) -> Route:
+        """The route of the open subscription; its note is the stamp of the messages that arrive next."""
+        assert self._subscription is not None
+        return self._connection._route_of(self._subscription)
 
     async def drain(self) -> None:
         """End the subscription and receive the messages in flight."""
