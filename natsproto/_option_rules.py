@@ -20,7 +20,7 @@ from natsproto.protocol.subject import publish_subject
 MAX_NAME = 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_PATH = re.compile(r"/[\x21\x24-\x3e\x40-\x7e]*")
+_PATH = re.compile(r"/[\x21\x24-\x7e]*")
 CREDS_BLOCK = re.compile(r"(?<!-)-{3,}+\s*+BEGIN\b|\A\s{0,9}[\"']?LS0t")  # linear, whatever the text is
 """The first line of the text of a creds file, as it is or as base64, as opposed to its path."""
 
@@ -194,10 +194,11 @@ def headers(name: str, value: object) -> object:
 
 
 def path(name: str, value: object) -> str:
-    """Return the path of a URL."""
+    """Return the path of a URL, and its query if it has one."""
     text = string(name, value)
     if not _PATH.fullmatch(text):
-        raise ConfigError(name, text, "must start with / and be percent-encoded, without query and fragment")
+        rule = "must start with / and be percent-encoded, without fragment"
+        raise ConfigError(name, HIDDEN if "?" in text else text, rule)
     return text
 
 

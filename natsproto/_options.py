@@ -586,8 +586,10 @@ class Options(Value):
             raise ConfigError("websocket_headers", HIDDEN, str(exc)) from None
 
     def _websocket_path_for(self, address: ServerAddress) -> str:
-        """Return the path of the WebSocket request: that of the URL, or ``websocket_path``, or ``/``."""
-        return address.path or self.websocket_path or "/"
+        """Return the path and the query of the WebSocket request: those of the URL, or of ``websocket_path``."""
+        path, _, query = ("" if address.path else self.websocket_path or "").partition("?")
+        query = address.query or query
+        return f"{address.path or path or '/'}{'?' if query else ''}{query}"
 
     # ------------------------------------------------------------ where options come from
 
@@ -676,7 +678,7 @@ class Options(Value):
 _OPTIONS: Mapping[str, _Option] = {name: vars(Options)[name] for name in Options._fields}
 _DEFAULTS = {name: option.default for name, option in _OPTIONS.items()}
 _AUTH = ("user", "password", "token", "jwt", "nkey_seed", "creds", "auth")
-_HIDDEN = frozenset({*_AUTH, "websocket_headers", "proxy"})
+_HIDDEN = frozenset({*_AUTH, "websocket_headers", "websocket_path", "proxy"})
 _CONFLICTS = (("token", "user"), ("creds", "nkey_seed"), ("creds", "jwt"))
 
 

@@ -192,7 +192,7 @@ def test_secret_as_bytes_is_refused_and_hidden(name: str) -> None:
         ("tls_hostname", "", "host name"),
         ("websocket_path", "nats", "start with /"),
         ("websocket_path", "/a b", "start with /"),
-        ("websocket_path", "/a?b", "start with /"),
+        ("websocket_path", "/a#b", "start with /"),
         ("websocket_headers", {"a b": "c"}, "header name"),
         ("websocket_headers", {"": "c"}, "header name"),
         ("websocket_headers", {"Cookie": f"{SECRET}\r\nX: y"}, "control characters"),
@@ -486,6 +486,15 @@ def test_websocket_path_of_the_url_or_the_option() -> None:
     assert options._websocket_path_for(one("ws://h/own")) == "/own"
     assert options._websocket_path_for(one("ws://h")) == "/nats"
     assert Options()._websocket_path_for(one("ws://h")) == "/"
+    options = Options(websocket_path="/nats?tenant=a")
+    assert options._websocket_path_for(one("ws://h")) == "/nats?tenant=a"
+    assert options._websocket_path_for(one("ws://h/own")) == "/own"
+    assert options._websocket_path_for(one("ws://h?b=c&d")) == "/nats?b=c&d"
+    assert Options()._websocket_path_for(one("ws://h?b")) == "/?b"
+    assert "tenant" not in repr(options)
+    with pytest.raises(ConfigError) as caught:
+        Options(websocket_path=f"nats?key={SECRET}")
+    assert SECRET not in str(caught.value)
 
 
 # ---------------------------------------------------------------- the pool

@@ -14,6 +14,7 @@ from natsproto._value import Value
 from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
 
+_SECRET = frozenset("@?")  # a URL with one of these may contain a secret
 _PORTS = {"nats": 4222, "tls": 4222, "ws": 80, "wss": 443}
 _BLANKS = re.compile(r"[\x00-\x20\x7f]|\s")
 _SCHEME = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,15}")
@@ -26,10 +27,10 @@ _BROKEN_ESCAPE = re.compile(r"%(?![0-9a-fA-F]{2})")
 
 
 class ServerAddress(Value):
-    """One server. ``str()`` is ``host:port``; user, password and token appear in no text made of it.
+    """One server. ``str()`` is ``host:port``; user, password, token and query appear in no text made of it.
 
-    ``scheme`` is nats, tls, ws or wss. ``path`` is for WebSocket only. ``tls_name`` is the name that a certificate is
-    verified against: the host, or for a discovered IP address the name of the server that announced it.
+    ``scheme`` is nats, tls, ws or wss. ``path`` and ``query`` are for WebSocket only. ``tls_name`` is the name that a
+    certificate is verified against: the host, or for a discovered IP address the name of the server that announced it.
     """
 
     scheme: str = "nats"
@@ -42,6 +43,8 @@ class ServerAddress(Value):
     """The user of this URL, which takes precedence over the option; None: none."""
     password: str | None = None
     token: str | None = None
+    query: str = ""
+    """What follows the ? of a ws or wss URL. It may be a secret."""
     tls_name: str = ""
 
     def _check(self) -> None:
@@ -66,12 +69,12 @@ class ServerAddress(Value):
 
     @property
     def url(self) -> str:
-        """The URL without user, password and token."""
+        """The URL without user, password, token and query."""
         return f"{self.scheme}://{self}{self.path}"
 
     def public(self) -> ServerAddress:
-        """Return the same server without user, password and token."""
-        return self.replace(user=None, password=None, token=None)
+        """Return the same server without user, password, token and query."""
+        return self.replace(user=None, password=None, token=None, query="")
 
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
@@ -85,10 +88,10 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
 
     Accepts ``nats://``, ``tls://`` (port 4222), ``ws://`` (80), ``wss://`` (443), a bare host or ``host:port``, IPv6
     addresses in brackets, and ``user:password@`` or ``token@`` with percent escapes. Anything else is a ConfigError
-    that never repeats a possible secret; TypeError for other types. Options in the query are rejected (ADR-18 is
-    deprecated).
+    that never repeats a possible secret; TypeError for other types. A ws or wss URL may have a query, which goes to the
+    gateway; in others, options in the query are rejected (ADR-18 is deprecated).
     """
-    if isinstance(servers, str) and "," not in servers and "@" not in servers:
+    if isinstance(servers, str) and _SECRET.isdisjoint(servers) and "," not in servers:
         try:
             return [_read_public_url(servers.strip(" "))]
         except MalformedUrl:
@@ -104,7 +107,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
     if not texts:
         raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
     # A comma in an unescaped password splits it, so one "@" anywhere makes every part a secret.
-    secret = any("@" in text for text in texts)
+    secret = any(not _SECRET.isdisjoint(text) for text in texts)
     found: dict[tuple[str, int, str], ServerAddress] = {}
     for place, text in enumerate(texts, 1):
         what = "server" if len(texts) == 1 else f"server {place} of {len(texts)}"
@@ -132,7 +135,7 @@ class MalformedUrl(Exception):
 
 
 def _parse_url(text: str) -> ServerAddress:
-    return _read_url(text) if "@" in text else _read_public_url(text)
+    return _read_public_url(text) if _SECRET.isdisjoint(text) else _read_url(text)
 
 
 def _read_url(text: str) -> ServerAddress:
@@ -147,9 +150,12 @@ def _read_url(text: str) -> ServerAddress:
         shown = scheme if _SCHEME.fullmatch(scheme) else HIDDEN
         raise MalformedUrl("the scheme must be nats, tls, ws or wss", shown)
     scheme = scheme.lower()
-    if "?" in rest or "#" in rest:
+    query = ""
+    if scheme in ("ws", "wss"):
+        rest, _, query = rest.partition("?")
+    if "?" in rest or "#" in rest or "#" in query:
         raise MalformedUrl(
-            "a NATS URL has no query and no fragment: give options as keyword arguments, "
+            "a NATS URL has no fragment, and a query only with ws and wss: give options as keyword arguments, "
             "and write ? as %3F and # as %23 in a user name, password or token"
         )
     authority, _, path = rest.partition("/")
@@ -157,8 +163,8 @@ def _read_url(text: str) -> ServerAddress:
     host, port = parse_host_port(where)
     if path and scheme not in ("ws", "wss"):
         raise MalformedUrl("only ws and wss URLs have a path", host)
-    if not path.isascii():
-        raise MalformedUrl("the path must be percent-encoded", host)
+    if not path.isascii() or not query.isascii():
+        raise MalformedUrl("the path and the query must be percent-encoded", host)
     name, colon, password = userinfo.partition(":")
     if at and not name:
         raise MalformedUrl("the user name or token before @ is empty", host)
@@ -171,6 +177,7 @@ def _read_url(text: str) -> ServerAddress:
         user=_unescape(user) if user else None,
         password=_unescape(password) if colon else None,
         token=_unescape(token) if token else None,
+        query=query,
     )
 
 

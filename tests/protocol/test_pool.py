@@ -161,8 +161,13 @@ BAD = [
     ("nats://256.1.1.1", "not an IPv4 address"),
     ("4222", "not an IPv4 address"),
     ("127.1", "not an IPv4 address"),
-    ("nats://h?tls=1", "no query"),
-    ("nats://h#x", "no query"),
+    ("nats://h?tls=1", "a query only with ws"),
+    ("nats://h#x", "no fragment"),
+    (f"ws://h/p?key={SECRET}#x", "no fragment"),
+    (f"wss://h/p?key={SECRET}ä", "percent-encoded"),
+    (f"wss://h:x/p?key={SECRET}", "from 1 to 65535"),
+    (f"ws://h?key={SECRET},nats", "must not mix"),
+    (f"wss://h/p?key={SECRET} x", "spaces or control"),
     ("nats://h/path", "only ws and wss"),
     ("ws://h/pä", "percent-encoded"),
     ("nats://@h", "before @"),
@@ -179,7 +184,7 @@ BAD = [
     (f"nats://{SECRET}@h:x", "from 1 to 65535"),
     (f"nats://me:{SECRET}?@h", "%3F"),
     (f"a,nats://me:{SECRET} x@h", "spaces or control"),
-    (f"nats://h?token={SECRET}", "no query"),
+    (f"nats://h?token={SECRET}", "a query only with ws"),
 ]
 
 

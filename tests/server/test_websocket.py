@@ -255,13 +255,22 @@ async def test_cookie_logs_in(port: int) -> None:
 
 @pytest.mark.parametrize(
     ("path", "option", "wanted"),
-    [("", None, "/"), ("/bus%20a/nats", None, "/bus%20a/nats"), ("", "/gate", "/gate"), ("/a", "/b", "/a")],
+    [
+        ("", None, "/"),
+        ("/bus%20a/nats", None, "/bus%20a/nats"),
+        ("", "/gate", "/gate"),
+        ("/a", "/b", "/a"),
+        ("/a?tenant=b&key=s3cret", "/b", "/a?tenant=b&key=s3cret"),
+        ("", "/gate?key=s3cret", "/gate?key=s3cret"),
+    ],
 )
 async def test_path_is_that_of_the_url_or_the_option(path: str, option: str | None, wanted: str) -> None:
     async with run_server(websocket=True) as server, await proxied(server) as proxy:
         async with natsproto.connect(f"ws://127.0.0.1:{proxy.port}{path}", websocket_path=option) as nc:
             assert await round_trip(nc, b"hello")
+            shown = f"{nc!r} {nc.connected_url} {nc.servers}"
         assert request_of(proxy)[0] == f"GET {wanted} HTTP/1.1"
+        assert "s3cret" not in shown
 
 
 # ---------------------------------------------------------------- restarts, clusters, lame ducks
