@@ -1,7 +1,8 @@
 """Message headers (ADR-4): many values a name, case kept, order kept, nothing injected.
 
 Owns the header block in both directions. Reading is lenient (the server forwards whatever a publisher
-wrote, so a broken line must not cost the message), writing is strict.
+wrote, so a broken line must not cost the message), writing is strict, except for names and values that were received:
+what came over the wire can go back over it, byte for byte.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NoReturn, TypeAlias
+from typing import TypeAlias
 
 from natsproto.errors import InvalidHeader
 
@@ -17,6 +18,16 @@ _VERSION = "NATS/1.0"
 _PLAIN_START = "NATS/1.0\r\n"
 _EMPTY = b"NATS/1.0\r\n\r\n"
 _NAME = re.compile(r"[!-9;-~]+")  # printable ASCII without the colon
+
+
+class _Received(str):
+    """A received name or value that could not be written otherwise."""
+
+    __slots__ = ()
+
+
+def _received(text: str) -> str:
+    return text if text.isascii() and text.isprintable() else _Received(text)
 
 
 class Headers(Mapping[str, str]):
@@ -58,7 +69,9 @@ class Headers(Mapping[str, str]):
             if line:  # a block ends in two empty ones
                 name, colon, value = line.partition(":")
                 if colon:
-                    value = value.strip(" \t")
+                    value = _received(value.strip(" \t"))
+                    if not _NAME.fullmatch(name):
+                        name = _Received(name)
                     if name in values:
                         values[name].append(value)
                     else:
@@ -136,7 +149,7 @@ class Headers(Mapping[str, str]):
             raise KeyError(name)
         begin += len(mark)
         end = text.find("\r\n", begin)
-        return text[begin : end if end >= 0 else None].strip(" \t")
+        return _received(text[begin : end if end >= 0 else None].strip(" \t"))
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._values)
@@ -183,9 +196,11 @@ HeadersLike: TypeAlias = Headers | Mapping[str, str | Sequence[str]] | Iterable[
 def encode_headers(headers: HeadersLike) -> bytes:
     """The header block, version line to blank line, or InvalidHeader naming the offender.
 
-    Values go out as given; receivers trim spaces around them (ADR-4).
+    Values go out as given; receivers trim spaces around them (ADR-4). Received names and values go out as they came.
     """
     text, ends = "NATS/1.0\r\n", 2
+    if not isinstance(headers, Mapping):
+        headers = list(headers)  # an iterator is used up by the first look
     if type(headers) is dict:  # what nearly everybody gives: read in place, which takes a third of the time
         for name, value in headers.items():
             if type(value) is str:
@@ -202,11 +217,11 @@ def encode_headers(headers: HeadersLike) -> bytes:
     text += "\r\n"
     # One scan for the whole block instead of three per value: the only line ends are those written above.
     if text.count("\r") != ends or text.count("\n") != ends or "\0" in text:
-        _blame_value(headers, text[10:])
+        _check_values(headers)
     try:
         return text.encode()
     except UnicodeEncodeError:
-        raise InvalidHeader("header block", text[10:], "cannot be encoded as UTF-8") from None
+        return _encode_received(headers, text)
 
 
 def block_of(headers: HeadersLike) -> bytes | None:
@@ -250,21 +265,30 @@ def _line_mark(name: str) -> str:
     return "" if ":" in name or "\r\n" in name else f"\r\n{name}:"
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=1024, typed=True)
 def _line_start(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"header names must be str, not {type(name).__name__}")
-    if not _NAME.fullmatch(name):
+    if not _NAME.fullmatch(name) and type(name) is not _Received:
         raise InvalidHeader("header name", name, "must be printable ASCII without spaces and colons")
     return name + ": "
 
 
-def _blame_value(headers: HeadersLike, text: str) -> NoReturn:
-    rule = "must not contain CR, LF or NUL"
+def _check_values(headers: HeadersLike) -> None:
     for name, value in _pairs(headers):
-        if any(char in value for char in "\r\n\0"):
-            raise InvalidHeader(f"header {name!r} with value", value, rule)
-    raise InvalidHeader("a value of headers", text, rule)  # they came from an iterator, which is used up
+        if type(value) is not _Received and any(char in value for char in "\r\n\0"):
+            raise InvalidHeader(f"header {name!r} with value", value, "must not contain CR, LF or NUL")
+
+
+def _encode_received(headers: HeadersLike, text: str) -> bytes:
+    """Encode a block in which only received values are no UTF-8."""
+    try:
+        for _, value in _pairs(headers):
+            if type(value) is not _Received:
+                value.encode()
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        raise InvalidHeader("header block", text[10:], "cannot be encoded as UTF-8") from None
 
 
 NO_HEADERS = Headers()

@@ -334,3 +334,35 @@ def test_no_headers_make_no_block() -> None:
     for nothing in nothings:
         assert block_of(nothing) is None
     assert block_of({"A": ""}) == encode_headers({"A": ""})
+
+
+ODD_LINES = [
+    b"A: caf\xe9",
+    b"Sp ace: 1",
+    b": no name",
+    b"\xc5\xbc: 1",
+    b"A: a\rb",
+    b"A: a\nb",
+    b"A: \0",
+    b"A:\x7f",
+    b"\x01: 2",
+]
+
+
+@given(st.lists(st.sampled_from([b"Plain: 1", *ODD_LINES]) | st.binary(max_size=8), max_size=6))
+def test_what_was_received_can_be_sent_on(lines: list[bytes]) -> None:
+    received = parse_headers(b"NATS/1.0\r\n" + b"\r\n".join(lines) + b"\r\n\r\n")
+    pairs = list(received.pairs())
+    forms: list[HeadersLike] = [received, pairs, iter(pairs), Headers(received), Headers([*pairs])]
+    for form in forms:
+        assert list(parse_headers(encode_headers(form)).pairs()) == pairs
+    assert dict(parse_headers(encode_headers({**received, "More": "1"}))) == {**received, "More": "1"}
+
+
+def test_a_single_received_value_can_be_sent_on() -> None:
+    received = parse_headers(b"NATS/1.0\r\nA: caf\xe9\r\n\r\n")
+    assert encode_headers({"B": received["A"]}) == b"NATS/1.0\r\nB: caf\xe9\r\n\r\n"
+    with pytest.raises(InvalidHeader, match="cannot be encoded"):
+        encode_headers([("B", received["A"]), ("C", "\udce9")])
+    with pytest.raises(InvalidHeader, match="header name"):
+        encode_headers({"Sp ace": "1"})
