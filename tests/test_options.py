@@ -486,15 +486,6 @@ def test_websocket_path_of_the_url_or_the_option() -> None:
     assert options._websocket_path_for(one("ws://h/own")) == "/own"
     assert options._websocket_path_for(one("ws://h")) == "/nats"
     assert Options()._websocket_path_for(one("ws://h")) == "/"
-    options = Options(websocket_path="/nats?tenant=a")
-    assert options._websocket_path_for(one("ws://h")) == "/nats?tenant=a"
-    assert options._websocket_path_for(one("ws://h/own")) == "/own"
-    assert options._websocket_path_for(one("ws://h?b=c&d")) == "/nats?b=c&d"
-    assert Options()._websocket_path_for(one("ws://h?b")) == "/?b"
-    assert "tenant" not in repr(options)
-    with pytest.raises(ConfigError) as caught:
-        Options(websocket_path=f"nats?key={SECRET}")
-    assert SECRET not in str(caught.value)
 
 
 # ---------------------------------------------------------------- the pool

@@ -93,6 +93,44 @@ class Admin:
         await self._api.require_api_level(5, "2.15", operation, timeout)
         await self._do(f"STREAM.PEER.EVACUATE.{name}", {"peer": peer}, operation, timeout)
 
+    async def remove_consumer_peer(
+        self, stream: str, consumer: str, peer: str, *, timeout: Duration | None = None
+    ) -> None:
+        """Remove a server from the consumer at once; another one that holds the stream replaces it. Server 2.15.
+
+        ApiError when no other server holds the stream.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            consumer: A consumer of the stream, by its name.
+            peer: The name or the peer id of the server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
+        await self._move_consumer("REMOVE", f"remove peer {peer!r} from", stream, consumer, peer, timeout)
+
+    async def evacuate_consumer_peer(
+        self, stream: str, consumer: str, peer: str, *, timeout: Duration | None = None
+    ) -> None:
+        """Move the consumer off a server, after another one that holds the stream has caught up. Server 2.15.
+
+        ApiError when no other server holds the stream.
+
+        Args:
+            stream: A stream of this account, as ``stream_names`` lists it.
+            consumer: A consumer of the stream, by its name.
+            peer: The name or the peer id of the server.
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
+        await self._move_consumer("EVACUATE", f"evacuate {peer!r} of", stream, consumer, peer, timeout)
+
+    async def _move_consumer(
+        self, verb: str, what: str, stream: str, consumer: str, peer: str, timeout: Duration | None
+    ) -> None:
+        name = f"{check_stream_name(stream)}.{check_consumer_name(consumer)}"
+        operation = f"{what} consumer {consumer!r} of stream {stream!r}"
+        await self._api.require_api_level(5, "2.15", operation, timeout)
+        await self._do(f"CONSUMER.PEER.{verb}.{name}", {"peer": peer}, operation, timeout)
+
     async def cancel_stream_move(self, stream: str, *, timeout: Duration | None = None) -> None:
         """Cancel an unfinished move, scaling or change of retention. Server 2.15.
 

@@ -34,6 +34,8 @@ class Admin(SyncWrapper[admin.Admin]):
     step_down_consumer_leader: Final = blocking(admin.Admin.step_down_consumer_leader)
     remove_stream_peer: Final = blocking(admin.Admin.remove_stream_peer)
     evacuate_stream_peer: Final = blocking(admin.Admin.evacuate_stream_peer)
+    remove_consumer_peer: Final = blocking(admin.Admin.remove_consumer_peer)
+    evacuate_consumer_peer: Final = blocking(admin.Admin.evacuate_consumer_peer)
     cancel_stream_move: Final = blocking(admin.Admin.cancel_stream_move)
     step_down_meta_leader: Final = blocking(admin.Admin.step_down_meta_leader)
     remove_server: Final = blocking(admin.Admin.remove_server)

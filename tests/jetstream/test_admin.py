@@ -73,8 +73,8 @@ async def until(look: Look, enough: Callable[[ClusterInfo], bool]) -> ClusterInf
         while True:
             try:
                 seen = await look()
-            except (errors.JetStreamUnavailable, errors.RequestTimeout):
-                continue  # between two leaders
+            except (errors.JetStreamUnavailable, errors.RequestTimeout, errors.ConsumerNotFound):
+                continue  # between two leaders, or on a server that does not have it yet
             assert seen is not None
             if enough(seen):
                 return seen
@@ -145,6 +145,26 @@ async def test_stream_peer_is_removed_and_placed(app: Client) -> None:
         await js.admin.evacuate_stream_peer("S", "nobody")
     with pytest.raises(errors.ApiError, match="cancel move of stream 'S'"):
         await js.admin.cancel_stream_move("S")
+
+
+async def test_consumers_leave_a_server(app: Client) -> None:
+    js = app.jetstream(timeout=LONG)
+    stream = await js.create_stream(name="S", subjects=["s"], num_replicas=3)
+    consumer = await stream.create_consumer(durable_name="c", num_replicas=1)
+
+    async def look() -> ClusterInfo | None:
+        return (await consumer.info(timeout=BRIEFLY)).cluster or ClusterInfo()
+
+    first = (await until(look, lambda info: bool(info.leader))).leader
+    await js.admin.evacuate_consumer_peer("S", "c", first)
+    second = (await until(look, lambda info: bool(info.leader) and info.leader != first)).leader
+    await js.admin.remove_consumer_peer("S", "c", second)
+    await until(look, lambda info: bool(info.leader) and info.leader != second)
+    for call in (js.admin.evacuate_consumer_peer, js.admin.remove_consumer_peer):
+        with pytest.raises(errors.ApiError, match="not a member"):
+            await call("S", "c", "nobody")
+        with pytest.raises(errors.ConsumerNotFound):
+            await call("S", "none", first)
 
 
 async def test_system_account_moves_streams(app: Client, system: Client) -> None:
