@@ -35,6 +35,7 @@ from natsproto.service._stream_state import (
     CANCEL,
     END_HEADER,
     IDLE_HEADER,
+    PLAIN_SILENCE_S,
     OutgoingParts,
     Pulse,
     denial,
@@ -53,6 +54,8 @@ class Ended(Enum):
     CANCELLED = "the requester has cancelled it"
     GONE = "the requester is gone"
     SILENT = "the requester was silent for 3 heartbeats"
+    UNREAD = "the requester has read none of the parts"
+    QUIET = f"no part for {PLAIN_SILENCE_S:g} s, and without flow control nobody knows whether the requester is there"
     LOST = "the connection of the responder was lost"
     DENIED = "the server rejects its parts"
     NO_INBOX = "the server rejects the responder's inbox"
@@ -60,6 +63,8 @@ class Ended(Enum):
 
 _REPORTED = {
     Ended.SILENT: ServiceError(408, Ended.SILENT.value),
+    Ended.UNREAD: ServiceError(408, Ended.UNREAD.value),
+    Ended.QUIET: ServiceError(408, Ended.QUIET.value),
     Ended.LOST: ServiceError(503, Ended.LOST.value),
     Ended.NO_INBOX: ServiceError(500, Ended.NO_INBOX.value),
 }
@@ -170,8 +175,7 @@ class OutgoingStream:
         current one, while this runs. When others cancel it, the end is not sent: they know the reason (``is_open``).
         """
         self._inbox.streams[self._token] = self
-        if self._state.window is not None:
-            self._set_timer()
+        self._set_timer()
         try:
             async with aclosing(parts):
                 await self._send_all(parts)
@@ -246,7 +250,7 @@ class OutgoingStream:
 
     def on_alive(self) -> None:
         """The requester is alive and has consumed nothing since its last credit."""
-        self._state.heartbeats.on_message(self._loop.time())
+        self._state.on_alive(self._loop.time())
 
     # ---------------------------------------------------------------- ending
 
@@ -270,7 +274,7 @@ class OutgoingStream:
     def _report_end(self, reason: Ended) -> ServiceError | None:
         """Tell the requester why the stream has ended, if it can be told. Raises the error that ended it."""
         error = _REPORTED.get(reason)
-        self._connection._log.info(
+        self._connection._log.debug(
             "response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value
         )
         if error is not None:
@@ -304,11 +308,12 @@ class OutgoingStream:
         self._timer = self._loop.call_at(self._state.heartbeats.deadline, self._on_timer)
 
     def _on_timer(self) -> None:
-        pulse = self._state.heartbeats.on_timer(self._loop.time())
+        now = self._loop.time()
+        pulse = self._state.heartbeats.on_timer(now)
         if pulse is Pulse.SILENT:
-            self.end(Ended.SILENT)
+            self.end(Ended.QUIET if self.is_plain else Ended.UNREAD if now >= self._state.credit_by else Ended.SILENT)
             return
-        if pulse is Pulse.SEND:
+        if pulse is Pulse.SEND and not self.is_plain:
             sent = self._state.sent
             try:
                 self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", {IDLE_HEADER: str(sent)})

@@ -41,6 +41,15 @@ FIRST_SIGN_S = 5.0
 FIRST_SILENCE_S = 15.0
 """Seconds without any sign of life after which a responder gives a new requester up, if three heartbeats are longer."""
 
+FIRST_CREDIT_S = 60.0
+"""Seconds from the first part to the first credit, after which signs of life of a requester do not count."""
+
+EXPORT_CREDIT_S = 3600.0
+"""The same over an export, where the first credit comes when half of the window was consumed."""
+
+PLAIN_SILENCE_S = 300.0
+"""Seconds without a part after which a responder ends the plain form: only a part shows whether anybody is there."""
+
 FIRST_CHECK_S = 1.0
 """Seconds after which a responder looks whether anybody reads the plain form; then it does so every HEARTBEAT_S."""
 
@@ -121,12 +130,17 @@ class OutgoingParts:
 
     __slots__ = (
         *("_freed", "_marks", "_next_mark", "_next_reply", "_next_reply_at", "_total"),
-        *("credited", "heartbeats", "is_exported", "sent", "window"),
+        *("credit_by", "credited", "heartbeats", "is_exported", "sent", "window"),
     )
 
     def __init__(self, window: int | None, heartbeat: float, now: float, *, is_exported: bool = False) -> None:
         self.window, self.is_exported = window, is_exported
-        self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S, FIRST_SILENCE_S)
+        if window is None:
+            self.heartbeats = Heartbeats(PLAIN_SILENCE_S / SILENT_HEARTBEATS, now)
+        else:
+            self.heartbeats = Heartbeats(heartbeat, now, FIRST_IDLE_S, FIRST_SILENCE_S)
+        self.credit_by: float = inf
+        """The time at which the first credit must have come; inf when it has, and before the first part."""
         self.sent: int = 0
         """The number of parts."""
         self.credited: int = 0
@@ -185,17 +199,30 @@ class OutgoingParts:
     def on_sent(self, size: int, now: float) -> None:
         """A part with ``size`` bytes of payload was sent."""
         self.sent += 1
+        if self.window is None:
+            self.heartbeats.on_message(now)
+        elif self.sent == 1:
+            self.credit_by = now + (EXPORT_CREDIT_S if self.is_exported else FIRST_CREDIT_S)
         self.heartbeats.send_at = now + self.heartbeats.interval
         self._total += size + PART_OVERHEAD
         if self.window is not None and self._total >= self._next_mark:
             self._marks.append((self.sent, self._total))
             self._next_mark = self._total + self.window // _MARKS_PER_WINDOW
 
+    def on_alive(self, now: float) -> None:
+        """A sign of life. It does not count for ever without credit: a requester that reads nothing would keep the
+        response.
+        """
+        if now < self.credit_by:
+            self.heartbeats.on_message(now)
+
     def on_credit(self, number: int | None, now: float) -> None:
         """The requester has consumed all parts up to this number; also its sign of life."""
         if number is None or number > self.sent:
             return  # not a credit for this stream
-        self.heartbeats.on_message(now)
+        if number:
+            self.credit_by = inf
+        self.on_alive(now)
         self.credited = max(self.credited, number)
         if self.credited == self.sent:
             self._freed = self._next_mark = self._total

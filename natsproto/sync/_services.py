@@ -116,13 +116,13 @@ class HandlerThreads:
     def __init__(self, portal: Portal) -> None:
         self._portal = portal
 
-    def async_handler(self, function: Handler) -> Callable[[service.Request], Any]:
+    def async_handler(self, function: Handler, concurrency: int) -> Callable[[service.Request], Any]:
         """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
         if not callable(function) or inspect.iscoroutinefunction(function) or is_async_generator(function):
             raise TypeError("handler must be a plain function of one request; async def needs the async client")
         if inspect.isgeneratorfunction(function):
             check_handler("handler", function, "request", may_yield=True)
-            return partial(self._iterate, function)
+            return partial(self._iterate, function, LeftThreads(self._portal, concurrency))
         check_handler("handler", function, "request")
 
         async def handle(request: service.Request) -> object:
@@ -139,11 +139,12 @@ class HandlerThreads:
         return handle
 
     async def _iterate(
-        self, function: Callable[[Request], Iterator[bytes]], request: service.Request
+        self, function: Callable[[Request], Iterator[bytes]], left: LeftThreads, request: service.Request
     ) -> AsyncGenerator[bytes]:
         """Yield the parts of a generator that runs on a thread of its own, part by part."""
+        await left.wait()
         steps: SimpleQueue[_Step | None] = SimpleQueue()
-        work = partial(self._serve_steps, function, Request(self._portal, request), steps)
+        work = partial(self._serve_steps, function, Request(self._portal, request), steps, left)
         thread = threading.Thread(
             target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
         )
@@ -162,15 +163,23 @@ class HandlerThreads:
                 except Exception as exc:  # the part cannot be sent
                     error = exc
         finally:
+            left.add(thread)
             steps.put(None)
 
     def _serve_steps(
-        self, function: Callable[[Request], Iterator[bytes]], request: Request, steps: SimpleQueue[_Step | None]
+        self,
+        function: Callable[[Request], Iterator[bytes]],
+        request: Request,
+        steps: SimpleQueue[_Step | None],
+        left: LeftThreads,
     ) -> None:
         generator = cast("Generator[bytes]", function(request))
-        while (step := steps.get()) is not None:
-            self._post(step.done, partial(step.run, generator))
-        generator.close()
+        try:
+            while (step := steps.get()) is not None:
+                self._post(step.done, partial(step.run, generator))
+            generator.close()
+        finally:
+            left.discard_current()
 
     def _handle(self, function: Handler, request: Request, results: list[object], done: asyncio.Future[None]) -> None:
         def call() -> None:
@@ -193,6 +202,38 @@ class HandlerThreads:
             self._portal.post(partial(_finish, done, error))
         except ConnectionClosed:
             return  # the event loop has ended, so no task waits for this handler
+
+
+class LeftThreads:
+    """Threads of one endpoint whose requests are over, because the requester has cancelled or is gone, while the
+    generator is still at work. A request begins while there are fewer than ``most``: a peer may cancel any number.
+    """
+
+    def __init__(self, portal: Portal, most: int) -> None:
+        self._portal, self._most = portal, most
+        self._threads: set[threading.Thread] = set()
+        self._is_few = asyncio.Event()
+
+    async def wait(self) -> None:
+        """Wait until another request may begin."""
+        while len(self._threads) >= self._most:
+            self._is_few.clear()
+            await self._is_few.wait()
+
+    def add(self, thread: threading.Thread) -> None:
+        """The request of this thread is over. It was not told so yet."""
+        self._threads.add(thread)
+
+    def discard_current(self) -> None:
+        """The current thread ends. Called in it."""
+        try:
+            self._portal.post(partial(self._discard, threading.current_thread()))
+        except ConnectionClosed:
+            return  # the event loop has ended
+
+    def _discard(self, thread: threading.Thread) -> None:
+        self._threads.discard(thread)
+        self._is_few.set()
 
 
 class _Step:
@@ -311,7 +352,7 @@ class Group(SyncWrapper[G], Generic[G]):
         endpoint = self._portal.run(
             self._inner.add_endpoint,
             name,
-            self._threads.async_handler(handler),
+            self._threads.async_handler(handler, concurrency),
             subject=subject,
             queue_group=queue_group,
             metadata=metadata,

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+import threading
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
 
 import pytest
 
 import natsproto
-from natsproto import Client
-from natsproto.errors import ConfigError, StreamBroken
-from natsproto.service import Request
+from natsproto import Client, sync
+from natsproto.errors import ConfigError, ServiceError, StreamBroken
+from natsproto.service import Request, _stream_state
 from natsproto.service._endpoint import MAX_PAUSED, Places
-from natsproto.service._stream_state import FIRST_SILENCE_S, OutgoingParts, Pulse
+from natsproto.service._stream_state import (
+    EXPORT_CREDIT_S,
+    FIRST_CREDIT_S,
+    FIRST_SILENCE_S,
+    PLAIN_SILENCE_S,
+    OutgoingParts,
+    Pulse,
+)
 from natsproto.testing import Server
 
 
@@ -92,8 +101,112 @@ def test_a_requester_without_life_is_given_up_soon() -> None:
         assert silent.heartbeats.on_timer(now) is not Pulse.SILENT
     assert silent.heartbeats.on_timer(FIRST_SILENCE_S) is Pulse.SILENT
     alive = OutgoingParts(1, 60.0, 0.0)
-    alive.heartbeats.on_message(10.0)
+    alive.on_alive(10.0)
     assert alive.heartbeats.silence == 180.0
+
+
+def given_up_at(state: OutgoingParts, *, alive: bool, until: float = 10_000.0) -> float:
+    """When the responder gives the requester up, which shows life, or does not, before each look at the timer."""
+    while (now := state.heartbeats.deadline) < until:
+        if alive:
+            state.on_alive(now)
+        if state.heartbeats.on_timer(now) is Pulse.SILENT:
+            return now
+    return until
+
+
+@pytest.mark.parametrize("heartbeat", [0.05, 5.0, 60.0])
+def test_life_without_credit_does_not_count_for_ever(heartbeat: float) -> None:
+    reads = OutgoingParts(1, heartbeat, 0.0)
+    assert given_up_at(reads, alive=True) == 10_000.0  # nothing was sent that it could have read
+    reads.on_sent(10, 10_000.0)
+    reads.on_credit(1, 10_001.0)
+    assert given_up_at(reads, alive=True, until=20_000.0) == 20_000.0
+    reads_nothing = OutgoingParts(1, heartbeat, 0.0)
+    reads_nothing.on_sent(10, 0.0)
+    reads_nothing.on_credit(0, 0.0)
+    assert FIRST_CREDIT_S <= given_up_at(reads_nothing, alive=True) <= FIRST_CREDIT_S + 4 * heartbeat
+    exported = OutgoingParts(1, heartbeat, 0.0, is_exported=True)
+    exported.on_sent(10, 0.0)
+    assert EXPORT_CREDIT_S <= given_up_at(exported, alive=True) <= EXPORT_CREDIT_S + 4 * heartbeat
+
+
+def test_the_plain_form_ends_without_parts() -> None:
+    state = OutgoingParts(None, 5.0, 0.0)
+    assert given_up_at(state, alive=False) == pytest.approx(PLAIN_SILENCE_S)
+    state = OutgoingParts(None, 5.0, 0.0)
+    state.on_sent(10, 200.0)
+    assert given_up_at(state, alive=False) == pytest.approx(200.0 + PLAIN_SILENCE_S)
+
+
+async def test_a_requester_that_reads_nothing_is_told(
+    nats_client: Client, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stream_state, "FIRST_CREDIT_S", 0.2)
+    service = await nats_client.add_service("export", "1.0.0")
+    endpoint = service.add_endpoint("rows", rows)
+    await nats_client.flush()
+    async with asyncio.timeout(20), peer.stream("rows", window=1, heartbeat=0.05) as parts:
+        while endpoint.stats().num_errors == 0:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        with pytest.raises(ServiceError, match="read none of the parts") as caught:
+            assert [part.data async for part in parts] == [b"never"]
+    assert caught.value.code == 408
+    assert endpoint.in_progress == 0
+
+
+async def test_a_plain_response_without_parts_ends(
+    nats_client: Client, peer: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(_stream_state, "PLAIN_SILENCE_S", 0.2)
+    ended = asyncio.Event()
+
+    async def wait(request: Request) -> AsyncGenerator[bytes]:
+        try:
+            await asyncio.Event().wait()
+            yield b"never"
+        finally:
+            ended.set()
+
+    service = await nats_client.add_service("export", "1.0.0")
+    endpoint = service.add_endpoint("wait", wait)
+    await nats_client.flush()
+    peer.publish_nowait("wait", reply="_INBOX.nobody.1")
+    with pytest.raises(ServiceError, match="without flow control"):
+        assert [part.data async for part in peer.stream("wait", window=None)] == [b"never"]
+    await asyncio.wait_for(ended.wait(), 20)
+    async with asyncio.timeout(20):
+        while endpoint.in_progress:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+
+
+def test_threads_of_requesters_that_leave_are_bounded(nats_server: Server) -> None:
+    lock, release = threading.Lock(), threading.Event()
+    working = most = 0
+
+    def slow(request: sync.Request) -> Iterator[bytes]:
+        nonlocal working, most
+        with lock:
+            working += 1
+            most = max(most, working)
+        release.wait(30)
+        yield b"x"
+        with lock:
+            working -= 1
+
+    with sync.connect(nats_server.url) as nc, nc.add_service("export", "1.0.0") as service:
+        endpoint = service.add_endpoint("slow", slow, concurrency=2)
+        headers = {"Stream-Window": "1", "Stream-Heartbeat": "50"}
+        for number in range(20):
+            nc.publish("slow", reply=f"_INBOX.nobody.{number}", headers=headers)
+        nc.flush()
+        deadline = time.monotonic() + 20
+        while (endpoint.stats().num_requests < 20 or endpoint.in_progress) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert endpoint.in_progress == 0
+        assert 1 <= most <= 4
+        release.set()
+        assert [part.data for part in nc.stream("slow")] == [b"x"]
 
 
 def test_more_than_the_most_paused_take_places() -> None:
