@@ -194,6 +194,7 @@ class Session:
             compression=options.websocket_compression,
             max_message=options.max_message_size,
             largest_compressed=self._largest_compressed,
+            is_accepted=lambda: self.link.state is LinkState.READY,
         )
         self.encrypted = first is not None
         steps = ["dialling", "TLS handshake" if first else "", "WebSocket handshake" if address.websocket else ""]

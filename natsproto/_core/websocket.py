@@ -14,19 +14,22 @@ import asyncio
 import logging
 import ssl
 from collections import deque
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
 from natsproto._core.wire import DialPlan, Wire, WireHandler
 from natsproto.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from natsproto.protocol.addresses import ServerAddress
+from natsproto.protocol.parser import MAX_INFO
 
 try:
     from websockets.client import ClientProtocol
     from websockets.exceptions import InvalidHandshake, InvalidState
+    from websockets.extensions import Extension
     from websockets.extensions.permessage_deflate import ClientPerMessageDeflateFactory
     from websockets.frames import Frame, Opcode
     from websockets.http11 import Response
+    from websockets.typing import ExtensionParameter
     from websockets.uri import parse_uri
 except ImportError as exc:
     raise ConfigError("ws:// URL", "ws", "needs the package websockets: pip install natsproto[ws]") from exc
@@ -36,6 +39,8 @@ MAX_CHUNK_SIZE = 65_536
 
 _SERVER_MAX_PENDING = 64 << 20  # nats-server's max_pending, all of which it may send in one frame
 _FRAME_OVERHEAD = 65_536
+_MAX_BEFORE_LOGIN = MAX_INFO + _FRAME_OVERHEAD
+"""Bytes that a server may send before it has accepted the login, compressed and unpacked: INFO, PONG, errors."""
 
 _disabled_logger = logging.Logger("natsproto.websocket")
 _disabled_logger.disabled = True
@@ -61,11 +66,50 @@ async def dial_websocket(address: ServerAddress, plan: DialPlan, handler: WireHa
     return wire
 
 
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    """The errors that a traceback shows. It shows what the server has sent as it came."""
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+class _BoundedDeflate(Extension):
+    """Compression that unpacks little before the login. The limit of the library is the same for all frames, and a
+    frame of 64 KB can hold 64 MiB.
+    """
+
+    def __init__(self, inner: Extension, is_accepted: Callable[[], bool]) -> None:
+        self.name = inner.name
+        self._inner, self._is_accepted = inner, is_accepted
+        self._left = _MAX_BEFORE_LOGIN
+
+    def decode(self, frame: Frame, *, max_size: int | None = None) -> Frame:
+        if self._is_accepted():
+            return self._inner.decode(frame, max_size=max_size)
+        unpacked = self._inner.decode(frame, max_size=max(1, self._left))  # 0 would be no limit
+        self._left -= len(unpacked.data)
+        return unpacked
+
+    def encode(self, frame: Frame) -> Frame:
+        return self._inner.encode(frame)
+
+
+class _BoundedDeflateFactory(ClientPerMessageDeflateFactory):
+    def __init__(self, is_accepted: Callable[[], bool]) -> None:
+        super().__init__(server_no_context_takeover=True, client_no_context_takeover=True)
+        self._is_accepted = is_accepted
+
+    def process_response_params(  # type: ignore[override]  # the library needs an Extension only
+        self, params: Sequence[ExtensionParameter], accepted_extensions: Sequence[Extension]
+    ) -> Extension:
+        return _BoundedDeflate(super().process_response_params(params, accepted_extensions), self._is_accepted)
+
+
 class WebSocketWire:
     """One WebSocket connection as a Wire, and as the handler of the SocketWire below it."""
 
     def __init__(self, address: ServerAddress, plan: DialPlan, handler: WireHandler) -> None:
-        extensions = [ClientPerMessageDeflateFactory(server_no_context_takeover=True, client_no_context_takeover=True)]
+        extensions = [_BoundedDeflateFactory(plan.is_accepted)]
         self._protocol = ClientProtocol(
             parse_uri(f"{address.scheme}://{address}{plan.path}"),
             extensions=extensions if plan.compression else None,
@@ -75,6 +119,7 @@ class WebSocketWire:
         self._server = str(address)
         self._headers = plan.headers
         self._largest_compressed = plan.largest_compressed
+        self._is_accepted = plan.is_accepted
         self._handler = handler
         self._wire: Wire | None = None
         self._upgraded: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -163,6 +208,9 @@ class WebSocketWire:
     def on_data(self, chunk: bytes) -> None:
         """Unpack frames and pass their payload on."""
         protocol = self._protocol
+        if self._received_bytes + len(chunk) > _MAX_BEFORE_LOGIN and not self._is_accepted():
+            self._refuse_more()
+            return
         protocol.receive_data(chunk)
         self._flush()
         for event in protocol.events_received():
@@ -225,6 +273,14 @@ class WebSocketWire:
             self._is_ended = True
             self._handler.on_disconnect(self._end[0])
 
+    def _refuse_more(self) -> None:
+        if not self._end:
+            error = RemoteProtocolError(f"more than {_MAX_BEFORE_LOGIN} bytes before the login", self._received_bytes)
+            self._end.append(error)
+            if not self._upgraded.done():
+                self._upgraded.set_exception(error)
+            self._deliver()
+
     def _close_reason(self) -> ConnectionLost | None:
         """Return the reason of the server's close frame; None if it answers ours."""
         said = self._protocol.close_rcvd
@@ -246,5 +302,5 @@ class WebSocketWire:
     def _refused(self, exc: Exception) -> ConnectionLost:
         what = str(exc) if isinstance(exc, InvalidHandshake) else f"{type(exc).__name__}: {exc}"
         refusal = ConnectionLost(f"the WebSocket handshake was refused: {what}", self._server)
-        refusal.__cause__ = exc if what.isprintable() else None  # a traceback would show it as it came
+        refusal.__cause__ = exc if all(str(one).isprintable() for one in _chain(exc)) else None
         return refusal

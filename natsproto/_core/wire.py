@@ -105,7 +105,7 @@ class DialPlan(Value):
     ``timeout`` (seconds) is shared by the addresses that a name resolves to; ``shuffle`` orders them.
     ``tcp_keepalive`` detects a dead peer after two hours of silence. ``dialer`` is the user's function that returns
     a connected socket. The rest is for WebSocket; ``largest_compressed`` returns the maximum size of a compressed
-    frame.
+    frame, ``is_accepted`` whether the server has accepted the login: before it there is little to send.
     """
 
     context: ssl.SSLContext | None = None
@@ -119,6 +119,7 @@ class DialPlan(Value):
     compression: bool = False
     max_message: int = 1 << 26
     largest_compressed: Callable[[], int] | None = None
+    is_accepted: Callable[[], bool] = lambda: True
 
     def __repr__(self) -> str:
         return f"DialPlan(hostname={self.hostname!r}, timeout={self.timeout})"  # the headers may be secret

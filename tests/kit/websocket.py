@@ -7,12 +7,14 @@ package's client, which is another class, and bytes can be said raw. What it say
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from http import HTTPStatus
 from types import TracebackType
 from typing import Self, cast
 
+from websockets.extensions import Extension
+from websockets.extensions.permessage_deflate import ServerPerMessageDeflateFactory
 from websockets.frames import Close, Frame, Opcode
 from websockets.http11 import Request
 from websockets.server import ServerProtocol
@@ -27,7 +29,8 @@ class WebSocketPeer(asyncio.Protocol):
 
     def __init__(self, server: WebSocketServer) -> None:
         self._server = server
-        self._protocol = ServerProtocol(max_size=None)
+        extensions = [ServerPerMessageDeflateFactory(True, True)] if server.compresses else None
+        self._protocol = ServerProtocol(max_size=None, extensions=extensions)
         self._transport: asyncio.Transport | None = None
         self.said = b""
         """The NATS bytes the client sent."""
@@ -42,6 +45,11 @@ class WebSocketPeer(asyncio.Protocol):
         """One frame."""
         self._protocol.send_frame(Frame(opcode, data, fin))
         self._flush()
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """Those that both sides have."""
+        return self._protocol.extensions
 
     def raw(self, data: bytes) -> None:
         """Bytes that need not be WebSocket."""
@@ -88,6 +96,7 @@ class WebSocketPeer(asyncio.Protocol):
         self._protocol.send_response(self._protocol.accept(request))
         if server.greets:
             self.say(info_line(INFO))
+        server.heard()
 
     def _hear(self, frame: Frame) -> None:
         if frame.opcode in (Opcode.BINARY, Opcode.TEXT, Opcode.CONT):
@@ -114,7 +123,8 @@ class WebSocketPeer(asyncio.Protocol):
 
 class WebSocketServer:
     """Where peers come from. ``answer`` is said instead of HTTP, ``status`` refuses the upgrade, a server that
-    ``stays`` never closes the socket, one that does not ``greet`` sends no INFO, and a ``mute`` one no PONG.
+    ``stays`` never closes the socket, one that does not ``greet`` sends no INFO, one that ``compresses`` does so if the
+    client can, and a ``mute`` one sends no PONG.
     """
 
     def __init__(
@@ -124,8 +134,10 @@ class WebSocketServer:
         status: HTTPStatus | None = None,
         stays: bool = False,
         greets: bool = True,
+        compresses: bool = False,
     ) -> None:
         self.answer, self.status, self.stays, self.greets = answer, status, stays, greets
+        self.compresses = compresses
         self.mute = False
         self.peers: list[WebSocketPeer] = []
         self.requests: list[Request] = []
