@@ -22,7 +22,7 @@ from natsproto.errors._base import HIDDEN, escaped
 _RULE = (
     "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"
 )
-_MAX_HEAD = 16_384
+_MAX_HEAD, _MAX_REASON = 16_384, 200
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
 
 
@@ -69,7 +69,8 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
         try:
             return await through.connect(host, port, timeout=timeout)
         except ProxyError as exc:
-            raise ConnectionRefusedError(escaped(str(exc))) from None  # a traceback would show it as it came
+            reason = escaped(str(exc)[:_MAX_REASON])
+            raise ConnectionRefusedError(reason) from None  # a traceback would show it as it came
         except OSError:
             if number == len(found):
                 raise
@@ -100,7 +101,7 @@ async def _http_connect(parts: SplitResult, host: str, port: int, timeout: float
         if status is None:
             raise ConnectionRefusedError("it does not answer with HTTP")
         if not status[1].startswith(b"2"):
-            reason = f"{status[1].decode()} {(status[2] or b'').decode('latin-1')}".strip()
+            reason = f"{status[1].decode()} {(status[2] or b'')[:_MAX_REASON].decode('latin-1')}".strip()
             raise ConnectionRefusedError(escaped(reason))
     except BaseException:
         sock.close()

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import weakref
 from collections import deque
 from collections.abc import Callable, Coroutine, MutableMapping
+from functools import lru_cache
 from time import monotonic
 from typing import Any, Final
 
@@ -27,6 +29,9 @@ FAILURES_PERIOD_S: Final = 60.0
 MAX_TRACEBACKS: Final = 5
 """Errors of one kind whose tracebacks are logged in this time."""
 MAX_FAILURE_KINDS: Final = 1000
+MAX_FIELD_CHARS: Final = 1000
+"""Characters of one field of an event in its log line. A server can announce 1,000 names of 255 characters."""
+_TEXT_FIELD = re.compile(r"(%\(\w+\))([sr])")
 
 
 class Failures:
@@ -112,7 +117,7 @@ class EventBus:
         if event.pause and self._is_soon(event):
             level = logging.DEBUG
         if line and not self.is_quiet and log.isEnabledFor(level):
-            _write(level, line, event)
+            _write(level, _bounded(line), event)
         if isinstance(event, events.Closed):
             self._end = event
         if self._streams is not None:
@@ -232,6 +237,12 @@ class EventBus:
         if worker is self._worker:
             while self._queue:
                 self._queue.popleft()[0].close()
+
+
+@lru_cache(256)
+def _bounded(line: str) -> str:
+    """Return the line for a log with at most MAX_FIELD_CHARS of each text."""
+    return _TEXT_FIELD.sub(rf"\g<1>.{MAX_FIELD_CHARS}\g<2>", line)
 
 
 def _write(level: int, line: str, event: events.Event) -> None:

@@ -111,6 +111,7 @@ class ServersDiscovered(Event):
     """``host:port`` of each one that was not known before."""
 
     line = "servers discovered: %(servers)s"
+    pause: ClassVar[float] = 1.0
 
 
 class LameDuck(Event):
