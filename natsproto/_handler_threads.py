@@ -17,7 +17,7 @@ from threading import Semaphore, Thread
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
 from natsproto._handlers import check_handler, finish, is_async_callable, layer_of
-from natsproto.errors import ConfigError
+from natsproto.errors import ConfigError, HandlerTimeout
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -89,6 +89,30 @@ def _call(function: Callable[[], T], future: Future[T]) -> None:
             future.set_result(function())
         except BaseException as exc:
             future.set_exception(exc)
+
+
+def with_timeout(handler: H, timeout: float | None) -> H | Callable[[Any], Awaitable[object]]:
+    """Return a handler that raises HandlerTimeout after ``timeout`` seconds (None: no limit), inside of its layers. An
+    ``async def`` is cancelled. A thread cannot be: nobody waits for it any more. ConfigError for other handlers.
+    """
+    if timeout is None:
+        return handler
+    if (layer := layer_of(handler)) is not None:
+        return layer.around(with_timeout(layer.inner, timeout))
+    if not is_async_callable(handler):
+        raise ConfigError("timeout", timeout, "cannot end a def handler in the event loop: pass executor=True, too")
+
+    @wraps(handler)
+    async def call(*args: Any) -> object:
+        try:
+            async with asyncio.timeout(timeout) as limit:
+                return await handler(*args)  # type: ignore[misc]  # it is async
+        except TimeoutError as exc:
+            if not limit.expired():
+                raise
+            raise HandlerTimeout(timeout, any(map(is_still_running, args))) from exc
+
+    return call
 
 
 def with_executor(

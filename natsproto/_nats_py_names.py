@@ -197,7 +197,6 @@ SUBSCRIBE: Mapping[str, str] = {
     **dict.fromkeys(("callback", "handler"), "use cb="),
     **dict.fromkeys(("group", "queue_group"), "use queue="),
     "max_msgs": "use max_messages=",
-    "timeout": "pass it to next of what this returns",
 }
 """Names of arguments of subscribe."""
 
@@ -213,7 +212,7 @@ CONSUME: Mapping[str, str] = {
 
 CONSUME_BATCHES: Mapping[str, str] = {
     **dict.fromkeys(("batch", "batch_size", "size"), "use max_messages="),
-    **dict.fromkeys(("timeout", "seconds", "interval"), "use max_wait="),
+    **dict.fromkeys(("seconds", "interval"), "use max_wait="),
     **dict.fromkeys(("callback", "cb"), "pass the handler first"),
 }
 """Names of arguments of consume_batches."""

@@ -69,6 +69,7 @@ def examples() -> list[errors.NatsError]:
         errors.RequestTimeout("request to 'svc.add'", 5.0, advice="look at its responder, or raise timeout="),
         errors.RequestTimeout("request to 'svc.add'", 5.0, sent=False, disconnected=5.0),
         errors.DrainTimeout("drain", 30.0, ["12 messages of 'orders' not handled"]),
+        errors.HandlerTimeout(5.0, True),
         errors.NoResponders("svc.add"),
         errors.InvalidPayload("decode", "Order", "field 'total' is missing"),
         errors.SubscriptionClosed("orders.*"),

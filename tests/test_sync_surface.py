@@ -88,6 +88,7 @@ PARTS = {
     "Client.wait_closed": "wait for the Closed event among events(), which has the reason",
     "Client.add_listener": ON_THE_LOOP,
     "Client.subscribe(executor)": ON_THE_LOOP,
+    "Client.subscribe(timeout)": ON_THE_LOOP,
     **{
         f"{kind}.{name}(executor)": "requests are handled in threads anyway"
         for kind in ("Group", "Service")

@@ -29,7 +29,7 @@ from natsproto._core.stats import Stats, read_stats
 from natsproto._core.subscription import Subscription, check_max_messages
 from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._handler_threads import Executor, with_executor
+from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._nats_py_names import SUBSCRIBE, wrong_keywords
 from natsproto._options import Options
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
@@ -483,6 +483,7 @@ class Connection:
         queue: str | None = None,
         cb: Handler | None = None,
         executor: Executor = None,
+        timeout: float | timedelta | None = None,
         max_messages: int | None = None,
         pending_msgs_limit: int | None = None,
         pending_bytes_limit: int | None = None,
@@ -508,6 +509,8 @@ class Connection:
                 subscription yourself.
             executor: For a ``def`` callback that blocks: True calls it in a daemon thread, or give a
                 ThreadPoolExecutor. None: the callback is called on the event loop.
+            timeout: Seconds for a call of ``cb``, which then ends with HandlerTimeout: an ``async def`` is cancelled, a
+                thread of ``executor`` goes on. None: no limit.
             max_messages: Messages after which the subscription ends; None: no limit.
             pending_msgs_limit: Messages that may wait for the reader, 0: any number; None: the option of the same name.
                 Beyond it ``slow_policy`` applies.
@@ -516,8 +519,9 @@ class Connection:
             slow_policy: What happens to messages beyond the limits: "drop_newest" (default), "drop_oldest", "error",
                 which ends the subscription, or "pause", which stops reading from the server.
         """
-        if cb is not None or executor:
-            cb = with_executor("cb", cb, executor)
+        wait = None if timeout is None else positive_seconds("timeout", timeout)
+        if cb is not None or executor or wait is not None:
+            cb = with_timeout(with_executor("cb", cb, executor), wait)
         return self._subscribe(
             subject,
             queue=queue,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-from natsproto._core.ending import Ending, Reader, readers_of_caller
+from natsproto._core.ending import Ending, Reader
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import Notifier
 from natsproto._core.outbox import Outbox
@@ -100,18 +100,17 @@ class Drain:
         """Cancel what still handles messages, and return the tasks: they can still answer and return messages."""
         return [task for reader in self._readers for task in reader.cut()]
 
-    def readers_of_caller(self) -> list[Reader]:
-        """Return those readers inside of which the caller is."""
-        return readers_of_caller([*self._readers, *self._engine.registry.readers, *self._engine.readers.open])
-
-    async def wait_inside(self, inside: list[Reader]) -> None:
-        """Wait for all readers but those inside of which somebody waits, and until the server has everything."""
+    async def wait(self) -> bool:
+        """Wait for the end; from inside, for all other readers, and until the server has everything: False."""
 
         async def confirm() -> None:
             await give_turns(self._readers)
             await self._confirm()
 
-        await self.ending.wait_inside(inside, lambda: self._readers, confirm)
+        return await self.ending.wait_as_caller(self._all_readers, confirm)
+
+    def _all_readers(self) -> list[Reader]:
+        return [*self._readers, *self._engine.registry.readers, *self._engine.readers.open]
 
     async def _end_readers(self) -> None:
         """Nothing comes in any more: what has arrived can still be read."""

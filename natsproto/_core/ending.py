@@ -66,7 +66,7 @@ class ReaderKey:
     def mark(self, context: Context) -> None:
         """Code that runs in this context, of a handler, is inside."""
         self.in_use += 1
-        context.run(INSIDE.set, (self,))
+        context.run(self.enter_context)
 
     def handler_context(self) -> Context:
         """Return the current context for a handler: code that runs in it is inside."""
@@ -199,13 +199,28 @@ class Ending:
         if self.unfinished:
             raise DrainTimeout(self.operation, self.seconds, self.unfinished)
 
-    async def wait_inside(
+    async def wait_as_caller(
+        self,
+        readers: Callable[[], Sequence[Reader]],
+        then: Callable[[], Awaitable[object]] | None = None,
+    ) -> bool:
+        """Wait for the end; from inside of one of the ``readers``, for the others and for ``then``. False if it goes on
+        until the caller's own reader has ended.
+        """
+        if not self.closed and (inside := readers_of_caller(readers())):
+            await self._wait_inside(inside, readers, then)
+            if not self.closed and readers_of_caller(readers()):
+                return False
+        await self.wait()
+        return True
+
+    async def _wait_inside(
         self,
         inside: Sequence[Reader],
-        readers: Callable[[], Sequence[Reader]] = tuple,
-        then: Callable[[], Awaitable[object]] | None = None,
+        readers: Callable[[], Sequence[Reader]],
+        then: Callable[[], Awaitable[object]] | None,
     ) -> None:
-        """Wait, ``inside`` of these readers, for the other ones, and for ``then``; not beyond the end."""
+        """Wait for the other readers and for ``then``, but not beyond the end."""
         assert self._task is not None
         waiting = self._loop.create_task(self._join_others(readers, then))
         self._inner_waiters += 1

@@ -496,16 +496,12 @@ class Engine:
         left: list[str] = []
         ending_at = self._loop.time() + timeout
         if (drain := self._begin_drain(timeout)) is not None:
-            ending = drain.ending
-            if not ending.closed and (inside := drain.readers_of_caller()):
-                await drain.wait_inside(inside)
-                if not ending.closed and drain.readers_of_caller():
-                    return  # the rest happens when the caller's own handler has returned
             try:
-                await ending.wait()
+                if not await drain.wait():
+                    return
             except DrainTimeout as exc:
                 left = list(exc.unfinished)
-            timeout, ending_at = ending.seconds, ending.deadline
+            timeout, ending_at = drain.ending.seconds, drain.ending.deadline
         unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, ending_at - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")

@@ -114,12 +114,17 @@ class ReaderTasks:
         self.key.leave()
         self._on_left()
 
-    def track(self, handler: asyncio.Task[None]) -> ReaderKey:
-        """Register a task of natsproto that calls a handler, until it ends. Return the key for its context."""
+    def track(self, handler: asyncio.Task[None]) -> ReaderTasks:
+        """Register a task of natsproto that calls a handler, until it ends."""
         self._readers.add(self)
         self._handlers.add(handler)
         handler.add_done_callback(self._on_handler_done)
-        return self.key
+        return self
+
+    def track_supervisor(self, task: asyncio.Task[None]) -> None:
+        """Register a task that waits for handlers of others: a caller inside of one of these does not wait for it."""
+        self.track(task)
+        self.key.inner_waiters += 1
 
     def wake(self) -> None:
         """Let those who join look again."""

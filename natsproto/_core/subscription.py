@@ -22,7 +22,7 @@ from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint
-from natsproto._core.ending import CUT_TIMEOUT_S, Ending, ReaderKey, readers_of_caller
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.inbox_limits import InboxLimits, SlowPolicy
 from natsproto._core.instrumentation import Instrumentation, ReaderInfo, ReportedIterator
@@ -350,11 +350,7 @@ class Subscription(AsyncForHint, Generic[M]):
             ending = Ending(f"drain of {self.subject!r}", self._drain, self._describe_rest, self._end_callback)
             self._ending = ending
         ending.begin(wait)
-        if self._callback is not None and not ending.closed and (inside := readers_of_caller([self._readers])):
-            await ending.wait_inside(inside)
-            if readers_of_caller([self._readers]):
-                return  # the rest happens when the caller's own call has returned
-        await ending.wait()
+        await ending.wait_as_caller(lambda: [self._readers] if self._callback is not None else [])
 
     async def _drain(self) -> None:
         assert self._ending is not None
@@ -380,13 +376,13 @@ class Subscription(AsyncForHint, Generic[M]):
         if self._callback is not None and (tasks := self._readers.cut()):
             await asyncio.wait(tasks, timeout=CUT_TIMEOUT_S)
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
-        """Let a draining client wait for this task, as it waits for a running iterator. Return the key for its context.
+    def _track_task(self, task: asyncio.Task[None]) -> SubscriptionReaders:
+        """Let a draining client wait for this task, as it waits for a running iterator. Return its readers.
 
         For layers that take messages out of the inbox and handle them in tasks of their own.
         """
         self._readers.track(task)
-        return self._readers.key
+        return self._readers
 
     def _disable_pause(self) -> None:
         """Stop pausing the socket: the confirmation of the server follows the messages it has sent."""

@@ -31,6 +31,7 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   └── DrainTimeout
     ├── NoResponders
     ├── InvalidPayload(ValueError)
+    ├── HandlerTimeout(TimeoutError)
     ├── SubscriptionClosed
     ├── SlowConsumer
     ├── StreamBroken
@@ -115,6 +116,7 @@ from natsproto.errors._client import (
     ConnectionClosed,
     ConnectionLost,
     DrainTimeout,
+    HandlerTimeout,
     InvalidPayload,
     LocalProtocolError,
     LoginRefused,
@@ -223,6 +225,7 @@ __all__ = [
     "FailedMessage",
     "GroupChanged",
     "GroupNotFound",
+    "HandlerTimeout",
     "HeartbeatMissed",
     "InvalidConsumerConfig",
     "InvalidCredentials",

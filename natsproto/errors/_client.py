@@ -213,6 +213,20 @@ class DrainTimeout(RequestTimeout):
         )
 
 
+class HandlerTimeout(NatsError, TimeoutError):
+    """A handler took longer than its ``timeout``. It was cancelled, or goes on in its thread, which cannot be."""
+
+    timeout: float
+    """Seconds that it was given."""
+    still_running: bool
+    """True if it goes on in a thread. Its message is neither acknowledged, returned nor retried meanwhile."""
+
+    def __init__(self, timeout: float, still_running: bool) -> None:
+        self.timeout, self.still_running = timeout, still_running
+        goes_on = "; its thread goes on, as a thread cannot be cancelled" if still_running else ""
+        super().__init__(f"the handler took longer than {timeout:g} s{goes_on}")
+
+
 class NoResponders(NatsError):
     """The subject has no subscribers, so the server rejected the request at once."""
 

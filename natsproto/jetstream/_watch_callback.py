@@ -12,7 +12,7 @@ from typing import Generic, Protocol, TypeVar
 
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending, Reader
 from natsproto._core.events import HandlerFailed
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto._signals import check_until
@@ -41,7 +41,7 @@ class Watcher(Protocol[E_co]):
         """End the watch."""
         ...
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
+    def _track_task(self, task: asyncio.Task[None]) -> Reader:
         """Let a draining client wait for this task."""
         ...
 
@@ -74,6 +74,8 @@ class WatchCallback(RunHint, Generic[E]):
         self._called = asyncio.Event()
         self._busy = False
         self._task: asyncio.Task[None] | None = None
+        self._reader: Reader | None = None
+        self._ending: Ending | None = None
         self._end_waiters = EndWaiters(connection._log)
         self._begun = False
 
@@ -113,26 +115,43 @@ class WatchCallback(RunHint, Generic[E]):
     async def stop(self) -> None:
         """Stop calling the callback and wait for a running call. Entries that were not passed to it are dropped.
 
-        Cancelling cancels that call too.
+        DrainTimeout when the call takes longer than the option ``drain_timeout``. Then, and when the last caller that
+        waits is cancelled, it is cancelled. In the callback it returns at once, and the rest happens after it.
         """
+        self._connection._check_loop()
         self._begun = True
         with self._end_waiters.waiting():
-            await self._watcher.stop()
-            task = self._task
-            if task is None or task is asyncio.current_task():
+            if (reader := self._reader) is None:
+                await self._watcher.stop()
                 return
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError:
-                task.cancel()
-                raise
+            ending = self._ending
+            if ending is None:
+                what = f"stop of {self._watcher.what}"
+                ending = self._ending = Ending(what, self._finish, self._describe_rest, self._cut)
+            ending.begin(self._connection._drain_timeout)
+            await ending.wait_as_caller(lambda: [reader])
+
+    async def _finish(self) -> None:
+        assert self._ending is not None
+        assert self._task is not None
+        await self._watcher.stop()
+        self._ending.on_stopped()
+        await asyncio.wait((self._task,))
+
+    async def _describe_rest(self) -> list[str]:
+        return ["1 call of its callback"]
+
+    async def _cut(self) -> None:
+        if self._task is not None and not self._task.done():
+            self._task.cancel()
+            await asyncio.wait((self._task,), timeout=CUT_TIMEOUT_S)
 
     async def __aenter__(self) -> WatchCallback[E]:
         self._begun = True
         if self._task is None:
             await self._watcher.__aenter__()
             self._task = asyncio.create_task(self._run(), name=f"natsproto {self._where}")
-            self._watcher._track_task(self._task)
+            self._reader = self._watcher._track_task(self._task)
         return self
 
     async def __aexit__(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import Reader
 from natsproto.errors import InvalidReply
 from natsproto.jetstream._codec import (
     NEVER,
@@ -483,7 +483,7 @@ class Advisories(AsyncForHint):
         message: Message = await self._subscription.next(timeout)
         return read_advisory(message.data)
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
+    def _track_task(self, task: asyncio.Task[None]) -> Reader:
         """Let a draining client wait for a task that handles events."""
         return self._subscription._track_task(task)
 

@@ -17,11 +17,11 @@ from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
-from natsproto._core.ending import CUT_TIMEOUT_S, Ending, readers_of_caller
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import Closed, Event
 from natsproto._core.subscription import Subscription
-from natsproto._durations import DEFAULT, Default, time_limit
-from natsproto._handler_threads import Executor, with_executor
+from natsproto._durations import DEFAULT, Default, positive_seconds, time_limit
+from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._handlers import check_handler, is_async_generator
 from natsproto._signals import check_until
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError
@@ -102,6 +102,7 @@ class Group:
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
         executor: Executor = None,
+        timeout: float | timedelta | None = None,
     ) -> Callable[[H], H]:
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
 
@@ -116,6 +117,8 @@ class Group:
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
+                cancelled, a thread goes on. None: no limit.
         """
         if callable(name):
             raise TypeError("the decorator needs parentheses: @service.endpoint()")
@@ -129,6 +132,7 @@ class Group:
                 metadata=metadata,
                 concurrency=concurrency,
                 executor=executor,
+                timeout=timeout,
             )
             return handler
 
@@ -144,6 +148,7 @@ class Group:
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
         executor: Executor = None,
+        timeout: float | timedelta | None = None,
     ) -> Endpoint:
         """Add an endpoint, which handles requests from now on.
 
@@ -154,7 +159,8 @@ class Group:
         handled at the same time, the rest waits; with 1 they are handled in order.
 
         ``executor`` is for a ``def`` handler that blocks: True calls it in daemon threads, as many as ``concurrency``,
-        or give a ThreadPoolExecutor. Return ``request.respond(data)`` there; it is awaited in the event loop.
+        or give a ThreadPoolExecutor. Return ``request.respond(data)`` there; it is awaited in the event loop. A call
+        that takes longer than ``timeout`` ends with HandlerTimeout, which its caller gets with code 500.
 
         ConfigError, InvalidSubject or TypeError for bad arguments and when the service has stopped; LocalProtocolError
         when it was not started; ConnectionClosed.
@@ -169,17 +175,20 @@ class Group:
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
+                cancelled, a thread goes on. None: no limit.
         """
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
+        wait = None if timeout is None else positive_seconds("timeout", timeout)
         if is_async_generator(handler):
             check_handler("handler", handler, "request", may_yield=True)
             if executor is not None and executor is not False:
                 raise ConfigError("executor", executor, "is for def handlers, and this one is async def")
         else:
-            handler = with_executor("handler", handler, executor, concurrency)
+            handler = with_timeout(with_executor("handler", handler, executor, concurrency), wait)
         return self._root()._add(
             name,
             _join_subject(self.prefix, subject if subject is not None else name),
@@ -187,6 +196,7 @@ class Group:
             _checked_metadata(metadata),
             handler,
             concurrency,
+            wait,
         )
 
     def _root(self) -> Service:
@@ -352,12 +362,7 @@ class Service(WarnIfUnused, Group):
             ending = Ending(f"stop of service {self.name!r}", self._drain, self._describe_rest, self._cut)
             self._ending = ending
         ending.begin(wait)
-        readers = [endpoint._readers for endpoint in self._endpoints]
-        if not ending.closed and (inside := readers_of_caller(readers)):
-            await ending.wait_inside(inside, lambda: readers)
-            if readers_of_caller(readers):
-                return  # the rest happens when the caller's own handler has returned
-        await ending.wait()
+        await ending.wait_as_caller(lambda: [endpoint._readers for endpoint in self._endpoints])
 
     async def _drain(self) -> None:
         assert self._ending is not None
@@ -451,6 +456,7 @@ class Service(WarnIfUnused, Group):
         metadata: Mapping[str, str],
         handler: AnyHandler,
         concurrency: int,
+        timeout: float | None,
     ) -> Endpoint:
         if self._is_stopping:
             raise ConfigError("endpoint", name, f"service {self.name!r} has stopped")
@@ -465,7 +471,7 @@ class Service(WarnIfUnused, Group):
         self._check_size(self._size + size, "endpoint", name)
         kind: Any = Endpoint
         if is_async_generator(handler):
-            kind = partial(StreamEndpoint, open_inbox=self._open_credit_inbox)
+            kind = partial(StreamEndpoint, open_inbox=self._open_credit_inbox, timeout=timeout)
         endpoint: Endpoint = kind(
             self._connection,
             name=name,

@@ -16,6 +16,7 @@ from time import perf_counter_ns
 from typing import Any, TypeAlias, cast
 
 from natsproto._core.connection import Connection
+from natsproto._handler_threads import with_timeout
 from natsproto.errors import (
     ConnectionLost,
     LocalProtocolError,
@@ -342,13 +343,14 @@ class StreamEndpoint(Endpoint):
         *,
         handler: StreamHandler,
         open_inbox: Callable[[], CreditInbox],
+        timeout: float | None,
         **settings: Any,
     ) -> None:
         self._generator, middleware = unwrap(handler)
         self._open_inbox = open_inbox
         self._interrupted: dict[Request, OutgoingStream] = {}
         """The streams that were cancelled and whose requester was not sent the end."""
-        respond: Handler = self._respond_in_parts
+        respond = cast("Handler", with_timeout(self._respond_in_parts, timeout))
         if middleware:
             respond = with_middleware(respond, *middleware)
         super().__init__(connection, handler=respond, **settings)

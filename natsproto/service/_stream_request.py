@@ -16,7 +16,7 @@ from typing import Generic, Self, TypeVar
 from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import Reader
 from natsproto._core.instrumentation import Sending
 from natsproto._core.notifier import Notifier
 from natsproto._core.readers import ReaderTasks
@@ -139,7 +139,7 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
         """Return the parts that have arrived."""
         return list(iter(self._stream.next_part, None))
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
+    def _track_task(self, task: asyncio.Task[None]) -> Reader:
         """Let a draining client wait for this task, which reads the stream."""
         return self._stream.tasks.track(task)
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
-from functools import partial
 from types import TracebackType
 from typing import Self, TypedDict
 
 from natsproto._durations import DEFAULT, Default
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import consume
-from natsproto.sync._portal import Portal
 from natsproto.sync._wrapper import SyncWrapper
 
 
@@ -38,10 +35,6 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
     It ends by ``stop`` or ``drain``, after ``stop_after`` messages, with the client, or when the consumer becomes
     unusable, which ``wait`` raises. The threads are daemon threads: a handler that hangs does not keep the program.
     """
-
-    def __init__(self, portal: Portal, inner: consume.ConsumeContext, threads: set[int]) -> None:
-        super().__init__(portal, inner)
-        self._threads = threads
 
     @property
     def handled(self) -> int:
@@ -115,20 +108,14 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
             timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
                 None: no limit.
         """
-        self._end(partial(self._inner.stop, timeout))
+        self._portal.call(self._inner.stop, timeout)
 
     def drain(self) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.
 
         In the handler it does not wait.
         """
-        self._end(self._inner.drain)
-
-    def _end(self, method: Callable[[], Coroutine[object, object, None]]) -> None:
-        if threading.get_ident() in self._threads:
-            self._portal.run_detached(method, wait=False)
-        else:
-            self._portal.call(method)
+        self._portal.call(self._inner.drain)
 
     def __enter__(self) -> Self:
         return self

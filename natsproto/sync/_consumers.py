@@ -278,20 +278,10 @@ def check_thread_handler(handler: Callable[..., object], threads: int, argument:
         raise ConfigError("threads", threads, "must be a positive int")
 
 
-def _start(portal: Portal, running: set[int], begin: Callable[[], consume.ConsumeContext]) -> ConsumeContext:
+def _start(portal: Portal, begin: Callable[[], consume.ConsumeContext]) -> ConsumeContext:
     inner = portal.run(begin)
     portal.enter(inner)
-    return ConsumeContext(portal, inner, running)
-
-
-@contextmanager
-def noted(running: set[int]) -> Iterator[None]:
-    """Note the thread that runs a handler."""
-    running.add(get_ident())
-    try:
-        yield
-    finally:
-        running.discard(get_ident())
+    return ConsumeContext(portal, inner)
 
 
 class blocking_fetch(SyncMethod[V, P, messages.Fetch, list[JsMessage]], Generic[V, P]):
@@ -357,6 +347,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         on_error: OnError = "nak",
         nak_delay: Duration | None = None,
         keep_alive: bool | Duration = False,
+        timeout: Duration | None = None,
         **options: Unpack[ReadArgs],
     ) -> ConsumeContext:
         """Call ``handler`` with every message in ``threads`` threads, and acknowledge it. It runs when this returns.
@@ -379,19 +370,19 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
             keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
                 True, or the seconds between two such notes.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler.
+                Its thread goes on, and its message is left alone until it ends. None: no limit.
             **options: The arguments of ``messages``, by keyword.
         """
         check_thread_handler(handler, threads, "message")
-        portal, running = self._portal, set[int]()
+        portal = self._portal
 
         def call(item: message.JsMessage) -> None:
-            with noted(running):
-                check_result(handler(JsMessage(portal, item)))
+            check_result(handler(JsMessage(portal, item)))
 
         call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
         return _start(
             portal,
-            running,
             lambda: self._inner.consume(
                 call,
                 concurrency=threads,
@@ -401,6 +392,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 nak_delay=nak_delay,
                 keep_alive=keep_alive,
                 executor=True,
+                timeout=timeout,
                 **options,
             ),
         )
@@ -413,6 +405,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         max_wait: Duration = 0.5,
         threads: int = 1,
         nak_delay: Duration | None = None,
+        timeout: Duration | None = None,
         stop_after: int = 0,
         stop_when_empty: bool = False,
     ) -> ConsumeContext:
@@ -432,20 +425,20 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             threads: How many threads call the handler, and so how many messages or lists are handled at a time.
             nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler.
+                Its thread goes on, and its message is left alone until it ends. None: no limit.
             stop_after: End after this many messages; 0: no limit.
             stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
         check_thread_handler(handler, threads, "list of messages")
-        portal, running = self._portal, set[int]()
+        portal = self._portal
 
         def call(batch: list[message.JsMessage]) -> None:
-            with noted(running):
-                check_result(handler([JsMessage(portal, item) for item in batch]))
+            check_result(handler([JsMessage(portal, item) for item in batch]))
 
         call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
         return _start(
             portal,
-            running,
             lambda: self._inner.consume_batches(
                 call,
                 max_messages=max_messages,
@@ -453,6 +446,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 concurrency=threads,
                 nak_delay=nak_delay,
                 executor=True,
+                timeout=timeout,
                 stop_after=stop_after,
                 stop_when_empty=stop_when_empty,
             ),

@@ -14,7 +14,7 @@ from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import groups
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
-from natsproto.sync._consumers import JsMessage, check_thread_handler, noted
+from natsproto.sync._consumers import JsMessage, check_thread_handler
 from natsproto.sync._portal import Portal
 from natsproto.sync._wrapper import SyncWrapper
 
@@ -40,10 +40,6 @@ class JoinedMember(SyncWrapper[groups.JoinedMember]):
     It ends by ``stop``, when the group is deleted, with the client, or on an error, which ``wait`` raises. Threads
     cannot be cancelled: a member that has lost its lease waits for them before it joins again.
     """
-
-    def __init__(self, portal: Portal, inner: groups.JoinedMember, threads: set[int]) -> None:
-        super().__init__(portal, inner)
-        self._threads = threads
 
     @property
     def name(self) -> str:
@@ -97,10 +93,7 @@ class JoinedMember(SyncWrapper[groups.JoinedMember]):
 
     def stop(self) -> None:
         """Wait for running calls and leave the group: the partitions move at once. In the handler it does not wait."""
-        if threading.get_ident() in self._threads:
-            self._portal.run_detached(self._inner.stop, wait=False)
-        else:
-            self._portal.call(self._inner.stop)
+        self._portal.call(self._inner.stop)
 
     def __enter__(self) -> Self:
         return self
@@ -125,11 +118,10 @@ def join_group(
 ) -> JoinedMember:
     """Join, and return when the group knows the member."""
     check_thread_handler(handler, threads, "message")
-    running, key = set[int](), options.pop("key", None)
+    key = options.pop("key", None)
 
     def call(item: message.JsMessage) -> None:
-        with noted(running):
-            check_result(handler(JsMessage(portal, item)))
+        check_result(handler(JsMessage(portal, item)))
 
     def key_of(item: message.JsMessage) -> Hashable:
         result: Hashable = key(JsMessage(portal, item))
@@ -138,4 +130,4 @@ def join_group(
     options |= {"concurrency": threads, "executor": True, "key": None if key is None else key_of}
     member = portal.run(partial(inner.join_group, group, call, filters=filters, **options))
     portal.enter(member)
-    return JoinedMember(portal, member, running)
+    return JoinedMember(portal, member)

@@ -17,6 +17,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
 from natsproto import service
 from natsproto._durations import DEFAULT, Default
+from natsproto._handler_threads import in_threads
 from natsproto._handlers import check_handler, check_result, is_async_generator
 from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
@@ -125,18 +126,13 @@ class HandlerThreads:
             return partial(self._iterate, function, LeftThreads(self._portal, concurrency))
         check_handler("handler", function, "request")
 
-        async def handle(request: service.Request) -> object:
-            done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            results: list[object] = []
-            work = partial(self._handle, function, Request(self._portal, request), results, done)
-            thread = threading.Thread(
-                target=contextvars.copy_context().run, args=(work,), name="natsproto request", daemon=True
-            )
-            thread.start()
-            await done
-            return results[0]
+        def handle(request: service.Request) -> object:
+            result = function(Request(self._portal, request))
+            check_result(result)
+            return result
 
-        return handle
+        handle.__name__ = getattr(function, "__name__", "handler")  # for the names of the threads
+        return in_threads(handle)
 
     async def _iterate(
         self, function: Callable[[Request], Iterator[bytes]], left: LeftThreads, request: service.Request
@@ -180,13 +176,6 @@ class HandlerThreads:
             generator.close()
         finally:
             left.discard_current()
-
-    def _handle(self, function: Handler, request: Request, results: list[object], done: asyncio.Future[None]) -> None:
-        def call() -> None:
-            results.append(function(request))
-            check_result(results[0])
-
-        self._post(done, call)
 
     def _post(self, done: asyncio.Future[None], call: Callable[[], None]) -> None:
         """Call a function in this thread, and tell the event loop that it has ended."""
@@ -295,6 +284,7 @@ class Group(SyncWrapper[G], Generic[G]):
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        timeout: float | timedelta | None = None,
     ) -> Callable[[H], H]:
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
 
@@ -307,6 +297,8 @@ class Group(SyncWrapper[G], Generic[G]):
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
+                cancelled, a thread goes on. None: no limit.
         """
         if callable(name):
             raise TypeError("the decorator needs parentheses: @service.endpoint()")
@@ -319,6 +311,7 @@ class Group(SyncWrapper[G], Generic[G]):
                 queue_group=queue_group,
                 metadata=metadata,
                 concurrency=concurrency,
+                timeout=timeout,
             )
             return handler
 
@@ -333,6 +326,7 @@ class Group(SyncWrapper[G], Generic[G]):
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        timeout: float | timedelta | None = None,
     ) -> Endpoint:
         """Add an endpoint. Each request is handled on a thread of its own, at most ``concurrency`` at a time.
 
@@ -348,6 +342,8 @@ class Group(SyncWrapper[G], Generic[G]):
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
+                cancelled, a thread goes on. None: no limit.
         """
         endpoint = self._portal.run(
             self._inner.add_endpoint,
@@ -357,6 +353,7 @@ class Group(SyncWrapper[G], Generic[G]):
             queue_group=queue_group,
             metadata=metadata,
             concurrency=concurrency,
+            timeout=timeout,
         )
         return Endpoint(self._portal, endpoint)
 

@@ -7,13 +7,13 @@ import threading
 from types import TracebackType
 from typing import NamedTuple, Protocol
 
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import Reader, ReaderKey
 
 
 class TrackedReader(Protocol):
     """An object of the async client that is read, and lets a draining client wait for tasks."""
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey: ...
+    def _track_task(self, task: asyncio.Task[None]) -> Reader: ...
 
 
 class TrackedContext(TrackedReader, Protocol):
@@ -49,7 +49,7 @@ class ThreadTracker:
 
         task = asyncio.get_running_loop().create_task(wait_done(), name="natsproto sync reader")
         try:
-            key = reader._track_task(task)
+            key = reader._track_task(task).key
         except BaseException:
             done.set()
             raise

@@ -33,7 +33,7 @@ def test_handlers_may_block_and_use_the_client(nc: sync.Client) -> None:
             request.respond(nc.request("double", nc.call("double", request.data, timeout=5).data, timeout=5).data)
 
         reply = nc.call("double", b"ab", timeout=5)
-        assert (reply.data, reply.headers["By"]) == (b"abab", "natsproto request")
+        assert (reply.data, reply.headers["By"]) == (b"abab", "natsproto double 1")
         assert nc.call("v1.deep.twice", b"x", timeout=5).data == b"xxxx"
         (info,) = nc.discover_services("calc", timeout=30)
         assert info == service.info()

@@ -16,13 +16,14 @@ from typing import Literal, TypeAlias, cast
 
 from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
+from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import HandlerFailed
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
-from natsproto._handler_threads import Executor, is_still_running, with_executor
+from natsproto._handler_threads import Executor, is_still_running, with_executor, with_timeout
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._signals import check_until
 from natsproto._value import Value
-from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, DrainTimeout, LocalProtocolError, NatsError
+from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
 from natsproto.jetstream._codec import Duration, accept_seconds
 from natsproto.jetstream._consumer.key_lanes import KeyLanes
 from natsproto.jetstream._consumer.messages import Messages
@@ -39,9 +40,6 @@ the longest.
 """
 
 _GONE_ADVICE = "create the consumer, then consume it again"
-
-CANCEL_TIMEOUT_S = 2.0
-"""Seconds for handlers that are cancelled at the end of a timeout."""
 
 MAX_CONCURRENCY = 65_536
 """The most messages handled at a time; each has a task of its own from the start."""
@@ -74,6 +72,7 @@ class HandlerOptions(Value):
     error_cb: Callable[[JsMessage, BaseException], object] | None = None
     backoff: Sequence[float] = ()
     executor: Executor = None
+    timeout: Duration | None = None
 
     def _check(self) -> None:
         if type(self.concurrency) is not int or not 1 <= self.concurrency <= MAX_CONCURRENCY:
@@ -87,9 +86,12 @@ class HandlerOptions(Value):
         if not isinstance(self.keep_alive, bool):
             positive_seconds("keep_alive", self.keep_alive)
 
-    def with_executor(self, handler: Handler) -> Handler:
-        """Return the checked handler, which runs in threads if there is an ``executor``. TypeError, ConfigError."""
-        return with_executor("handler", handler, self.executor, self.concurrency)
+    def wrap(self, handler: Handler) -> Handler:
+        """Return the checked handler, which runs in threads if there is an ``executor``, for at most ``timeout``
+        seconds. TypeError, ConfigError.
+        """
+        wrapped = with_executor("handler", handler, self.executor, self.concurrency)
+        return with_timeout(wrapped, None if self.timeout is None else positive_seconds("timeout", self.timeout))
 
     def nak_delay_for(self, message: JsMessage) -> float:
         """Return the seconds until a failed message is redelivered. Raises the errors of a callable ``nak_delay``."""
@@ -111,7 +113,7 @@ class HandlerTasks:
     def __init__(
         self, connection: Connection, what: str, messages: Messages, handler: Handler, options: HandlerOptions
     ) -> None:
-        handler = options.with_executor(handler)
+        handler = options.wrap(handler)
         self.handled: int = 0
         self.failed: int = 0
         self.in_progress: int = 0
@@ -392,6 +394,7 @@ class ConsumeContext(RunHint):
         self._connection = tasks.connection
         self._messages, self._description = messages, what
         self._tasks: list[asyncio.Task[None]] = []
+        self._ending: Ending | None = None
         self._begun = False
 
     @property
@@ -486,48 +489,67 @@ class ConsumeContext(RunHint):
     async def stop(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop calling the handler, wait for running calls, and return waiting messages to the server.
 
-        DrainTimeout when they take longer than ``timeout``. Then, and when this is cancelled, they are cancelled: their
-        messages are nakked where ``on_error`` is ``"nak"`` and not acknowledged otherwise. ``run`` and the end of the
-        block stop with the default.
+        DrainTimeout when they take longer than ``timeout``; the shortest of several calls counts. Then, and when the
+        last caller that waits is cancelled, they are cancelled: their messages are nakked where ``on_error`` is
+        ``"nak"`` and not acknowledged otherwise. ``run`` and the end of the block stop with the default. In the handler
+        it returns at once, and the rest happens after the handler.
 
         Args:
             timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
                 None: no limit.
         """
         wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        self._connection._check_loop()
         self._begun = True
         if not self._tasks:
             return
-        tasks = self._handler_tasks
-        tasks.halt()
-        try:
-            with tasks.end_waiters.waiting():
-                await self._messages._stop(keeps_last=True)
-                tasks.handle_last()
-                await self._all_done(timeout=wait)
-        except asyncio.CancelledError:
-            self._cancel()
-            self._messages._return_rest()
-            raise
-        me = asyncio.current_task()
-        if unfinished := [task for task in self._tasks if not task.done() and task is not me]:
-            running = self.in_progress
-            self._cancel()
-            await asyncio.wait(unfinished, timeout=CANCEL_TIMEOUT_S)
-            self._messages._return_rest()
-            raise DrainTimeout(f"stop of consume() of {self._description}", wait, [f"{running} messages being handled"])
+        self._handler_tasks.halt()
+        if self._ending is not None and not self._ending.closed:
+            await self._stop_reading()  # it may be draining
+        await self._end(wait)
 
     async def drain(self) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.
 
-        Cancelling it ends only the wait.
+        When the last caller that waits is cancelled, running calls are cancelled, and the rest returns to the server.
+        In the handler it returns at once, and the rest happens after the handler.
         """
+        self._connection._check_loop()
         self._check_started()
-        with self._handler_tasks.end_waiters.waiting():
-            await self._messages.drain()
-            await self._all_done()
+        await self._end(NO_LIMIT_S)
 
     # ---------------------------------------------------------------- internals
+
+    async def _end(self, timeout: float) -> None:
+        ending = self._ending
+        if ending is None:
+            what = f"stop of consume() of {self._description}"
+            ending = self._ending = Ending(what, self._finish, self._describe_rest, self._cut)
+        ending.begin(timeout)
+        with self._handler_tasks.end_waiters.waiting():
+            await ending.wait_as_caller(lambda: [self._messages._reader_tasks])
+
+    async def _finish(self) -> None:
+        assert self._ending is not None
+        if self._handler_tasks.is_stopping:
+            await self._stop_reading()
+        else:
+            await self._messages.drain()
+        self._ending.on_stopped()
+        await self._all_done()
+
+    async def _stop_reading(self) -> None:
+        await self._messages._stop(keeps_last=True)
+        self._handler_tasks.handle_last()
+
+    async def _describe_rest(self) -> list[str]:
+        return [f"{self.in_progress} messages being handled"]
+
+    async def _cut(self) -> None:
+        if unfinished := [task for task in self._tasks if not task.done()]:
+            self._cancel()
+            await asyncio.wait(unfinished, timeout=CUT_TIMEOUT_S)
+            self._messages._return_rest()
 
     def _cancel(self) -> None:
         me = asyncio.current_task()

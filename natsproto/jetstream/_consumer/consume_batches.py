@@ -104,17 +104,23 @@ class BatchTasks(HandlerTasks):
                 if not is_still_running(given):
                     nak_all(batch)  # they are redelivered at once
                 raise
+            if is_still_running(given):
+                self._report(batch, exc, len(batch))
+                return
             await self._settle(batch, exc, range(len(batch)))
         else:
             await self._settle(batch, None, ())
 
+    def _report(self, batch: list[JsMessage], error: BaseException, failed: int) -> None:
+        self.failed += failed
+        where = f"{self._where} (a batch of {len(batch)})"
+        self.connection._log.failure("%s failed: %r", where, error, error=error)
+        self.connection._emit(HandlerFailed(handler=where, error=error))
+
     async def _settle(self, batch: list[JsMessage], error: BaseException | None, failed: Collection[int]) -> None:
         """Nak the messages at these indexes and acknowledge the others, in one write."""
         if error is not None:
-            self.failed += len(failed)
-            where = f"{self._where} (a batch of {len(batch)})"
-            self.connection._log.failure("%s failed: %r", where, error, error=error)
-            self.connection._emit(HandlerFailed(handler=where, error=error))
+            self._report(batch, error, len(failed))
         await self.connection._yield_if_needed()
         deliveries = self._messages.buffer.deliveries
         try:

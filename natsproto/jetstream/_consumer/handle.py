@@ -431,6 +431,7 @@ class PullConsumer(Consumer):
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
+        timeout: Duration | None = None,
         priority_group: str = "",
         min_pending: int = 0,
         min_ack_pending: int = 0,
@@ -447,7 +448,8 @@ class PullConsumer(Consumer):
         without a backoff 0.25 s, doubling up to 30 s. An error of the handler is logged, emitted as a HandlerFailed
         event and passed to ``error_cb`` (message, error). ``keep_alive`` sends in_progress while the handler runs (see
         JsMessage.keep_alive; seconds or True). ``executor`` is for a ``def`` handler that blocks: True calls it in
-        daemon threads, as many as ``concurrency``, or give a ThreadPoolExecutor (see ``middleware.in_threads``).
+        daemon threads, as many as ``concurrency``, or give a ThreadPoolExecutor (see ``middleware.in_threads``). A call
+        that takes longer than ``timeout`` ends with HandlerTimeout, which is an error of the handler.
         ``stop_after`` is the number of messages after which it ends. The other arguments are those of ``messages``.
 
         Args:
@@ -475,6 +477,9 @@ class PullConsumer(Consumer):
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
             priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
                 requires; "": none.
             min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
@@ -506,6 +511,7 @@ class PullConsumer(Consumer):
             keep_alive=keep_alive,
             error_cb=error_cb,
             executor=executor,
+            timeout=timeout,
             backoff=() if self._info is None else self._info.config.backoff,
         )
         tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
@@ -521,6 +527,7 @@ class PullConsumer(Consumer):
         concurrency: int = 1,
         nak_delay: NakDelay | None = None,
         executor: Executor = None,
+        timeout: Duration | None = None,
         stop_after: int = 0,
         stop_when_empty: bool = False,
     ) -> ConsumeContext:
@@ -544,6 +551,9 @@ class PullConsumer(Consumer):
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
             stop_after: End after this many messages; 0: no limit.
             stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
@@ -552,6 +562,7 @@ class PullConsumer(Consumer):
             concurrency=concurrency,
             nak_delay=nak_delay,
             executor=executor,
+            timeout=timeout,
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after, stop_when_empty=stop_when_empty)

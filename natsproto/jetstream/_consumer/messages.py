@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import Reader
 from natsproto._core.events import Event
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
 from natsproto._core.notifier import release
@@ -313,6 +313,7 @@ class Messages(AsyncForHint):
         """Stop now. Unread messages return to the server, or, without acknowledgements, to the consumer handle, whose
         next reader gets them first. Never raises.
         """
+        self._source.connection._check_loop()
         await self._stop(keeps_last=False)
 
     async def _stop(self, *, keeps_last: bool) -> None:
@@ -340,6 +341,7 @@ class Messages(AsyncForHint):
         """Stop pulling, and end reading after the messages that have arrived or are in flight. Never raises. Messages
         that the server delivers later come after ``ack_wait``; without acknowledgements they are lost.
         """
+        self._source.connection._check_loop()
         if not self._started or self.buffer.ended:
             return
         try:
@@ -370,7 +372,7 @@ class Messages(AsyncForHint):
             self._tasks = self._source.connection._reader_tasks(self)
         return self._tasks
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:  # a draining client waits for it
+    def _track_task(self, task: asyncio.Task[None]) -> Reader:  # a draining client waits for it
         return self._reader_tasks.track(task)
 
     def _start(self) -> None:

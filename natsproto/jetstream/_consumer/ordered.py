@@ -222,6 +222,7 @@ class OrderedConsumer:
         key: Callable[[JsMessage], Hashable] | None = None,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
+        timeout: Duration | None = None,
     ) -> ConsumeContext:
         """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged.
 
@@ -239,6 +240,9 @@ class OrderedConsumer:
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
         """
         messages = self.messages(
             prefetch=prefetch,
@@ -254,6 +258,7 @@ class OrderedConsumer:
             on_error="nothing",
             error_cb=error_cb,
             executor=executor,
+            timeout=timeout,
         )
         tasks = HandlerTasks(self._state.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)

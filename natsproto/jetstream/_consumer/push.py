@@ -355,6 +355,7 @@ class PushConsumer(Consumer):
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
+        timeout: Duration | None = None,
     ) -> ConsumeContext:
         """Call ``handler`` (def or async def) with every message; see PullConsumer.consume.
 
@@ -375,6 +376,9 @@ class PushConsumer(Consumer):
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
         """
         options = HandlerOptions(
             concurrency=concurrency,
@@ -385,6 +389,7 @@ class PushConsumer(Consumer):
             keep_alive=keep_alive,
             error_cb=error_cb,
             executor=executor,
+            timeout=timeout,
             backoff=() if self._info is None else self._info.config.backoff,
         )
         messages = self.messages(stop_after=stop_after)

@@ -13,7 +13,7 @@ from types import TracebackType
 from typing import Generic, Self, TypeVar
 
 from natsproto._async_hints import AsyncForHint
-from natsproto._core.ending import ReaderKey
+from natsproto._core.ending import Reader
 from natsproto._durations import seconds
 from natsproto.errors import (
     BucketNotFound,
@@ -97,9 +97,13 @@ class WatchBase(AsyncForHint, Generic[H]):
     ) -> None:
         await self.stop()
 
-    def _track_task(self, task: asyncio.Task[None]) -> ReaderKey:
+    def _track_task(self, task: asyncio.Task[None]) -> Reader:
         """Let a draining client wait for a task that calls a callback. For layers on top."""
         return self._require_entered()._track_task(task)
+
+    def _track_supervisor(self, task: asyncio.Task[None]) -> None:
+        """Let a draining client wait for a task that waits for handlers of others. For layers on top."""
+        self._require_entered()._reader_tasks.track_supervisor(task)
 
     # ---------------------------------------------------------------- for subclasses
 

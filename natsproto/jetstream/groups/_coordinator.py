@@ -109,7 +109,7 @@ class Coordinator:
         """Follow the keys of the members until the client is closed. A client that drains waits for the ``member``."""
         self._living.clear()
         async with self._presence.bucket.watch(f"{self._key}.*", meta_only=True) as watcher:
-            watcher._track_task(member)
+            watcher._track_supervisor(member)
             await watcher.ready()
             async for entries in watcher.batches():
                 for entry in entries:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import Final, Protocol
 
 from natsproto._core.consumer_stats import GroupStats
+from natsproto._core.ending import readers_of_caller
 from natsproto._core.events import Event
 from natsproto.errors import (
     ApiError,
@@ -96,7 +97,7 @@ class MemberHandler:
     def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
         if prefetch is not None and prefetch < 1:
             raise ConfigError("prefetch", prefetch, "must be at least 1")
-        self.handler = with_middleware(options.with_executor(handler), self._on_message)
+        self.handler = with_middleware(options.wrap(handler), self._on_message)
         self.options, self.prefetch = options, prefetch
         self.membership: Membership | None = None
         """That of a member that comes and goes by itself."""
@@ -132,7 +133,8 @@ class MemberHandler:
                 await self._idle.wait()
         with suppress(DrainTimeout):
             await context.stop(0.0)
-        await context.stop(None)
+        with suppress(NatsError):  # reported by who waits for it
+            await context.wait()
 
     def _key_of(self, message: JsMessage) -> object:
         assert self.options.key is not None
@@ -255,6 +257,11 @@ class ConfigFollower:
         """
         if self.joined.is_set():
             self._interrupted.set()
+
+    @property
+    def is_caller_inside(self) -> bool:
+        """True if the caller is a handler of the member, or was started by one."""
+        return self._context is not None and bool(readers_of_caller([self._context._messages._reader_tasks]))
 
     async def drop(self) -> None:
         """The lease is over: cancel running calls, and return what waits."""
@@ -410,7 +417,7 @@ class ConfigFollower:
         ended, self._ended = self._ended, None
         self.joined.clear()
         if (context := self._context) is not None:
-            stopping = asyncio.ensure_future(context.stop(None))
+            stopping = asyncio.ensure_future(_stop_in_time(context))
             try:
                 await asyncio.shield(stopping)
             finally:
@@ -446,3 +453,11 @@ def _member_config(template: ConsumerConfig, group: str, member: str, *, static:
 def _partition_of(message: JsMessage) -> str:
     """The partition of a message: the first token of its subject."""
     return message.subject.partition(".")[0]
+
+
+async def _stop_in_time(context: ConsumeContext) -> None:
+    """Handlers get the option ``drain_timeout``. Those that take longer are cancelled, which is logged."""
+    try:
+        await context.stop()
+    except DrainTimeout as exc:
+        context._connection._log.warning("%s", exc)

@@ -105,6 +105,7 @@ class Group(Generic[C]):
         keep_alive: bool | Duration = False,
         error_cb: Callable[[JsMessage, BaseException], object] | None = None,
         executor: Executor = None,
+        timeout: Duration | None = None,
         **fields: Unpack[ConsumerArgs],
     ) -> Member:
         """Consume as an instance of this member: use it with ``async with``, or ``await`` its ``run()``.
@@ -134,6 +135,9 @@ class Group(Generic[C]):
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
             **fields: Fields of the member's ConsumerConfig, by keyword.
         """
         check_consumer_name(member)
@@ -148,6 +152,7 @@ class Group(Generic[C]):
             keep_alive=keep_alive,
             error_cb=error_cb,
             executor=executor,
+            timeout=timeout,
         )
         member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)

@@ -82,6 +82,8 @@ class JoinArgs(TypedDict, total=False):
     """Called with a message and the exception of its handler."""
     executor: Executor
     """For a ``def`` handler that blocks: True, or a ThreadPoolExecutor. Threads cannot be cancelled."""
+    timeout: Duration | None
+    """Seconds for a call of the handler, which then ends with HandlerTimeout; None (default): no limit."""
     ack_wait: Duration
     """Seconds for an acknowledgement, 5 by default. It need not be short: the partitions of a dead member move anyway.
     """

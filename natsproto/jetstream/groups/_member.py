@@ -11,6 +11,7 @@ from typing import Self
 
 from natsproto._async_hints import RunHint
 from natsproto._core.event_bus import ClientLog
+from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._end_waiters import EndWaiters
@@ -116,11 +117,17 @@ class Member(RunHint):
     async def stop(self) -> None:
         """Wait for running handlers and end; another instance takes over. Never raises.
 
-        The consumer is kept; in an elastic group the server removes it after ``ack_wait`` without instances.
+        The consumer is kept; in an elastic group the server removes it after ``ack_wait`` without instances. Handlers
+        get the option ``drain_timeout``, and are cancelled then. In the handler it returns at once, and the rest
+        happens after the handler.
         """
         self._begun = True
         if self._task is not None and not self._task.done():
+            if self._task.get_loop() is not running_loop():
+                raise wrong_loop_error()
             self._task.cancel()
+            if self._follower is not None and self._follower.is_caller_inside:
+                return
             with self._end_waiters.waiting():
                 await asyncio.wait({self._task})
 
