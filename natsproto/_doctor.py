@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -25,6 +26,9 @@ MAX_CLOCK_ERROR_S = 2.0
 """Seconds that the clocks may differ."""
 
 _UNSEEN = "not visible to this user"
+
+_CODE = re.compile(r": (pass|load|remove|clear) [^(;]+?(?= \(|;|$)")
+"""The advice of an error for a program: a shell has no arguments of Python."""
 
 
 class Step(NamedTuple):
@@ -53,7 +57,7 @@ async def examine(options: Options, *, jetstream: bool = True) -> AsyncGenerator
                     await connected.close()
                 client = client or connected
         if client is None:
-            yield Step("account", "skipped", "permissions, JetStream, replicas and clock: no server let us in")
+            yield Step("account", "skipped", "permissions, JetStream, replicas and clock: no server accepted the login")
             return
         user, ahead, problem = await _user_info(client)
         yield _permissions(user, problem)
@@ -90,7 +94,10 @@ async def _reach(options: Options, url: str, address: ServerAddress) -> AsyncGen
     offered = "offered, but not used" if info.tls_available else "not used"
     yield Step("TLS", "ok", f"the certificate of {address} is trusted" if encrypted else offered), None
     cluster = f", cluster {info.cluster}" if info.cluster else ""
-    yield Step("login", "ok", f"{address} let us in: nats-server {info.version}, {info.server_name}{cluster}"), client
+    yield (
+        Step("login", "ok", f"{address} accepted the login: nats-server {info.version}, {info.server_name}{cluster}"),
+        client,
+    )
 
 
 async def _look_up(options: Options, address: ServerAddress) -> Step:
@@ -125,7 +132,8 @@ async def _dial(options: Options, address: ServerAddress) -> Step:
                 line = await reader.readline()
     writer.close()
     if not line.startswith(b"INFO"):
-        text = f"what listens on {address} is no nats-server" + (f": it said {line[:40]!r}" if line else "")
+        said = f"it said {line[:40]!r}" if line else "it said nothing (with handshake_first it is one, see tls_first)"
+        text = f"what listens on {address} is no nats-server: {said}"
         return Step("TCP", "failed", text, "correct the port: 4222 is for clients, 8222 is for monitoring")
     return Step("TCP", "ok", f"{address} accepts connections, after {took * 1000:.1f} ms")
 
@@ -137,7 +145,7 @@ def _refusal(address: ServerAddress, error: ConnectFailed | InvalidCredentials) 
         return Step(
             "TLS",
             "failed",
-            f"{address}: {cause.reason}",
+            f"{address}: {_CODE.sub('', cause.reason)}",
             "nats:// is without TLS; NATS_CA, NATS_CERT and NATS_KEY name PEM files",
         )
     if isinstance(error, errors.LoginRefused):
@@ -194,8 +202,8 @@ async def _jetstream(client: Client) -> AsyncGenerator[Step]:
         yield Step("JetStream", "ok", f"streams: {account.streams}, consumers: {account.consumers}; {used}")
     except PermissionDenied:
         yield Step("JetStream", "unseen", f"its state is {_UNSEEN}")
-    except errors.JetStreamNotEnabled as exc:
-        yield Step("JetStream", "failed", "JetStream is off", f"{exc.advice}; for core NATS alone: --no-jetstream")
+    except errors.JetStreamNotEnabled:
+        yield Step("JetStream", "failed", "JetStream is off", "enable it for server and account, or use --no-jetstream")
         return
     except NatsError as exc:
         yield Step("JetStream", "failed", str(exc), "the cluster may have no leader: look at its servers")
