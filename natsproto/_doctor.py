@@ -142,12 +142,8 @@ def _refusal(address: ServerAddress, error: ConnectFailed | InvalidCredentials) 
     """Return the step that failed: TLS or the login."""
     cause = error.attempts[0][1] if isinstance(error, ConnectFailed) and error.attempts else error
     if isinstance(cause, errors.TlsFailed):
-        return Step(
-            "TLS",
-            "failed",
-            f"{address}: {_CODE.sub('', cause.reason)}",
-            "nats:// is without TLS; NATS_CA, NATS_CERT and NATS_KEY name PEM files",
-        )
+        advice = "nats:// is without TLS; NATS_CA, NATS_CERT and NATS_KEY name PEM files"
+        return Step("TLS", "failed", f"{address}: {_CODE.sub('', cause.reason)}", advice)
     if isinstance(error, errors.LoginRefused):
         what, advice = "the credentials", "check user and account; the log of the server tells more"
         if error.anonymous:
