@@ -7,17 +7,17 @@ import their library when they are created, so none of these libraries is a depe
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable, Hashable
 from functools import lru_cache
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NoReturn, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
 from natsproto.codecs._plain import all_plain, plain
 from natsproto.codecs._readers import Mismatch, type_name
 from natsproto.codecs._types import reader_of
 from natsproto.errors import ConfigError, InvalidPayload
+from natsproto.protocol.frames import JSON_DECODER
 
 if TYPE_CHECKING:
     from typing_extensions import TypeForm as TypeForm
@@ -88,7 +88,7 @@ class JsonCodec:
         """
         reader = reader_of(kind)
         try:
-            return reader.read(_DECODER.decode(payload.decode()), {})
+            return reader.read(JSON_DECODER.decode(payload.decode()), {})
         except Mismatch as exc:
             raise InvalidPayload("decode", type_name(kind), str(exc)) from exc.__cause__
         except Exception as exc:
@@ -216,20 +216,6 @@ def _import_library(package: str) -> ModuleType:
         return import_module(package)
     except ImportError as exc:
         raise ConfigError("codec", package, f"needs the package {package}: pip install {package}") from exc
-
-
-def _parse_float(text: str) -> float:
-    found = float(text)
-    if math.isinf(found):
-        raise ValueError(f"{text} is too large for a float")
-    return found
-
-
-def _reject_constant(text: str) -> NoReturn:
-    raise ValueError(f"{text} is not valid JSON")
-
-
-_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_constant=_reject_constant)
 
 
 class TypedCodec(Generic[T]):

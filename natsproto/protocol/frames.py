@@ -7,6 +7,7 @@ and headers stay bytes until they are used.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
@@ -110,9 +111,11 @@ class Message:
             raise InvalidPayload("decode", "str", str(exc)) from exc
 
     def json(self) -> Any:
-        """Return the value of a JSON payload; InvalidPayload for others. ``typed`` checks its type, too."""
+        """Return the value of a JSON payload; InvalidPayload for others, as for NaN and 1e999. ``typed`` checks its
+        type, too.
+        """
         try:
-            return json.loads(self.data)
+            return JSON_DECODER.decode(self.data.decode(json.detect_encoding(self.data), "surrogatepass"))
         except (ValueError, RecursionError) as exc:
             raise InvalidPayload("decode", "JSON", str(exc)) from exc
 
@@ -348,6 +351,21 @@ def parse_info(text: bytes, position: int = 0) -> ServerInfo:
 
 
 _read_json = json.JSONDecoder().raw_decode
+
+
+def _parse_float(text: str) -> float:
+    found = float(text)
+    if math.isinf(found):
+        raise ValueError(f"{text} is too large for a float")
+    return found
+
+
+def _reject_constant(text: str) -> NoReturn:
+    raise ValueError(f"{text} is not valid JSON")
+
+
+JSON_DECODER = json.JSONDecoder(parse_float=_parse_float, parse_constant=_reject_constant)
+"""Reads the JSON of users by the standard: no NaN, no Infinity, and no number that is too large for a float."""
 _INFO_BOUND = 2**63
 _INFO_KINDS = {name: type(getattr(ServerInfo, name)) for name in ServerInfo.__annotations__ if name != "raw"}
 

@@ -38,7 +38,7 @@ class Received(SyncWrapper[M], Generic[M]):
         return self._inner.text
 
     def json(self) -> Any:
-        """Return the value of a JSON payload; InvalidPayload for others."""
+        """Return the value of a JSON payload; InvalidPayload for others, as for NaN and 1e999."""
         return self._inner.json()
 
     @property

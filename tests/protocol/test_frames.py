@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from natsproto import codecs
+from natsproto.codecs import TypedCodec
 from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
 from natsproto.protocol.frames import Err, Message, Payload, Route, ServerInfo, parse_info
 from natsproto.protocol.headers import NO_HEADERS, HeadersLike
@@ -248,6 +250,23 @@ def test_text_and_json_of_a_payload() -> None:
     assert Message("a", None, b'[1, "a", null]', None).json() == [1, "a", None]
     with pytest.raises(InvalidPayload, match="utf-8"):
         Message("a", None, b"\xff", None).text  # noqa: B018
-    for payload in (b"", b"{", b"\xff", b"[" * 100_000):
+    for payload in (b"", b"{", b"\xff", b"[" * 100_000, *NOT_JSON):
         with pytest.raises(InvalidPayload, match="JSON"):
             Message("a", None, payload, None).json()
+
+
+NOT_JSON = [b"NaN", b"[Infinity]", b'{"a": -Infinity}', b"1e999", b"[-1e999]"]
+
+
+@pytest.mark.parametrize("payload", NOT_JSON)
+def test_json_of_messages_and_codecs_is_the_same(payload: bytes) -> None:
+    with pytest.raises(InvalidPayload, match=r"is not valid JSON|is too large for a float"):
+        Message("a", None, payload, None).json()
+    with pytest.raises(InvalidPayload, match=r"is not valid JSON|is too large for a float"):
+        TypedCodec(object, codecs.JSON).decode(payload)
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-16-le", "utf-32-be"])
+def test_json_in_every_encoding(encoding: str) -> None:
+    value = {"ż": [1.5, 1e308, -0.0, 10**400, None]}
+    assert Message("a", None, json.dumps(value, ensure_ascii=False).encode(encoding), None).json() == value
