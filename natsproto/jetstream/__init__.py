@@ -79,6 +79,7 @@ from natsproto.jetstream._publish.fast_batch import FastPublisher
 from natsproto.jetstream._publish.publish import StreamLostMessages
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.schedule import Schedule
+from natsproto.jetstream._source import MessageSource
 from natsproto.jetstream._stream import Stream
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.jetstream._typed import Received, TypedJetStream
@@ -122,6 +123,7 @@ __all__ = [
     "LastDeliveriesUnhandled",
     "Listing",
     "LostStreamData",
+    "MessageSource",
     "Messages",
     "MetaRescue",
     "Metadata",

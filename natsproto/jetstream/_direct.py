@@ -26,6 +26,7 @@ from natsproto.jetstream._api import Api
 from natsproto.jetstream._api_errors import ErrCode
 from natsproto.jetstream._codec import Duration, decode, dumps
 from natsproto.jetstream._info import StoredMessage
+from natsproto.jetstream._source import MessageSource, read_source
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import NO_HEADERS, Headers, parse_headers
@@ -98,6 +99,11 @@ class RawMessage:
         if type(head) is bytes:
             self._head = head = parse_headers(head)
         return head  # type: ignore[return-value]  # bytes were handled above
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Where the stream has this message from, if it has sources; None if it was published to it."""
+        return None if self._head is None else read_source(self.headers)
 
     @property
     def size(self) -> int:

@@ -33,6 +33,7 @@ from natsproto.jetstream._api_errors import api_error, consumer_gone
 from natsproto.jetstream._codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._policies import AckPolicy
+from natsproto.jetstream._source import MessageSource, read_source
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
@@ -207,6 +208,14 @@ class JsMessage(Message):
     def time(self) -> Timestamp:
         """The time when the stream stored it, to the nanosecond, read from ``metadata``."""
         return self.metadata.timestamp
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Where the stream has this message from, if it has sources; None if it was published to it.
+
+        Read from the headers at every call.
+        """
+        return read_source(self.headers)
 
     @property
     def seq(self) -> int:

@@ -25,6 +25,7 @@ from natsproto.jetstream._consumer.buffer import take_all
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
 from natsproto.jetstream._info import ConsumerInfo
 from natsproto.jetstream._message import Metadata
+from natsproto.jetstream._source import MessageSource
 from natsproto.jetstream._timestamp import Timestamp
 from natsproto.sync._consume import ConsumeContext, ReadArgs
 from natsproto.sync._portal import Portal
@@ -74,6 +75,11 @@ class JsMessage(Received[message.JsMessage]):
     def seq(self) -> int:
         """The number that the stream gave it, the same for every delivery."""
         return self._inner.seq
+
+    @property
+    def source(self) -> MessageSource | None:
+        """Where the stream has this message from, if it has sources; None if it was published to it."""
+        return self._inner.source
 
     @property
     def time(self) -> Timestamp:
