@@ -27,7 +27,7 @@ VOLATILE = frozenset(
 INTERNAL_TYPES = frozenset({"Client", "JetStreamContext", "Subscription", "KeyValue", "ObjectStore", "Service"})
 
 _ID = re.compile(
-    r"(_INBOX|inbox)\.[\w.$-]+|\b(?!\w+Error\b)[A-Za-z0-9]{22}\b|127\.0\.0\.1:\d+|\$JS\.ACK\.\S+|\b[0-9a-f]{8,}\b"
+    r"(_INBOX|inbox)\.[\w.$-]+|\b(?!\w+Error\b)[A-Za-z0-9]{22}(?:-[0-9a-f]{16})?\b|127\.0\.0\.1:\d+|\$JS\.ACK\.\S+|\b[0-9a-f]{8,}\b"
 )
 _MESSAGE = re.compile(r"Msg\(_client=.*\)", re.DOTALL)
 """The repr of a message, with the time when it was stored."""
