@@ -22,7 +22,7 @@ from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike, check_polic
 from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.pending_replies import Resending
 from natsproto._core.readers import MessageHolder, ReaderTasks
-from natsproto._core.reply_guard import ReplyGuard
+from natsproto._core.reply_guard import ReplyGuard, reply_subject
 from natsproto._core.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.stats import Stats, read_stats
@@ -36,7 +36,8 @@ from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
-from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
+from natsproto.protocol.line_limit import SAFE_LINE_LENGTH
+from natsproto.protocol.subject import publish_subject
 
 
 class Connection:
@@ -226,7 +227,7 @@ class Connection:
         block = None if headers is None else block_of(headers)
         lines = self._control_lines
         try:
-            self._outbox.put(lines.message_line(publish_subject(reply), None, block, len(payload)), payload)
+            self._outbox.put(lines.message_line(reply_subject(reply), None, block, len(payload)), payload)
         except InvalidSubject as exc:  # the choice of the sender, not of the caller
             self._reply_guard.refuse(reply, exc.rule)
 
@@ -272,12 +273,15 @@ class Connection:
             raise LocalProtocolError(
                 f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
             )
+        if len(reply) > SAFE_LINE_LENGTH // 2:
+            subject = reply.decode("utf-8", "surrogateescape")
+            self._control_lines.line_limit.check(len(reply) + ending.index(b"\r"), subject)
         self._outbox.put(b"PUB ", reply + ending)
 
     def _publish_encoded(self, subject: bytes, reply: bytes, payload: bytes) -> None:
         """``publish_nowait`` with valid subjects as they are sent, for pulls. Their spans are those of the reading."""
         lines, size = self._control_lines, len(payload)
-        if size > lines.max_payload or len(subject) + len(reply) > MAX_CONTROL_LINE // 2:
+        if size > lines.max_payload or len(subject) + len(reply) > SAFE_LINE_LENGTH // 2:
             lines.message_line(subject, reply, None, size)  # raises if it is too long
         self._outbox.put(b"PUB %b %b %d\r\n" % (subject, reply, size), payload)
 

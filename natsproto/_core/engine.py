@@ -39,14 +39,16 @@ from natsproto.errors import (
     ConnectionClosed,
     ConnectionLost,
     DrainTimeout,
+    InvalidSubject,
     NatsError,
     NotAuthorized,
     PayloadTooLarge,
     TooManySubscriptions,
 )
-from natsproto.protocol.commands import ControlLines, subjects_of
+from natsproto.protocol.commands import ControlLines, arguments_length, subjects_of
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
+from natsproto.protocol.server_errors import is_too_long_line
 
 log = logging.getLogger("natsproto")
 
@@ -173,6 +175,7 @@ class Engine:
         Many subscriptions are sent in slices, between which the event loop runs. False if the session ended meanwhile.
         """
         self._new_session = session
+        self.control_lines.line_limit.on_connected(session.link.info.server_id)
         try:
             for index, lines in enumerate(self.registry.table.resubscribe()):
                 if index and self.session is None:  # a move is one step, so that nothing is sent to both servers
@@ -186,6 +189,7 @@ class Engine:
             self._new_session = None
         if session.wire is None or session.ended.done() or self.state is State.CLOSED:
             session.end(ConnectionClosed())
+            self._end_too_long(session.ended.result())
             return False
         self.supervisor.on_session_adopted(session)
         self.session = session
@@ -194,6 +198,7 @@ class Engine:
         self.outages.end()
         if self.registry.mux is not None:
             self.registry.mux.on_connect()
+        self._drop_too_long()
         self.outbox.attach(session.wire, paused=session.write_paused or self._old_session is not None)
         self.registry.on_connected(session)
         if self.state in (State.DRAINING, State.OPEN):  # OPEN: after a move between servers
@@ -245,6 +250,7 @@ class Engine:
         self.outbox.detach()
         self.supervisor.on_session_lost(session)
         self._fail_flush_tokens(session, _lost_error(session))
+        self._end_too_long(cause)
         self.outages.begin()
         reason = cause.reason if isinstance(cause, ConnectionLost) else cause
         self.registry.on_disconnect(
@@ -389,6 +395,22 @@ class Engine:
         """Drop waiting messages that exceed the limit of this server; it would close the connection."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
             self.registry.on_message_dropped(*subjects_of(line), PayloadTooLarge(size, limit))
+
+    def _drop_too_long(self) -> None:
+        """Drop waiting messages whose line this server has shown to be too long."""
+        limit = self.control_lines.line_limit
+        if limit.is_learned:
+            for head in self.outbox.take_back(b"", lambda head: arguments_length(head) > limit.max):
+                subject, reply = subjects_of(head.partition(b"\r\n")[0])
+                rule = f"makes a control line longer than {limit.max} bytes"
+                self.registry.on_message_dropped(subject, reply, InvalidSubject("subject", subject, rule))
+
+    def _end_too_long(self, cause: Exception) -> None:
+        """The connection has ended: if for a line that was too long, end the subscriptions that are surely too long."""
+        refused = is_too_long_line(cause)
+        length = self.control_lines.line_limit.on_disconnected(refused=refused, waiting=self.outbox.size > 0)
+        if length is not None:
+            self.registry.end_too_long(length)
 
     # ---------------------------------------------------------------- callbacks of the registry
 

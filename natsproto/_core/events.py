@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
 from natsproto._value import Value
-from natsproto.errors import NatsError, PayloadTooLarge, PermissionDenied, SlowConsumer
+from natsproto.errors import InvalidSubject, NatsError, PayloadTooLarge, PermissionDenied, SlowConsumer
 
 if TYPE_CHECKING:
     from natsproto._core.subscription import Subscription
@@ -139,12 +139,12 @@ class Moved(Event):
 
 
 class MessageDropped(Event):
-    """A waiting message exceeds the limit of the new server; it was not sent."""
+    """A waiting message exceeds a limit of the new server; it was not sent."""
 
     subject: str
     """Where the message was published to, perhaps long before."""
-    error: PayloadTooLarge
-    """The size of the message and the smaller ``max_payload`` of the new server."""
+    error: PayloadTooLarge | InvalidSubject
+    """The size of the message and the smaller ``max_payload`` of the new server, or that its subject is too long."""
 
     level = logging.WARNING
     line = "a message on %(subject)s was dropped: %(error)s"
@@ -193,7 +193,9 @@ class ReplyRefused(Event):
 
 
 class ServerErrorEvent(Event):
-    """The server sent -ERR, and keeps the connection; otherwise the error is the cause of Disconnected."""
+    """The server sent -ERR, and keeps the connection; otherwise the error is the cause of Disconnected. Or it closed
+    the connection for the length of a subject, and the subscription to it has ended, which the error names.
+    """
 
     error: NatsError
     """The server's words, as an error of the class that fits."""

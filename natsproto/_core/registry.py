@@ -26,12 +26,15 @@ from natsproto._core.subscription_readers import SubscriptionReaders
 from natsproto._core.time_slice import TimeSlice
 from natsproto.errors import (
     ConnectionClosed,
+    InvalidSubject,
     NatsError,
     PayloadTooLarge,
     PermissionDenied,
+    ServerError,
     TooManySubscriptions,
 )
 from natsproto.protocol import commands
+from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message, Responder, Route
 from natsproto.protocol.server_errors import SubscriptionDenied, is_final
 from natsproto.protocol.subscription_table import SubscriptionEntry, SubscriptionTable
@@ -46,6 +49,11 @@ class RegistryCallbacks(Protocol):
     @property
     def session(self) -> Session | None:
         """The connection in use; None while there is none."""
+        ...
+
+    @property
+    def control_lines(self) -> ControlLines:
+        """The lines of outgoing messages, and their limits."""
         ...
 
     @property
@@ -86,7 +94,7 @@ class SubscriptionRegistry:
     """
 
     def __init__(self, engine: RegistryCallbacks, outbox: Outbox, event_bus: EventBus, origin: Responder) -> None:
-        self.table: SubscriptionTable[Owner] = SubscriptionTable()
+        self.table: SubscriptionTable[Owner] = SubscriptionTable(engine.control_lines.line_limit)
         self.in_msgs = 0
         self.in_bytes = 0
         self.reply_handlers: dict[ReplyHandler, SubscriptionEntry[Owner]] = {}
@@ -330,8 +338,8 @@ class SubscriptionRegistry:
         """Return UNSUB for every subscription, but not for the receivers of replies."""
         return b"".join(commands.unsub(entry.sid) for entry in self.table if isinstance(entry.owner, Subscription))
 
-    def on_message_dropped(self, subject: str, reply: str, error: PayloadTooLarge) -> None:
-        """A waiting message exceeds the limit of the server: fail its request, or report it."""
+    def on_message_dropped(self, subject: str, reply: str, error: PayloadTooLarge | InvalidSubject) -> None:
+        """A waiting message exceeds a limit of the server: fail its request, or report it."""
         was_request = bool(reply) and self.fail_requests(lambda _: error, reply)
         if not was_request:
             self._event_bus.emit(events.MessageDropped(subject=subject, error=error))
@@ -380,6 +388,14 @@ class SubscriptionRegistry:
         for entry in [named] if named is not None else list(self.table):
             if entry.subject == error.subject and (entry.queue or "") == error.queue:
                 self._end_refused(entry, error)
+
+    def end_too_long(self, length: int) -> None:
+        """End the subscriptions whose SUB has at least this length: the server closes the connection at such a line."""
+        for entry, size in self.table.longest(length):
+            what = f"subscription to {entry.subject!r}{f' queue {entry.queue!r}' if entry.queue else ''}"
+            error = ServerError(f"{what} ended: its {size} bytes exceed the server's max_control_line")
+            self._end_refused(entry, error)
+            self._event_bus.emit(events.ServerErrorEvent(error=error))
 
     def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
         """End a subscription that the server does not have."""

@@ -19,6 +19,19 @@ REPORT_INTERVAL_S = 1.0
 
 _API_REASON = "it is a subject of an API or a store (the option allow_api_replies=True allows it)"
 
+MAX_REPLY_LENGTH = 4000
+"""Bytes of a reply subject, which is the choice of others: a response to a longer one might be a line that is too long
+for the server, which would close our connection.
+"""
+
+
+def reply_subject(reply: str) -> bytes:
+    """Return a reply subject of a received message as it is sent. InvalidSubject."""
+    wire = publish_subject(reply, "reply subject")
+    if len(wire) > MAX_REPLY_LENGTH:
+        raise InvalidSubject("reply subject", reply, f"is {len(wire)} bytes long, more than {MAX_REPLY_LENGTH}")
+    return wire
+
 
 class ReplyGuard:
     """Refuses reply subjects, and reports them. ``allow_apis`` is the option ``allow_api_replies``."""
@@ -40,7 +53,7 @@ class ReplyGuard:
     def is_allowed(self, reply: str) -> bool:
         """True if messages may be sent to this subject; reports a refusal, and an invalid subject."""
         try:
-            publish_subject(reply)
+            reply_subject(reply)
         except InvalidSubject as exc:
             self.refuse(reply, exc.rule)
             return False

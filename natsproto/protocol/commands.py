@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 
 from natsproto.errors import InvalidSubject, PayloadTooLarge
+from natsproto.protocol.line_limit import SAFE_LINE_LENGTH, LineLimit
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject, queue_group, subscribe_subject
 
 CRLF = b"\r\n"
@@ -19,12 +20,12 @@ PONG = b"PONG\r\n"
 _MAX_CACHED_SUBJECTS = 4096
 _MAX_MISSED = 4 * _MAX_CACHED_SUBJECTS
 """Unknown subjects after which a full cache is cleared. Filling it takes as long as validating a subject."""
-_MAX_CACHED_PREFIX_LENGTH = 1024
-"""Longest prefix that is cached, in bytes; no control line that adds a size to one can be too long."""
+_MAX_CACHED_PREFIX_LENGTH = SAFE_LINE_LENGTH // 2
+"""Longest prefix that is cached, in bytes; no control line that adds a reply subject and sizes can be too long."""
 _MAX_CACHED_SIZE = 8192
 """Formatting a size takes 60 ns more than a look-up: 8 % of a small message, nothing for a large one."""
 _INBOX_PREFIX = "_INBOX."
-_SAFE_LINE_LENGTH = MAX_CONTROL_LINE - 64
+_SAFE_NAMES_LENGTH = SAFE_LINE_LENGTH - 64
 """Bytes of subject and reply subject that leave room for two sizes."""
 
 _compact = json.JSONEncoder(separators=(",", ":")).encode
@@ -49,6 +50,11 @@ def unsub(sid: int, max_msgs: int | None = None) -> bytes:
     return b"UNSUB %d\r\n" % sid if max_msgs is None else b"UNSUB %d %d\r\n" % (sid, max_msgs)
 
 
+def arguments_length(head: bytes) -> int:
+    """Return the bytes between the verb and the line end, which the server limits; 0 for an incomplete line."""
+    return max(0, head.find(b"\r") - head.find(b" ") - 1)
+
+
 def subjects_of(control_line: bytes) -> tuple[str, str]:
     """Return the subject and the reply subject ("" for none) in the control line of a message, without its end."""
     verb, *words = control_line.decode("utf-8", "surrogateescape").split(" ")
@@ -63,10 +69,11 @@ class ControlLines:
     which also shows that the subject is valid, and small sizes as they are written.
     """
 
-    __slots__ = ("_missed", "max_payload", "pub_prefixes", "pub_sizes")
+    __slots__ = ("_missed", "line_limit", "max_payload", "pub_prefixes", "pub_sizes")
 
     def __init__(self) -> None:
         self._missed = 0  # subjects that were not found in the full cache since it was last cleared
+        self.line_limit = LineLimit()
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.pub_prefixes: dict[str, bytes] = {}
@@ -109,8 +116,8 @@ class ControlLines:
             end = b"%d\r\n" % size
             if size < _MAX_CACHED_SIZE:
                 self.pub_sizes[size] = end
-        if len(start) > _SAFE_LINE_LENGTH:
-            self._check_line(len(start) + len(end) - 6, subject)
+        if len(start) > _SAFE_NAMES_LENGTH:
+            self.line_limit.check(len(start) + len(end) - 6, subject)
         return start + end
 
     def message_line(self, subject: bytes, reply: bytes | None, block: bytes | None, size: int) -> bytes:
@@ -127,17 +134,11 @@ class ControlLines:
             head = b"HPUB %b %d %d\r\n%b" % (names, len(block), total, block)
         if total > self.max_payload:
             self.check_size(total)
-        if len(names) > _SAFE_LINE_LENGTH:
-            self._check_line(head.index(b"\r") - head.index(b" ") - 1, names.decode("utf-8", "surrogateescape"))
+        if len(names) > _SAFE_NAMES_LENGTH:
+            self.line_limit.check(arguments_length(head), names.decode("utf-8", "surrogateescape"))
         return head
 
     def check_size(self, size: int) -> None:
         """Raise PayloadTooLarge if the server would reject this number of bytes of headers and payload."""
         if size > self.max_payload > 0:
             raise PayloadTooLarge(size, self.max_payload)
-
-    @staticmethod
-    def _check_line(length: int, subject: str) -> None:
-        """Check the length that the server checks: between the verb and the line end."""
-        if length > MAX_CONTROL_LINE:
-            raise InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")

@@ -81,6 +81,11 @@ def ends_connection(text: str) -> bool:
     return text.casefold().startswith(_FATAL_ERRORS + _AUTH_ERRORS)
 
 
+def is_too_long_line(error: object) -> bool:
+    """Return True if this is the error for a control line above the server's ``max_control_line``."""
+    return isinstance(error, ServerError) and error.text.casefold().startswith("maximum control line exceeded")
+
+
 def is_final(error: object) -> bool:
     """Return True if this is the error for a text after which the server is known to close the connection."""
     return isinstance(error, NotAuthorized) or (isinstance(error, ServerError) and ends_connection(error.text))

@@ -11,8 +11,8 @@ from functools import lru_cache
 
 from natsproto.errors import InvalidSubject
 
-MAX_CONTROL_LINE = 4096
-"""Bytes of arguments a nats-server reads on one control line unless it is configured otherwise."""
+MAX_CONTROL_LINE = 65_536
+"""Bytes of arguments on one control line, at most; a server reads 4096 unless it is configured otherwise."""
 
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f]")
 _PLAIN = re.compile(r"[!-)+\-/-=?-~]+(?:\.[!-)+\-/-=?-~]+)*").fullmatch  # ASCII without wildcards: nearly every subject

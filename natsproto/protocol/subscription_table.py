@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 from natsproto.protocol import commands
 from natsproto.protocol.frames import Message, Responder, Route
+from natsproto.protocol.line_limit import LineLimit
 
 Owner = TypeVar("Owner")
 
@@ -56,9 +57,10 @@ class SubscriptionEntry(Route, Generic[Owner]):
 
 
 class SubscriptionTable(Generic[Owner]):
-    """All open subscriptions of a client."""
+    """All open subscriptions of a client. ``line_limit`` is that of the connected server."""
 
-    def __init__(self) -> None:
+    def __init__(self, line_limit: LineLimit | None = None) -> None:
+        self._line_limit = line_limit or LineLimit()
         self.routes: dict[bytes, Route] = {}
         """The routes for a Parser: sid as bytes → route."""
         self._entries: dict[int, SubscriptionEntry[Owner]] = {}
@@ -92,6 +94,7 @@ class SubscriptionTable(Generic[Owner]):
         """
         sid = self._last_sid + 1
         sub_line = commands.sub(subject, queue, sid)
+        self._line_limit.check(commands.arguments_length(sub_line), subject)
         self._last_sid = sid
         entry = SubscriptionEntry(sid, subject, queue, deliver, owner, message_class, origin, note)
         self._entries[sid] = entry
@@ -172,10 +175,19 @@ class SubscriptionTable(Generic[Owner]):
         """Return the lines that end a subscription on the server and start it again."""
         return b"".join((commands.unsub(entry.sid), *self._sub_lines(entry)))
 
+    def longest(self, length: int) -> list[tuple[SubscriptionEntry[Owner], int]]:
+        """Return the subscriptions whose SUB has at least this length, and its length."""
+        sizes = ((entry, commands.arguments_length(self._sub_line(entry))) for entry in self._entries.values())
+        return [(entry, size) for entry, size in sizes if size >= length]
+
     @staticmethod
-    def _sub_lines(entry: SubscriptionEntry[Owner]) -> list[bytes]:
+    def _sub_line(entry: SubscriptionEntry[Owner]) -> bytes:
+        return commands.sub(entry.subject, entry.queue, entry.sid)
+
+    def _sub_lines(self, entry: SubscriptionEntry[Owner]) -> list[bytes]:
         entry.received_before = entry.received
-        plan = [commands.sub(entry.subject, entry.queue, entry.sid)]
+        plan = [self._sub_line(entry)]
+        self._line_limit.count(commands.arguments_length(plan[0]))
         if entry.max_msgs is not None:
             plan.append(commands.unsub(entry.sid, entry.max_msgs - entry.received))
         return plan

@@ -16,6 +16,7 @@ from natsproto.errors import InvalidSubject, PayloadTooLarge
 from natsproto.protocol import commands
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.headers import Headers, encode_headers, parse_headers
+from natsproto.protocol.line_limit import LineLimit
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject
 
 
@@ -149,17 +150,52 @@ LONG_LINES: dict[str, Callable[[ControlLines, int], bytes]] = {
 
 
 @pytest.mark.parametrize("build", LONG_LINES.values(), ids=LONG_LINES.keys())
-def test_control_line_has_length_limit_of_server(
+def test_control_line_has_a_length_limit(
     build: Callable[[ControlLines, int], bytes],
 ) -> None:
-    """4096 bytes between verb and line end; nats-server 2.15 closes the connection at 4097."""
     lines = ControlLines()
     line = build(lines, MAX_CONTROL_LINE).partition(b"\r\n")[0]
     assert len(line.partition(b" ")[2]) == MAX_CONTROL_LINE
     kept = dict(lines.pub_prefixes)
-    with pytest.raises(InvalidSubject, match="makes a control line longer than 4096 bytes"):
+    with pytest.raises(InvalidSubject, match="makes a control line longer than 65536 bytes"):
         build(lines, MAX_CONTROL_LINE + 1)
     assert lines.pub_prefixes == kept
+
+
+@pytest.mark.parametrize("build", LONG_LINES.values(), ids=LONG_LINES.keys())
+def test_the_limit_of_the_server_is_met_exactly(build: Callable[[ControlLines, int], bytes]) -> None:
+    lines = ControlLines()
+    lines.line_limit.on_connected("one")
+    lines.line_limit.count(3000)
+    assert lines.line_limit.on_disconnected(refused=True, waiting=False) == 3000
+    build(lines, 2999)
+    if build is not LONG_LINES["SUB"] and build is not LONG_LINES["SUB with queue"]:  # see the subscription table
+        with pytest.raises(InvalidSubject, match="longer than 2999 bytes: the server closed a connection"):
+            build(lines, 3000)
+    lines.line_limit.on_connected("another")
+    build(lines, 5000)
+    lines.line_limit.on_connected("one")
+    assert lines.line_limit.max == 2999
+
+
+def test_what_is_known_of_lines() -> None:
+    limit = LineLimit()
+    limit.on_connected("one")
+    limit.count(512)
+    assert limit.on_disconnected(refused=True, waiting=False) is None  # it cannot be this one
+    limit.count(20_000)
+    assert limit.on_disconnected(refused=False, waiting=False) is None
+    assert limit.on_disconnected(refused=True, waiting=False) is None  # it was written to an earlier connection
+    limit.count(20_000)
+    assert limit.on_disconnected(refused=False, waiting=True) is None
+    assert not limit.is_learned
+    assert limit.on_disconnected(refused=True, waiting=False) == 20_000
+    assert limit.max == 4096  # not every length is tried
+    for number in range(200):
+        limit.on_connected(str(number))
+        limit.count(600 + number)
+        limit.on_disconnected(refused=True, waiting=False)
+        assert limit.max == 599 + number
 
 
 def test_max_payload_counts_headers_and_is_met_exactly() -> None:
@@ -250,8 +286,8 @@ def test_full_cache_is_cleared_by_new_subjects() -> None:
         assert publish(1) == 0
 
 
-@pytest.mark.parametrize(("length", "is_kept"), [(1019, True), (1020, False)])
-def test_prefix_of_up_to_1024_bytes_is_kept(length: int, is_kept: bool) -> None:
+@pytest.mark.parametrize(("length", "is_kept"), [(251, True), (252, False)])
+def test_prefix_of_up_to_256_bytes_is_kept(length: int, is_kept: bool) -> None:
     lines = ControlLines()
     lines.pub_prefix("s" * length)
     assert bool(lines.pub_prefixes) is is_kept

@@ -29,6 +29,7 @@ from natsproto.jetstream._publish.batch_messages import BatchMessages
 from natsproto.jetstream._publish.fast_batch_state import BatchOperation, FastBatchState, FastOptions
 from natsproto.jetstream._publish.headers import AutoMsgIds, ExpectationArgs, message_block
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
+from natsproto.protocol.commands import arguments_length
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike
 
@@ -178,7 +179,9 @@ class FastBatchSender:
                 operation, sequence, (subject, payload, block) = command
                 size = len(payload) + (0 if block is None else len(block))
                 lines.check_size(size)  # the server may have other limits now
-                self._outbox.put(self._head(lines.pub_prefix(subject), operation, sequence, block, size), payload)
+                head = self._head(lines.pub_prefix(subject), operation, sequence, block, size)
+                lines.line_limit.check(arguments_length(head), subject)
+                self._outbox.put(head, payload)
                 state.on_sent(command)
             state.allow_append()
         except OutboxFull:

@@ -63,6 +63,7 @@ from natsproto.jetstream._publish.retry_policy import (
 )
 from natsproto.jetstream._sequence_log import AckedSequence
 from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
+from natsproto.protocol.commands import arguments_length
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import parse_headers
 
@@ -479,7 +480,8 @@ class PublishWindow:
         """Send the waiting messages in order; afterwards new messages are sent at once."""
         if not self._can_send:
             return
-        check, server = self._control_lines.check_size, self._connection.server_info
+        check, limit = self._control_lines.check_size, self._control_lines.line_limit
+        server = self._connection.server_info
         for token in sorted(self._waiting, key=int):
             future, retry = self._pending[token], self._retry_states.get(token)
             head, payload = future._head, future._payload
@@ -487,6 +489,7 @@ class PublishWindow:
                 if retry is not None and retry.required is not None:
                     retry.required.check(server)
                 check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
+                limit.check(arguments_length(head), future.subject)
                 self._outbox.put(head, payload)
             except OutboxFull:
                 self._pause_sending(self._limits.retry_wait / 8)
