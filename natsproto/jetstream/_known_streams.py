@@ -4,7 +4,7 @@ Rules:
 
 1. Every info that the context reads is noted. No request is made for this while messages are acknowledged.
 2. A copy of a message with an id is sent only while the stream knows the id. A stream that is not known is looked up at
-   the first silence after such a message; until the answer no copy is sent.
+   the first silence or reconnect after such a message; until the answer no copy is sent.
 3. Where the stream may not be looked up, the server's default of ``duplicate_window`` is assumed.
 """
 

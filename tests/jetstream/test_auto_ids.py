@@ -7,13 +7,14 @@ import asyncio
 import pytest
 
 from natsproto.errors import PublishUncertain
+from tests.jetstream.script import jetstream_of
 from tests.jetstream.test_publisher import ids, stage
 from tests.kit.clock import advance, virtual_clock
 
 
 @virtual_clock
 async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
-    async with stage() as (net, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
+    async with stage() as (net, nc, stream), jetstream_of(nc, "a").publisher(auto_msg_id=True) as pub:
         plain = await pub.publish("a", b"1")
         headed = await pub.publish("a", b"2", headers={"A": "b"})
         named = await pub.publish("a", b"3", msg_id="own")
@@ -33,7 +34,7 @@ async def test_auto_ids_carry_every_message_over_a_reconnect() -> None:
 @virtual_clock
 async def test_a_taken_automatic_id_is_uncertain() -> None:
     """Sent once, it cannot be a duplicate of itself; sent again, or with an id of the user, it can."""
-    async with stage() as (net, nc, stream), nc.jetstream().publisher(auto_msg_id=True) as pub:
+    async with stage() as (net, nc, stream), jetstream_of(nc, "a").publisher(auto_msg_id=True) as pub:
         taken, named = await pub.publish("a", b"1"), await pub.publish("a", b"2", msg_id="own")
         slow = await pub.publish("a", b"3")
         one, two, _ = await stream.heard_all(3)

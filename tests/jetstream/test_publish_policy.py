@@ -98,6 +98,18 @@ def test_possibly_stored_copy_makes_failures_uncertain() -> None:
         message.pause_after(NOBODY, 4.9, 4.9)
 
 
+def test_forgotten_id_ends_what_may_be_stored() -> None:
+    message = state(has_id=True)
+    assert (message.pause_after(NOBODY, 0, 0.1), message.must_know_id) == (0.25, False)
+    assert (message.pause_after(LOST, 0, 1), message.must_know_id) == (0.0, True)
+    with pytest.raises(PublishUncertain, match="may not know its message id"):
+        message.forget_id()
+    guarded = PublishState("s", has_id=True, is_guarded=True, timeout=5, attempts=None, retry_wait=0.25, now=0)
+    guarded.pause_after(LOST, 0, 1)
+    guarded.forget_id()  # another copy is refused for its expectation
+    assert (guarded.is_resendable, guarded.must_know_id) == (True, False)
+
+
 def test_a_second_of_silence_makes_no_stream_uncertain() -> None:
     """It was sent again meanwhile, so the first copy may be stored."""
     message = state(has_id=True, attempts=0)

@@ -580,7 +580,7 @@ async def test_window_ends_its_wait_after_a_frozen_leader() -> None:
 
 @virtual_clock
 async def test_messages_with_ids_are_resent_in_order() -> None:
-    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), jetstream_of(nc, "a").publisher() as pub:
         futures = [await pub.publish("a", b"%d" % number, msg_id=f"m{number}") for number in range(5)]
         ops = await stream.heard_all(5)
         stream.ack(ops[1])
@@ -600,7 +600,7 @@ async def test_messages_with_ids_are_resent_in_order() -> None:
 
 @virtual_clock
 async def test_messages_without_ids_are_not_resent() -> None:
-    async with stage() as (net, nc, stream), nc.jetstream().publisher() as pub:
+    async with stage() as (net, nc, stream), jetstream_of(nc, "a").publisher() as pub:
         plain, safe = await pub.publish("a", b"plain"), await pub.publish("a", b"safe", msg_id="1")
         await stream.heard_all(2)
         net.down()
@@ -664,7 +664,7 @@ async def test_unsent_message_says_so_at_its_timeout() -> None:
 
 @virtual_clock
 async def test_message_to_be_resent_times_out_as_uncertain() -> None:
-    async with stage() as (net, nc, stream), nc.jetstream().publisher(timeout=4) as pub:
+    async with stage() as (net, nc, stream), jetstream_of(nc, "a").publisher(timeout=4) as pub:
         future = await pub.publish("a", msg_id="1")
         await stream.heard()
         net.down()
@@ -678,7 +678,7 @@ async def test_message_to_be_resent_times_out_as_uncertain() -> None:
 async def test_too_big_for_the_next_server_fails_alone() -> None:
     async with scripted_network(SILENT, Behaviour(route=False, greeting={"max_payload": 100})) as net:
         nc, stream = await net.connect(), StreamScript(net)
-        async with nc.jetstream().publisher() as pub:
+        async with jetstream_of(nc, "a").publisher() as pub:
             big = await pub.publish("a", b"x" * 200, msg_id="big")
             small = await pub.publish("a", b"x", msg_id="small")
             await stream.heard_all(2)

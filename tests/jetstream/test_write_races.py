@@ -9,10 +9,10 @@ from collections import Counter
 import pytest
 
 import natsproto
-from natsproto.errors import NatsError
-from natsproto.jetstream import JetStream
+from natsproto.errors import NatsError, PublishUncertain
+from natsproto.jetstream import JetStream, PubAck
 from natsproto.jetstream._known_streams import MAX_OPEN_BATCHES
-from natsproto.testing import Cluster, Direction, FaultProxy, Server, run_cluster
+from natsproto.testing import Cluster, Direction, End, FaultProxy, Server, run_cluster
 
 
 async def test_more_batches_than_a_server_holds_are_queued(jetstream: JetStream) -> None:
@@ -73,6 +73,55 @@ async def test_id_is_stored_once_whatever_the_window(nats_server: Server, seed: 
             asyncio.get_running_loop().call_later(rng.uniform(1.2, 3.0), proxy.heal)
             assert (await publishing).seq == 1
         assert (await stream.info()).state.messages == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_known", [True, False])
+@pytest.mark.parametrize("kind", ["publish", "publisher"])
+async def test_id_is_stored_once_whatever_the_outage(nats_server: Server, seed: int, kind: str, is_known: bool) -> None:
+    """The connection is lost with the acknowledgement, for longer than the stream knows the id."""
+    rng = random.Random(seed)
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(nats_server.url) as direct:
+        window = rng.uniform(0.1, 1.5)
+        stream = await direct.jetstream().create_stream("S", subjects=["s"], duplicate_window=window)
+        async with natsproto.connect(proxy.url, reconnect_wait=0.02) as nc:
+            js = nc.jetstream(timeout=10)
+            if is_known:
+                await js.stream("S")
+            arrived = await direct.subscribe("s")
+            await direct.flush()
+            proxy.stall(Direction.TO_CLIENT)
+            publishing = asyncio.create_task(_publish_with_id(js, kind))
+            await arrived.next(timeout=5)
+            proxy.cut(End.RST)
+            asyncio.get_running_loop().call_later(window + rng.uniform(0.2, 0.5), proxy.heal)
+            with pytest.raises(PublishUncertain):
+                await publishing
+        assert (await stream.info()).state.messages == 1
+
+
+@pytest.mark.parametrize("kind", ["publish", "publisher"])
+async def test_id_of_unknown_stream_survives_a_short_cut(nats_server: Server, kind: str) -> None:
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(nats_server.url) as direct:
+        stream = await direct.jetstream().create_stream("S", subjects=["s"])
+        async with natsproto.connect(proxy.url, reconnect_wait=0.02) as nc:
+            arrived = await direct.subscribe("s")
+            await direct.flush()
+            proxy.stall(Direction.TO_CLIENT)
+            publishing = asyncio.create_task(_publish_with_id(nc.jetstream(timeout=10), kind))
+            await arrived.next(timeout=5)
+            proxy.cut(End.RST)
+            proxy.heal()
+            ack = await publishing
+            assert (ack.seq, ack.duplicate) == (1, True)
+        assert (await stream.info()).state.messages == 1
+
+
+async def _publish_with_id(js: JetStream, kind: str) -> PubAck:
+    if kind == "publish":
+        return await js.publish("s", b"x", msg_id="m")
+    async with js.publisher() as window:
+        return await (await window.publish("s", b"x", msg_id="m"))
 
 
 @pytest.mark.slow

@@ -251,6 +251,8 @@ class _Sending:
             if isinstance(outcome, Stored):
                 return outcome.ack
             await asyncio.sleep(outcome)
+            if self._state.must_know_id:
+                await self._check_id(first_sent_at)
             timeout = self._left
             try:
                 return await self._attempt.send(timeout)
@@ -264,7 +266,7 @@ class _Sending:
         if isinstance(error, (RequestTimeout, NoResponders)):
             self._api.on_silence()
         if isinstance(error, ConnectionLost) and self._state.is_resendable:
-            await self._await_connection(error, first_sent_at)
+            await self._await_connection(error)
         elif isinstance(error, NoResponders) and self._await_leader is not None:
             await self._await_leader(min(self._left, LEADER_CHECK_S))
         outcome = await self._after_refusal(error, first_sent_at)
@@ -274,19 +276,21 @@ class _Sending:
         sent_at = self._attempt.sent_at - TIMER_SLACK_S
         return self._state.pause_after(error, sent_at, self._clock(), in_a_row=in_a_row)
 
-    async def _await_connection(self, error: ConnectionLost, first_sent_at: float) -> None:
-        """Wait for the next connection, and find out whether the message may be sent again there."""
-        state, streams, subject = self._state, self._api.streams, self._attempt.subject
-        await self._api.connection._wait_connected(state.deadline)
-        if state.has_id:
-            await streams.look_up(subject, self._left)
-            if not streams.knows_id(subject, first_sent_at):
-                state.forget_id()
+    async def _await_connection(self, error: ConnectionLost) -> None:
+        """Wait for the next connection, and find out whether its server may get the message."""
+        await self._api.connection._wait_connected(self._state.deadline)
         try:
             if self._check_server is not None:
                 await self._check_server()
         except UnsupportedByServer as refusal:
-            raise PublishUncertain(subject, f"{error}, and then {refusal}") from refusal
+            raise PublishUncertain(self._attempt.subject, f"{error}, and then {refusal}") from refusal
+
+    async def _check_id(self, first_sent_at: float) -> None:
+        """Find out whether the stream still knows the id of a message that it may have stored."""
+        streams, subject = self._api.streams, self._attempt.subject
+        await streams.look_up(subject, self._left)
+        if not streams.knows_id(subject, first_sent_at):
+            self._state.forget_id()
 
     async def _after_refusal(self, error: NatsError, first_sent_at: float) -> Stored | float | None:
         """Return the acknowledgement in spite of a refusal, or the seconds until it is sent again; None for an error

@@ -56,6 +56,7 @@ from natsproto.jetstream._publish.outcome import (
 )
 from natsproto.jetstream._publish.publish import Lookup, Sent, refused_below, report_lost_messages, resolve
 from natsproto.jetstream._publish.retry_policy import (
+    FORGOTTEN_ID,
     RESEND_AFTER_S,
     RetryCounter,
     is_rejected_for_now,
@@ -308,7 +309,7 @@ class PublishWindow:
         for token, future in list(self._pending.items()):
             if future._head in unsent or token in self._waiting:
                 continue
-            if has_msg_id(future._head) and not self._is_forgotten(future):
+            if has_msg_id(future._head):
                 self._note_silence(token, future)
             else:
                 self._fail(token, future, uncertain_error(future.subject, error, self._limits.timeout))
@@ -485,6 +486,12 @@ class PublishWindow:
         for token in sorted(self._waiting, key=int):
             future, retry = self._pending[token], self._retry_states.get(token)
             head, payload = future._head, future._payload
+            if retry is not None and retry.maybe_stored and has_msg_id(head) and not self._is_id_known(future):
+                if not self._is_stream_known(future):  # it is looked up
+                    self._pause_sending(retry.retry_counter.busy_pause())
+                    return
+                self._fail(token, future, PublishUncertain(future.subject, FORGOTTEN_ID))
+                continue
             try:
                 if retry is not None and retry.required is not None:
                     retry.required.check(server)
@@ -543,10 +550,9 @@ class PublishWindow:
         api = self._limits.api
         return api is None or api.streams.knows_id(future.subject, future._deadline - self._limits.timeout)
 
-    def _is_forgotten(self, future: AckFuture) -> bool:
-        """True if the stream, which is known, does not know the id any more."""
+    def _is_stream_known(self, future: AckFuture) -> bool:
         api = self._limits.api
-        return api is not None and api.streams.of_subject(future.subject) is not None and not self._is_id_known(future)
+        return api is None or api.streams.of_subject(future.subject) is not None
 
     def _expire(self, token: str, future: AckFuture) -> None:
         subject, timeout = future.subject, self._limits.timeout

@@ -4,7 +4,7 @@ Three rules decide everything, for one message, for windows and for batches:
 
 * A message that the server rejected, or that had no responders, is not stored and may be sent again (ADR-22), unless
   the refusal is not certain (see ``outcome``).
-* A message without a reply may be stored. It is sent again only if it has a message id.
+* A message without a reply may be stored. It is sent again only if it has a message id that the stream still knows.
 * The caller gets one outcome for each message, within its timeout.
 """
 
@@ -46,6 +46,9 @@ RESEND_AFTER_S = 1.0
 
 MAX_RETRY_PAUSE_S = 1.0
 """The most seconds between two attempts on a busy server."""
+
+FORGOTTEN_ID = "it may be stored, and the stream may not know its message id any more"
+"""Why a message with an id is not sent again."""
 
 UNTIL_TIMEOUT = -1
 """A number of attempts: for a stream that exists, "no responders" is an election."""
@@ -169,9 +172,16 @@ class PublishState:
         is_guarded = expected.subject in (self.subject, "")
         return Situation(refusal, self.has_id, is_guarded, self._is_answered, self._stale_resends)
 
+    @property
+    def must_know_id(self) -> bool:
+        """True if a copy that may be stored is recognised only by the id."""
+        return self.has_id and self._maybe_stored is not None
+
     def forget_id(self) -> None:
-        """The stream may not know the id any more: a copy would be stored twice."""
+        """The stream may not know the id any more: raises PublishUncertain if another copy would be stored twice."""
         self.has_id = False
+        if self._maybe_stored is not None and not self.is_guarded:
+            raise PublishUncertain(self.subject, FORGOTTEN_ID) from self._maybe_stored
 
     def step(self, situation: Situation, waits: int, evidence: Evidence | None, now: float) -> Step:
         """Return ``next_step`` within the time that is left."""
