@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 from collections.abc import Iterator
-from itertools import product
+from itertools import count, product
+from types import FunctionType
+from typing import Any
 
 import pytest
 
@@ -17,6 +21,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream import PubAck
 from natsproto.jetstream._api_errors import ErrCode, api_error
+from natsproto.jetstream._publish import outcome
 from natsproto.jetstream._publish.outcome import (
     LOOKUP_WAITS_S,
     MAX_STALE_RESENDS,
@@ -71,10 +76,10 @@ def paths(situation: Situation, evidence: Evidence) -> Iterator[list[Step]]:
 
 
 def test_every_path_ends_soon_and_with_a_reason() -> None:
-    count = 0
+    walked = 0
     for situation, evidence in product(SITUATIONS, EVIDENCE):
         for steps in paths(situation, evidence):
-            count += 1
+            walked += 1
             assert sum(step.seconds for step in steps if isinstance(step, AwaitReply)) <= MAX_TOTAL_WAIT_S
             end = steps[-1]
             if end is STORED:
@@ -83,8 +88,8 @@ def test_every_path_ends_soon_and_with_a_reason() -> None:
                 assert situation.refusal is EMPTY or evidence.is_refuted or is_proof_of_absence(situation, evidence)
             if isinstance(end, Resend):
                 assert is_protected(situation, evidence)
-    print(f"{count} paths")
-    assert count > 50_000
+    print(f"{walked} paths")
+    assert walked > 50_000
 
 
 def is_proof_of_absence(situation: Situation, evidence: Evidence) -> bool:
@@ -104,65 +109,70 @@ def is_protected(situation: Situation, evidence: Evidence) -> bool:
 NOTHING = Evidence()
 
 
-@pytest.mark.parametrize(
-    ("situation", "waits", "evidence", "step"),
-    [
-        # the beginning
-        (Situation(STALE), 0, None, AwaitReply(0.0, looks_up=True)),
-        (Situation(STALE, has_msg_id=True), 0, None, AwaitReply(0.25, looks_up=False)),
-        (Situation(IN_PROCESS), 0, None, AwaitReply(0.0, looks_up=True)),
-        (Situation(IN_PROCESS, has_msg_id=True), 0, None, AwaitReply(0.1, looks_up=False)),
-        (Situation(OWN_COPY), 0, None, AwaitReply(0.0, looks_up=True)),
-        (Situation(EMPTY), 0, None, AwaitReply(0.0, looks_up=True)),
-        (Situation(COMMIT), 0, None, AwaitReply(0.25, looks_up=True)),
-        # nothing was found
-        (Situation(STALE), 1, NOTHING, AwaitReply(0.25, looks_up=True)),
-        (Situation(STALE), 2, NOTHING, AwaitReply(0.75, looks_up=True)),
-        (Situation(STALE), 3, NOTHING, UNKNOWN),
-        (Situation(STALE, has_msg_id=True), 1, NOTHING, Resend()),
-        (Situation(STALE, has_msg_id=True, stale_resends=1), 1, NOTHING, Resend()),
-        (Situation(STALE, has_msg_id=True, stale_resends=2), 0, None, AwaitReply(0.0, looks_up=True)),
-        (Situation(STALE, has_msg_id=True, stale_resends=2), 3, NOTHING, UNKNOWN),
-        (Situation(IN_PROCESS), 1, NOTHING, AwaitReply(0.01, looks_up=True)),
-        (Situation(IN_PROCESS), 2, NOTHING, UNKNOWN),
-        (Situation(IN_PROCESS, is_guarded=True), 2, NOTHING, Resend()),
-        (Situation(IN_PROCESS, is_guarded=True), 2, Evidence(is_ambiguous=True), AwaitReply(0.25, looks_up=True)),
-        (Situation(IN_PROCESS, is_guarded=True), 3, Evidence(is_ambiguous=True), Resend()),
-        (Situation(IN_PROCESS, has_msg_id=True), 1, NOTHING, Resend()),
-        (Situation(OWN_COPY), 3, NOTHING, UNKNOWN),
-        (Situation(EMPTY), 1, NOTHING, NOT_STORED),
-        (Situation(COMMIT), 1, NOTHING, AwaitReply(0.75, looks_up=True)),
-        (Situation(COMMIT), 2, NOTHING, UNKNOWN),
-        # the message, or another in its place
-        *[(Situation(refusal), 1, Evidence(ack=ACK), STORED) for refusal in UncertainRefusal],
-        *[(Situation(refusal), 1, Evidence(is_refuted=True), NOT_STORED) for refusal in UncertainRefusal],
-        # the only leader that there can have been
-        *[(Situation(STALE), 1, Evidence(leadership=leader), NOT_STORED) for leader in (UNDISPUTED, ONLY_SERVER)],
-        (Situation(STALE), 1, Evidence(leadership=MAJORITY), AwaitReply(0.25, looks_up=True)),
-        (Situation(STALE, is_answered=False), 1, Evidence(leadership=UNDISPUTED), AwaitReply(0.25, looks_up=True)),
-        (Situation(STALE), 1, Evidence(is_ambiguous=True, leadership=ONLY_SERVER), AwaitReply(0.25, looks_up=True)),
-        *[(Situation(IN_PROCESS), 1, Evidence(leadership=leader), Resend()) for leader in (UNDISPUTED, ONLY_SERVER)],
-        (Situation(IN_PROCESS), 1, Evidence(leadership=MAJORITY), AwaitReply(0.01, looks_up=True)),
-        (Situation(OWN_COPY), 1, Evidence(is_replaced=True, leadership=UNDISPUTED), NOT_STORED),
-        (Situation(OWN_COPY, is_answered=False), 1, Evidence(is_replaced=True, leadership=UNDISPUTED), UNKNOWN),
-        (Situation(OWN_COPY), 1, Evidence(is_ambiguous=True, leadership=ONLY_SERVER), UNKNOWN),
-        (Situation(COMMIT), 1, Evidence(leadership=ONLY_SERVER), AwaitReply(0.75, looks_up=True)),
-        # absent, though it would have been kept
-        (Situation(STALE), 2, Evidence(is_absent=True, leadership=MAJORITY), AwaitReply(0.75, looks_up=True)),
-        (Situation(STALE), 3, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
-        (Situation(STALE), 3, Evidence(is_absent=True), UNKNOWN),
-        (Situation(STALE, is_answered=False), 1, Evidence(is_absent=True, leadership=UNDISPUTED), NOT_STORED),
-        (Situation(OWN_COPY, is_answered=False), 3, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
-        (Situation(IN_PROCESS, is_guarded=True), 2, Evidence(is_absent=True, leadership=MAJORITY), Resend()),
-        (Situation(IN_PROCESS), 2, Evidence(is_absent=True, leadership=MAJORITY), UNKNOWN),
-        (Situation(COMMIT), 1, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
-        (Situation(COMMIT), 1, Evidence(is_absent=True), AwaitReply(0.75, looks_up=True)),
-        # replaced by newer messages
-        (Situation(OWN_COPY), 1, Evidence(is_replaced=True), AwaitReply(0.25, looks_up=True)),
-        (Situation(OWN_COPY), 2, Evidence(is_replaced=True), UNKNOWN),
-        (Situation(STALE), 2, Evidence(is_replaced=True), AwaitReply(0.75, looks_up=True)),
-    ],
-)
+ROWS: list[tuple[Situation, int, Evidence | None, Step]] = [
+    # the beginning
+    (Situation(STALE), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(STALE, has_msg_id=True), 0, None, AwaitReply(0.25, looks_up=False)),
+    (Situation(IN_PROCESS), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(IN_PROCESS, has_msg_id=True), 0, None, AwaitReply(0.1, looks_up=False)),
+    (Situation(OWN_COPY), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(EMPTY), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(COMMIT), 0, None, AwaitReply(0.25, looks_up=True)),
+    # nothing was found
+    (Situation(STALE), 1, NOTHING, AwaitReply(0.25, looks_up=True)),
+    (Situation(STALE), 2, NOTHING, AwaitReply(0.75, looks_up=True)),
+    (Situation(STALE), 3, NOTHING, UNKNOWN),
+    (Situation(STALE, has_msg_id=True), 1, NOTHING, Resend()),
+    (Situation(STALE, has_msg_id=True, stale_resends=1), 1, NOTHING, Resend()),
+    (Situation(STALE, has_msg_id=True, stale_resends=2), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(STALE, has_msg_id=True, stale_resends=2), 3, NOTHING, UNKNOWN),
+    (Situation(IN_PROCESS), 1, NOTHING, AwaitReply(0.01, looks_up=True)),
+    (Situation(IN_PROCESS), 2, NOTHING, UNKNOWN),
+    (Situation(IN_PROCESS, is_guarded=True), 2, NOTHING, Resend()),
+    (Situation(IN_PROCESS, is_guarded=True), 2, Evidence(is_ambiguous=True), AwaitReply(0.25, looks_up=True)),
+    (Situation(IN_PROCESS, is_guarded=True), 3, Evidence(is_ambiguous=True), Resend()),
+    (Situation(IN_PROCESS, has_msg_id=True), 1, NOTHING, Resend()),
+    (Situation(STALE, is_guarded=True), 3, NOTHING, UNKNOWN),
+    (Situation(STALE), 3, Evidence(is_ambiguous=True), UNKNOWN),
+    (Situation(OWN_COPY, has_msg_id=True), 0, None, AwaitReply(0.0, looks_up=True)),
+    (Situation(OWN_COPY, is_answered=False), 2, NOTHING, AwaitReply(0.75, looks_up=True)),
+    (Situation(OWN_COPY), 3, NOTHING, UNKNOWN),
+    (Situation(EMPTY), 1, None, UNKNOWN),
+    (Situation(EMPTY), 1, NOTHING, NOT_STORED),
+    (Situation(COMMIT), 1, NOTHING, AwaitReply(0.75, looks_up=True)),
+    (Situation(COMMIT), 2, NOTHING, UNKNOWN),
+    # the message, or another in its place
+    *[(Situation(refusal), 1, Evidence(ack=ACK), STORED) for refusal in UncertainRefusal],
+    *[(Situation(refusal), 1, Evidence(is_refuted=True), NOT_STORED) for refusal in UncertainRefusal],
+    # the only leader that there can have been
+    *[(Situation(STALE), 1, Evidence(leadership=leader), NOT_STORED) for leader in (UNDISPUTED, ONLY_SERVER)],
+    (Situation(STALE), 1, Evidence(leadership=MAJORITY), AwaitReply(0.25, looks_up=True)),
+    (Situation(STALE, is_answered=False), 1, Evidence(leadership=UNDISPUTED), AwaitReply(0.25, looks_up=True)),
+    (Situation(STALE), 1, Evidence(is_ambiguous=True, leadership=ONLY_SERVER), AwaitReply(0.25, looks_up=True)),
+    *[(Situation(IN_PROCESS), 1, Evidence(leadership=leader), Resend()) for leader in (UNDISPUTED, ONLY_SERVER)],
+    (Situation(IN_PROCESS), 1, Evidence(leadership=MAJORITY), AwaitReply(0.01, looks_up=True)),
+    (Situation(OWN_COPY), 1, Evidence(is_replaced=True, leadership=UNDISPUTED), NOT_STORED),
+    (Situation(OWN_COPY, is_answered=False), 1, Evidence(is_replaced=True, leadership=UNDISPUTED), UNKNOWN),
+    (Situation(OWN_COPY), 1, Evidence(is_ambiguous=True, leadership=ONLY_SERVER), UNKNOWN),
+    (Situation(COMMIT), 1, Evidence(leadership=ONLY_SERVER), AwaitReply(0.75, looks_up=True)),
+    # absent, though it would have been kept
+    (Situation(STALE), 2, Evidence(is_absent=True, leadership=MAJORITY), AwaitReply(0.75, looks_up=True)),
+    (Situation(STALE), 3, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
+    (Situation(STALE), 3, Evidence(is_absent=True), UNKNOWN),
+    (Situation(STALE, is_answered=False), 1, Evidence(is_absent=True, leadership=UNDISPUTED), NOT_STORED),
+    (Situation(OWN_COPY, is_answered=False), 3, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
+    (Situation(IN_PROCESS, is_guarded=True), 2, Evidence(is_absent=True, leadership=MAJORITY), Resend()),
+    (Situation(IN_PROCESS), 2, Evidence(is_absent=True, leadership=MAJORITY), UNKNOWN),
+    (Situation(COMMIT), 1, Evidence(is_absent=True, leadership=MAJORITY), NOT_STORED),
+    (Situation(COMMIT), 1, Evidence(is_absent=True), AwaitReply(0.75, looks_up=True)),
+    # replaced by newer messages
+    (Situation(OWN_COPY), 1, Evidence(is_replaced=True), AwaitReply(0.25, looks_up=True)),
+    (Situation(OWN_COPY), 2, Evidence(is_replaced=True), UNKNOWN),
+    (Situation(STALE), 2, Evidence(is_replaced=True), AwaitReply(0.75, looks_up=True)),
+]
+
+
+@pytest.mark.parametrize(("situation", "waits", "evidence", "step"), ROWS)
 def test_row_of_the_rule(situation: Situation, waits: int, evidence: Evidence | None, step: Step) -> None:
     assert next_step(situation, waits, evidence, pause=0.1) == step
 
@@ -188,35 +198,138 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(
-    ("error", "expected", "may_be_stored", "has_own_id", "refusal"),
-    [
-        (wrong_last(3), 5, False, False, STALE),
-        (wrong_last(3), 5, True, True, STALE),
-        (wrong_last(5), 5, False, False, None),
-        (wrong_last(7), 5, False, True, None),
-        (wrong_last(7), 5, True, False, OWN_COPY),
-        (wrong_last(7), 0, True, True, OWN_COPY),
-        (wrong_last(7), 0, False, True, EMPTY),
-        (wrong_last(7), 0, False, False, None),
-        (IN_PROCESS_ERROR, 5, False, False, IN_PROCESS),
-        *[(error, 5, True, True, None) for error in OTHERS],
-        (RequestTimeout("r", 1.0), 5, True, True, None),
-    ],
-)
+REFUSALS: list[tuple[NatsError, int, bool, bool, UncertainRefusal | None]] = [
+    (wrong_last(3), 5, False, False, STALE),
+    (wrong_last(3), 5, True, True, STALE),
+    (wrong_last(5), 5, False, False, None),
+    (wrong_last(7), 5, False, True, None),
+    (wrong_last(7), 5, True, False, OWN_COPY),
+    (wrong_last(7), 0, True, True, OWN_COPY),
+    (wrong_last(7), 0, False, True, EMPTY),
+    (wrong_last(7), 0, False, False, None),
+    (api_error({"code": 400, "err_code": 10071, "description": "wrong last sequence"}), 5, False, False, None),
+    (IN_PROCESS_ERROR, 5, False, False, IN_PROCESS),
+    *[(error, 5, True, True, None) for error in OTHERS],
+    (RequestTimeout("r", 1.0), 5, True, True, None),
+]
+
+
+@pytest.mark.parametrize(("error", "expected", "may_be_stored", "has_own_id", "refusal"), REFUSALS)
 def test_which_refusals_are_uncertain(
     error: NatsError, expected: int, may_be_stored: bool, has_own_id: bool, refusal: UncertainRefusal | None
 ) -> None:
     assert uncertain_refusal(error, expected, may_be_stored=may_be_stored, has_own_id=has_own_id) is refusal
 
 
-def test_which_commits_are_uncertain() -> None:
-    incomplete = api_error({"code": 400, "err_code": ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, "description": "no"})
-    assert is_uncertain_commit(incomplete, 0)
-    assert is_uncertain_commit(wrong_last(3), 5)
-    assert is_uncertain_commit(IN_PROCESS_ERROR, 0)
-    assert not is_uncertain_commit(wrong_last(7), 5)
-    assert not any(is_uncertain_commit(error, 5) for error in OTHERS)
+INCOMPLETE = api_error({"code": 400, "err_code": ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, "description": "no"})
+COMMITS: list[tuple[ApiError, int, bool]] = [
+    (INCOMPLETE, 0, True),
+    (wrong_last(3), 5, True),
+    (IN_PROCESS_ERROR, 0, True),
+    (wrong_last(7), 5, False),
+    *[(error, 5, False) for error in OTHERS],
+]
+
+
+@pytest.mark.parametrize(("error", "expected", "is_uncertain"), COMMITS)
+def test_which_commits_are_uncertain(error: ApiError, expected: int, is_uncertain: bool) -> None:
+    assert is_uncertain_commit(error, expected) is is_uncertain
+
+
+class Mutation(ast.NodeTransformer):
+    """Changes the node with this number: a comparison, "and" or "or", a number; or leaves an operand or branch out."""
+
+    def __init__(self, number: int) -> None:
+        self.left, self.changed = number, ""
+
+    def _is_next(self, node: ast.AST) -> bool:
+        self.left -= 1
+        if self.left == 0:
+            self.changed = f"line {getattr(node, 'lineno', 0)}: {ast.unparse(node)}"
+        return self.left == 0
+
+    def visit_Compare(self, node: ast.Compare) -> ast.AST:
+        return ast.UnaryOp(ast.Not(), node) if self._is_next(node) else self.generic_visit(node)
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        if self._is_next(node):
+            return ast.BoolOp(ast.Or() if isinstance(node.op, ast.And) else ast.And(), node.values)
+        for index in range(len(node.values)):
+            if self._is_next(node.values[index]):
+                self.changed += " left out"
+                rest = [value for at, value in enumerate(node.values) if at != index]
+                return ast.BoolOp(node.op, rest) if len(rest) > 1 else rest[0]
+        return self.generic_visit(node)
+
+    def visit_If(self, node: ast.If) -> ast.AST:
+        return ast.Pass() if self._is_next(node) else self.generic_visit(node)
+
+    def visit_Constant(self, node: ast.Constant) -> ast.AST:
+        is_number = isinstance(node.value, (int, float)) and self._is_next(node)
+        return ast.Constant(not node.value if node.value is True else node.value + 1) if is_number else node  # type: ignore[operator]
+
+    def visit_arguments(self, node: ast.arguments) -> ast.AST:
+        return node
+
+
+def mutants() -> Iterator[tuple[str, dict[str, Any]]]:
+    """What was changed in a function or a constant of the rule, and the names of the module with it."""
+    for name in ("next_step", "_judge", "uncertain_refusal", "is_uncertain_commit"):
+        for number in count(1):
+            mutation = Mutation(number)
+            tree = mutation.visit(ast.parse(inspect.getsource(getattr(outcome, name))))
+            if not mutation.changed:
+                break
+            names = dict(vars(outcome))
+            exec(compile(ast.fix_missing_locations(tree), name, "exec"), names)
+            yield f"{name}, {mutation.changed}", rebound(names)
+    for refusal, waits in LOOKUP_WAITS_S.items():
+        for changed in (
+            waits[:-1],
+            (*waits, 0.5),
+            *((*waits[:at], waits[at] + 1, *waits[at + 1 :]) for at in range(len(waits))),
+        ):
+            yield (
+                f"{refusal}: {changed}",
+                rebound({**vars(outcome), "LOOKUP_WAITS_S": {**LOOKUP_WAITS_S, refusal: changed}}),
+            )
+    for name in ("FURTHER_REPLY_S", "MAX_STALE_RESENDS"):
+        yield name, rebound({**vars(outcome), name: getattr(outcome, name) + 1})
+
+
+def rebound(names: dict[str, Any]) -> dict[str, Any]:
+    """The functions of the module, which now use these names."""
+    for name, function in list(names.items()):
+        if inspect.isfunction(function):
+            names[name] = FunctionType(function.__code__, names, name, function.__defaults__)
+            names[name].__kwdefaults__ = function.__kwdefaults__
+    return names
+
+
+def are_rows_true(names: dict[str, Any]) -> bool:
+    try:
+        return _are_rows_true(names)
+    except (AttributeError, IndexError, NameError, TypeError):
+        return False
+
+
+def _are_rows_true(names: dict[str, Any]) -> bool:
+    return (
+        all(names["next_step"](*row[:3], pause=0.1) == row[3] for row in ROWS)
+        and all(
+            names["uncertain_refusal"](error, expected, may_be_stored=may_be_stored, has_own_id=has_own_id) is refusal
+            for error, expected, may_be_stored, has_own_id, refusal in REFUSALS
+        )
+        and all(names["is_uncertain_commit"](error, expected) is uncertain for error, expected, uncertain in COMMITS)
+    )
+
+
+def test_no_change_of_the_rule_is_overlooked() -> None:
+    assert are_rows_true(rebound(dict(vars(outcome))))
+    survivors = {what: are_rows_true(names) for what, names in mutants()}
+    print(f"{len(survivors)} changes")
+    assert len(survivors) > 100
+    assert not [what for what, is_overlooked in survivors.items() if is_overlooked]
 
 
 def test_expectation_is_read_from_headers() -> None:
