@@ -231,7 +231,8 @@ class TypedCodec(Generic[T]):
                 raise ConfigError("codec", codec, f"has no method {name}")
         if callable(check := getattr(codec, "check", None)):
             check(kind)
-        self.kind, self.codec = kind, codec
+        self.kind = kind
+        self.codec: Codec = codec
 
     def encode(self, value: T) -> bytes:
         """Return the payload for a value; InvalidPayload when the codec cannot encode it."""
