@@ -39,14 +39,18 @@ CLASSES = list(
 
 
 def public(module: ModuleType) -> set[str]:
-    """What a module offers without an underscore: its own things, and for a package what it brings together."""
+    """What a module offers without an underscore: its own things, and for a package what it brings together.
+
+    Late names are attributes once anybody has asked for them. They are not in ``__all__``: ``import *`` imports none.
+    """
     package = hasattr(module, "__path__")
+    late = module._LATE._homes if hasattr(module, "_LATE") else {}
     return {
         name
         for name, value in vars(module).items()
         if not name.startswith("_")
         and not inspect.ismodule(value)
-        and name != "TYPE_CHECKING"
+        and name not in {"TYPE_CHECKING", *late}
         and (package or getattr(value, "__module__", "") == module.__name__)
     }
 

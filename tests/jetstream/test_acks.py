@@ -57,7 +57,7 @@ async def test_ack_of_every_kind_counts_once(jetstream: JetStream, answer: str) 
         assert caught.value.subject == "s.a"
     with pytest.raises(AlreadyAcked):
         await message.in_progress()
-    assert repr(message).startswith("JsMessage(subject='s.a', 1 bytes, ")
+    assert repr(message).startswith("JsMessage(subject='s.a', data=b'1', ")
 
 
 @pytest.mark.parametrize("answer", AT_ONCE)
