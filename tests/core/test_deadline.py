@@ -7,16 +7,16 @@ import asyncio
 import pytest
 
 from natsproto._core.deadline import Backoff, Deadline
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 
 @virtual_clock
 async def test_deadline_counts_down_to_zero() -> None:
     deadline = Deadline(3.0)
-    await asyncio.sleep(1.0)
+    await advance(1.0)
     assert deadline.left == pytest.approx(2.0)
     assert not deadline.is_over
-    await asyncio.sleep(2.5)
+    await advance(2.5)
     assert deadline.left == 0.0
     assert Deadline(3.0).at - deadline.at == pytest.approx(3.5)
 

@@ -15,7 +15,7 @@ from natsproto._core.notifier import Notifier
 from natsproto._core.subscription_readers import SubscriptionReaders
 from natsproto.errors import DrainTimeout
 from tests.core.helpers import turns
-from tests.kit.clock import virtual_clock
+from tests.kit.clock import advance, virtual_clock
 
 
 class Ended:
@@ -57,7 +57,7 @@ async def test_the_shortest_deadline_counts(seed: int) -> None:
             outcomes.append(exc)
 
     tasks = [asyncio.create_task(caller()) for _ in range(5)]
-    await asyncio.sleep(1)
+    await advance(1)
     for task in rng.sample(tasks, 4):
         task.cancel()
     await asyncio.wait(tasks)
