@@ -36,15 +36,15 @@ class Length(NamedTuple):
 
 
 CEILING = {
-    "fetch(1) and ack": Length(67, 20, 36),
+    "fetch(1) and ack": Length(67, 21, 37),
     "a message of messages() and ack": Length(51, 16, 28),
-    "an update of a watch": Length(28, 15, 19),
-    "opening a watch": Length(235, 46, 137),
-    "key/value put": Length(37, 18, 26),
-    "key/value get": Length(31, 13, 19),
-    "key/value update": Length(52, 20, 30),
-    "object of 10 bytes: put": Length(220, 29, 128),
-    "object of 10 bytes: get": Length(119, 20, 62),
+    "an update of a watch": Length(31, 18, 22),
+    "opening a watch": Length(239, 50, 143),
+    "key/value put": Length(44, 19, 28),
+    "key/value get": Length(31, 14, 20),
+    "key/value update": Length(62, 22, 33),
+    "object of 10 bytes: put": Length(235, 32, 134),
+    "object of 10 bytes: get": Length(121, 21, 63),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }
