@@ -159,7 +159,7 @@ async def _opening(js: JetStream, publisher: Publisher) -> Length:
             await watch.ready()
         lengths.append(counter.length)
         await watch.stop()
-        await asyncio.sleep(0)  # the end of this turn belongs to stopping
+        await asyncio.gather(*js.connection._engine.cleanups.running)  # its deletion belongs to stopping
     return min(lengths[1:])
 
 
