@@ -387,7 +387,7 @@ def _options() -> Iterator[Argument]:
         yield from option(name, [("text", ("yes", TYPE)), ("int", (1, TYPE))])
     for name in ("reconnect_delay", "on_event", "auth", "dialer"):
         yield from option(name, [("int", (5, TYPE)), ("text", ("print", TYPE))])
-    yield from option("tls", [("text", ("yes", TYPE)), ("int", (1, TYPE))])
+    yield from option("tls", [("empty", ("", VALUE)), ("bytes", (b"ca.pem", TYPE)), ("int", (1, TYPE))])
     hosts = [("int", (5, TYPE)), ("empty", ("", VALUE)), ("CRLF", ("a\r\nb", VALUE)), ("a URL", ("nats://a:1", VALUE))]
     yield from option("tls_hostname", hosts)
     yield from option("name", [("CRLF", ("a\r\nb", VALUE)), ("NUL", ("a\x00", VALUE))])
