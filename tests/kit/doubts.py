@@ -14,7 +14,7 @@ from natsproto.errors import ApiError, NatsError, NoResponders
 from natsproto.jetstream import PubAck
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
 from natsproto.jetstream._publish.fast_batch_state import FastBatchState
-from natsproto.jetstream._publish.outcome import Change, Expectation, Situation
+from natsproto.jetstream._publish.outcome import Change, Expectation, Situation, UncertainRefusal
 from natsproto.jetstream._publish.retry_policy import PublishState
 from natsproto.protocol.frames import Message
 from tests.kit.history import Call
@@ -43,9 +43,11 @@ def noted_doubts() -> Iterator[Counter[str]]:
             note(found.refusal.name)
         return found
 
-    async def resolve(self: AtomicBatch, refused: Message, error: ApiError, sent_at: float, change: Change) -> PubAck:
+    async def resolve(
+        self: AtomicBatch, refusal: UncertainRefusal, refused: Message, error: ApiError, sent_at: float, change: Change
+    ) -> PubAck:
         note("COMMIT")
-        return await judge_batch(self, refused, error, sent_at, change)
+        return await judge_batch(self, refusal, refused, error, sent_at, change)
 
     def pause_after(self: PublishState, error: NatsError, *args: float, **kwargs: int) -> float:
         if isinstance(error, NoResponders):

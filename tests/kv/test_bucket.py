@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+import natsproto
 from natsproto.errors import (
     BucketNotFound,
     InvalidSubject,
@@ -17,6 +18,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv._bucket import KeyValue
+from natsproto.testing import FaultProxy, Server
 
 
 async def keys(kv: KeyValue, *filters: str) -> list[str]:
@@ -87,6 +89,20 @@ async def test_wrong_revision_names_both_revisions(jetstream: JetStream) -> None
         assert (lost.value.expected, lost.value.actual) == (1, 2)
     assert (await kv.get("a")).value == b"2"
     assert await kv.delete("a", revision=2) == 3
+
+
+async def test_wrong_revision_of_a_batch_is_certain_right_after_another_write(
+    nats_server: Server, jetstream: JetStream
+) -> None:
+    """The only server has refused the commit, whatever the delay makes of the ages of messages."""
+    near = await jetstream.create_key_value("cfg", storage="memory", allow_atomic=True)
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(proxy.url) as nc:
+        far = await nc.jetstream().key_value("cfg")
+        proxy.delay(0.05)
+        await near.put("a", b"1")
+        with pytest.raises(WrongRevision):
+            async with far.atomic() as batch:
+                await batch.update("a", b"9", 7)
 
 
 async def test_of_many_who_want_the_same_exactly_one_wins(jetstream: JetStream) -> None:

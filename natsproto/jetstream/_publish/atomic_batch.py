@@ -51,6 +51,7 @@ from natsproto.jetstream._publish.outcome import (
     is_uncertain_commit,
     next_step,
     refusal_error,
+    uncertain_refusal,
 )
 from natsproto.jetstream._publish.publish import LEADER_CHECK_S, Lookup, Sent, acknowledgement_of, resolve
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, UNTIL_TIMEOUT, RetryCounter
@@ -400,7 +401,9 @@ class AtomicBatch:
                     expected = max(expectation_of(one.subject, one.pairs).seq for one in self._messages)
                     if change.uncertain is None and not is_uncertain_commit(exc, expected):
                         raise
-                    return await self._resolve(reply, exc, sent_at, change)
+                    is_stale = uncertain_refusal(exc, expected) is UncertainRefusal.STALE
+                    refusal = UncertainRefusal.STALE if is_stale else UncertainRefusal.COMMIT
+                    return await self._resolve(refusal, reply, exc, sent_at, change)
 
     async def _find(self, sent_at: float, deadline: float) -> PubAck | None:
         """Return where the batch is after a commit without an answer; None if it is not found."""
@@ -412,7 +415,9 @@ class AtomicBatch:
         evidence = await self._lookup_of(last.subject, self._id)(sent)
         return None if evidence.ack is None else evidence.ack.replace(batch=self._id, count=len(self._messages))
 
-    async def _resolve(self, refused: Message, error: ApiError, sent_at: float, change: Change) -> PubAck:
+    async def _resolve(
+        self, refusal: UncertainRefusal, refused: Message, error: ApiError, sent_at: float, change: Change
+    ) -> PubAck:
         """Return the acknowledgement of another server, or that of a lookup. Raises the refusal if it is certain after
         all, and PublishUncertain if nothing decides.
         """
@@ -424,17 +429,17 @@ class AtomicBatch:
         outcome = await resolve(
             error,
             lambda: Sent(Expectation(0, ""), None, clock() - sent_at, self._timeout),
-            partial(next_step, Situation(UncertainRefusal.COMMIT)),
+            partial(next_step, Situation(refusal, is_answered=change.uncertain is None)),
             await_reply,
             self._lookup_of(subject, self._id),
-            UncertainRefusal.COMMIT,
+            refusal,
         )
         if isinstance(outcome, Stored):
             return outcome.ack.replace(batch=self._id, count=len(self._messages))
         if isinstance(outcome, NotStored):
             change.uncertain = None
             raise outcome.error
-        raise refusal_error(subject, UncertainRefusal.COMMIT, error)
+        raise refusal_error(subject, refusal, error)
 
     def _abandon(self) -> None:
         """Make the server discard the batch now instead of after ten seconds: a gap in the sequence ends it."""

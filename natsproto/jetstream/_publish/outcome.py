@@ -32,7 +32,7 @@ IN_PROCESS       10164                                         look up; after 0.
 OWN_COPY         10071, last > expected, after a copy without  look up; after 0.25 s; after 0.75 s
                  an answer or one of the refusals above
 EMPTY            10071, expected 0, the write has an own id    look up once
-COMMIT           10176, or one of the above, of a commit       look up after 0.25 s; after 0.75 s
+COMMIT           10176, or 10164, of a commit                  look up after 0.25 s; after 0.75 s
 ===============  ============================================  =====================================================
 """
 
