@@ -106,6 +106,8 @@ class Model:
                 events.append((PongFor, self.pings.popleft()))
             elif kind == PING:
                 self.owed = min(self.owed + 1, MAX_PENDING_PONGS)
+            elif kind == ERR and self.state is S.AWAIT_INFO and self.tls_required and not self.secured:
+                events.append(self.broken(RemoteProtocolError))
             elif kind == ERR:
                 self.server_err = name
                 events.append((ServerErr, name))
