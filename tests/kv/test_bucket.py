@@ -91,9 +91,7 @@ async def test_wrong_revision_names_both_revisions(jetstream: JetStream) -> None
     assert await kv.delete("a", revision=2) == 3
 
 
-async def test_wrong_revision_of_a_batch_is_certain_right_after_another_write(
-    nats_server: Server, jetstream: JetStream
-) -> None:
+async def test_wrong_revision_of_a_batch_is_certain(nats_server: Server, jetstream: JetStream) -> None:
     """The only server has refused the commit, whatever the delay makes of the ages of messages."""
     near = await jetstream.create_key_value("cfg", storage="memory", allow_atomic=True)
     async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(proxy.url) as nc:
