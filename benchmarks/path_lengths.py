@@ -36,10 +36,10 @@ class Length(NamedTuple):
 
 
 CEILING = {
-    "fetch(1) and ack": Length(67, 21, 37),
-    "a message of messages() and ack": Length(51, 16, 28),
+    "fetch(1) and ack": Length(73, 21, 40),
+    "a message of messages() and ack": Length(46, 17, 28),
     "an update of a watch": Length(31, 18, 22),
-    "opening a watch": Length(239, 50, 143),
+    "opening a watch": Length(242, 50, 145),
     "key/value put": Length(44, 19, 28),
     "key/value get": Length(31, 14, 20),
     "key/value update": Length(62, 22, 33),
