@@ -301,7 +301,7 @@ class OutgoingStream:
                 self._connection._put_message(self.reply, payload, None, headers)
             self._connection._put_message(self.reply, b"", None, None)
         except NatsError as exc:
-            self._connection._log.warning("cannot send the end of a stream to %s: %s", self.reply, exc)
+            self._connection._log.warning("cannot send the end of a stream to %r: %s", self.reply, exc)
 
     # ---------------------------------------------------------------- signs of life
 
