@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from contextvars import copy_context
 from functools import wraps
 from os import getpid
@@ -27,7 +28,8 @@ Executor: TypeAlias = ThreadPoolExecutor | bool | None
 """Where a ``def`` handler runs: True for daemon threads of its own, a pool, or None for the event loop."""
 
 
-_running: dict[int, object] = {}  # what threads still handle, although the caller of the handler was cancelled
+_running: dict[int, tuple[object, Future[Any] | asyncio.Future[Any]]] = {}
+"""What threads still handle, by its id, although the caller of the handler was cancelled; and that work."""
 
 
 def is_still_running(message: object) -> bool:
@@ -40,8 +42,22 @@ def is_still_running(message: object) -> bool:
 
 def note_running(message: object, work: Future[Any] | asyncio.Future[Any]) -> None:
     """Note that this work goes on with the message until it is done."""
-    _running[id(message)] = message
+    _running[id(message)] = message, work
     work.add_done_callback(lambda _: _running.pop(id(message), None))
+
+
+def on_thread_end(message: object, callback: Callable[[], None]) -> None:
+    """Call it in the event loop as soon as no thread handles the message any more."""
+    loop = asyncio.get_running_loop()
+
+    def on_end(_: object) -> None:
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(callback)
+
+    if (running := _running.get(id(message))) is None:
+        loop.call_soon(callback)
+    else:
+        running[1].add_done_callback(on_end)
 
 
 class DaemonThreads:

@@ -162,12 +162,12 @@ async def test_a_handler_that_hangs_becomes_a_dead_letter(jetstream: JetStream, 
 
 
 async def test_no_message_is_handled_twice_at_a_time(jetstream: JetStream, seed: int) -> None:
-    """Handlers in threads that take longer than their timeout: they go on, their messages are neither returned nor
-    tried again meanwhile, and the next ones do not wait.
+    """Handlers in threads that take longer than their timeout, and than ``ack_wait``: they go on, nobody else gets
+    their messages from here meanwhile, and the next ones do not wait.
     """
     rng = random.Random(seed)
     stream = await jetstream.create_stream("S", subjects=["s"])
-    consumer = await stream.create_consumer("c", ack_wait=2)
+    consumer = await stream.create_consumer("c", ack_wait=0.5)
     lock, now, most, ended = threading.Lock(), Counter[bytes](), Counter[bytes](), Counter[bytes]()
     batches, by_hand, retries = rng.random() < 0.3, rng.random() < 0.3, rng.random() < 0.5
     slow = {b"%d" % number for number in rng.sample(range(10), 2)}
@@ -178,7 +178,7 @@ async def test_no_message_is_handled_twice_at_a_time(jetstream: JetStream, seed:
             most[data] = max(most[data], now[data])
             is_slow = data in slow and most[data] == 1 and not ended[data]
         if is_slow:
-            time.sleep(0.3)  # the handler's own
+            time.sleep(0.9)  # the handler's own
         with lock:
             now[data] -= 1
             ended[data] += 1
@@ -243,7 +243,7 @@ def test_timeouts_of_the_blocking_client(nats_server: Server) -> None:
         def handle(message: sync.JsMessage) -> None:
             if message.data == b"hang" and not first.is_set():
                 first.set()
-                time.sleep(0.3)  # the handler's own
+                time.sleep(0.9)  # the handler's own
             done.append(message.data)
 
         for body in (b"hang", b"1", b"2"):

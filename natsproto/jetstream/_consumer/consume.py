@@ -324,8 +324,11 @@ class HandlerTasks:
 
     async def _failed(self, message: JsMessage, error: BaseException) -> None:
         self.failed += 1
-        how = "nothing" if is_still_running(message) else self._options.on_error
-        deliveries = self._messages.buffer.deliveries
+        how, deliveries = self._options.on_error, self._messages.buffer.deliveries
+        if is_still_running(message):
+            how = "nothing"
+            if deliveries is not None:
+                deliveries.keep_in_hand([message], message)
         is_next = how == "nak" and deliveries is not None and deliveries.is_last_unhandled(message)
         self.connection._emit(HandlerFailed(handler=self._where, error=error))
         delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0

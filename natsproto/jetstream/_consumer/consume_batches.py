@@ -106,6 +106,8 @@ class BatchTasks(HandlerTasks):
                 raise
             if is_still_running(given):
                 self._report(batch, exc, len(batch))
+                if (deliveries := self._messages.buffer.deliveries) is not None:
+                    deliveries.keep_in_hand(batch, given)
                 return
             await self._settle(batch, exc, range(len(batch)))
         else:

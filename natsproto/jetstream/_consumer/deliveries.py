@@ -22,8 +22,9 @@ The rules, for consumers whose messages are acknowledged:
 9. A redelivery of a message that still waits takes the place of the older delivery: ack_wait is shorter now.
 10. A redelivery that comes too early makes the reader look the consumer up. Until the configuration is known, an
     ack_wait of 1.5 s is assumed and nothing is skipped.
-11. Nothing is known of settled messages but their last acknowledgements: see ``sent_acks``.
-12. At the end of reading, messages that the server delivers again are returned, and others are handled or reported.
+11. A message that a thread goes on with, although its call was given up, stays in hand until the thread ends.
+12. Nothing is known of settled messages but their last acknowledgements: see ``sent_acks``.
+13. At the end of reading, messages that the server delivers again are returned, and others are handled or reported.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from typing import Final, NamedTuple, Protocol
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine import State
+from natsproto._handler_threads import on_thread_end
 from natsproto.errors import ConsumerNotFound, NatsError, PermissionDenied, StreamNotFound
 from natsproto.jetstream._consumer.arrival_times import ArrivalTimes, stamp_arrival
 from natsproto.jetstream._consumer.delivery_events import ConsumerAddress, DeliveryReports
@@ -246,9 +248,23 @@ class Deliveries:
 
     def on_released(self, message: JsMessage) -> None:
         """A message is not in hand any more. If it is not settled, its newest delivery is handled next."""
+        if -id(message) in self.in_hand:
+            return  # but in a thread
         newest = self.newest.pop(id(message), None)
         if newest is not None and (type(message._note) is not bytes or nak_delay_of(message) is not None):
             self._source.requeue(newest)
+
+    def keep_in_hand(self, messages: list[JsMessage], handled: object) -> None:
+        """Their call was given up, but a thread goes on with what it was given: they stay in hand until it ends."""
+
+        def on_end() -> None:
+            for message in messages:
+                self.in_hand.pop(-id(message), None)
+                self.on_released(message)
+
+        for message in messages:
+            self.in_hand[-id(message)] = [message]
+        on_thread_end(handled, on_end)
 
     def requeue(self, message: JsMessage) -> None:
         """Handle a message next, or return it at the end of reading."""
