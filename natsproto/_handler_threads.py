@@ -33,9 +33,8 @@ _running: dict[int, tuple[object, Future[Any] | asyncio.Future[Any]]] = {}
 
 
 def is_still_running(message: object) -> bool:
-    """True if the caller of a handler was cancelled, but not the handler: a thread cannot be cancelled.
-
-    Its message is neither acknowledged nor returned; the server delivers it again after ``ack_wait``.
+    """True if the caller of a handler was cancelled, but not the handler: a thread cannot be cancelled; or if somebody
+    else settles the message later. The caller neither acknowledges nor returns it.
     """
     return id(message) in _running
 

@@ -13,14 +13,15 @@ import asyncio
 import logging
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
+from natsproto._core.engine import State
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
-from natsproto._handler_threads import is_still_running
+from natsproto._handler_threads import is_still_running, note_running
 from natsproto._handlers import HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import (
@@ -31,6 +32,7 @@ from natsproto.errors import (
     InvalidSubject,
     LocalProtocolError,
     MessageNotFound,
+    MessageTooLarge,
     NatsError,
     NoStream,
     PayloadTooLarge,
@@ -43,7 +45,7 @@ from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import Headers
+from natsproto.protocol.headers import Headers, encode_headers
 from natsproto.protocol.subject import is_api_subject, matches, publish_subject
 
 __all__ = [
@@ -64,10 +66,13 @@ SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
 SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer"
 ATTEMPTS_HEADER = "Dead-Letter-Attempts"
 ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
+LEFT_OUT_HEADER = "Dead-Letter-Left-Out"
 
 _BUCKETS = ("$KV.", "$O.")
 _OF_ONE_LETTER = (ApiError, ConfigError, LocalProtocolError, NoStream, PermissionDenied)
 """Errors of one dead letter, which is left; the others may be sent."""
+_PERMANENT = (ConfigError, LocalProtocolError, MessageTooLarge, PermissionDenied)
+"""Refusals of a dead letter that no repetition mends."""
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
 _NOT_ACKNOWLEDGED = "its last worker ended, took longer than ack_wait, had no policy or could not store the dead letter"
@@ -142,7 +147,10 @@ class RetryPolicy(Value):
     to ``jitter`` (0.2) of the delay is added.
 
     ``retry_on`` (Exception) are the errors that are retried. ``give_up_on`` (InvalidPayload) are errors that no retry
-    can fix: they make a dead letter at once, and take precedence. ConfigError or InvalidSubject for invalid values.
+    can fix: they make a dead letter at once, and take precedence. ``free`` are errors of what the handler depends on,
+    such as a database that is away: they use no attempt up. The message stays in progress, and the handler is called
+    again after the delays, until it returns, raises another error or is cancelled. ConfigError or InvalidSubject for
+    invalid values.
     """
 
     dead_letter_subject: str
@@ -153,6 +161,7 @@ class RetryPolicy(Value):
     jitter: float = 0.2
     retry_on: Errors = Exception
     give_up_on: Errors = InvalidPayload
+    free: Errors = ()
 
     def _check(self) -> None:
         publish_subject(self.dead_letter_subject, "dead_letter_subject")
@@ -188,6 +197,15 @@ class RetryPolicy(Value):
         return not isinstance(error, self.retry_on)
 
 
+class _Letter(NamedTuple):
+    """A message that is to become a dead letter."""
+
+    message: JsMessage
+    metadata: Metadata
+    attempts: int
+    error: BaseException | None
+
+
 class Retry:
     """Middleware that applies a RetryPolicy to handlers of consumers with acknowledgement.
 
@@ -211,6 +229,7 @@ class Retry:
             )
         self._js = js
         self._has_warned = False
+        self._keeping: set[asyncio.Task[None]] = set()  # for dead letters that cannot be stored now
         self.policy: RetryPolicy = policy
 
     async def __call__(self, message: JsMessage, call: Call) -> None:
@@ -224,10 +243,30 @@ class Retry:
             await self._give_up(message, None)
             return
         try:
-            await call()
+            await self._call(message, call)
         except Exception as exc:
             await self.failed(message, exc)
             raise
+
+    async def _call(self, message: JsMessage, call: Call) -> None:
+        """Call the handler, again after errors that are free."""
+        if not self.policy.free:
+            return await call()
+        attempt = 0
+        async with AsyncExitStack() as stack:
+            while True:
+                try:
+                    return await call()
+                except self.policy.free as exc:
+                    if message.is_acked or is_still_running(message):
+                        raise
+                    error = exc
+                if not attempt:
+                    await stack.enter_async_context(message.keep_alive())
+                attempt += 1
+                delay = self.policy.delay_of(attempt)
+                self._emit_retried(message.metadata, self.policy.max_attempts, delay, error)
+                await asyncio.sleep(delay + delay * self.policy.jitter * _rng.random())
 
     async def handle(self, message: JsMessage, handler: Handler) -> bool:
         """Call the handler and acknowledge the message unless the handler has. For loops over ``messages``.
@@ -282,17 +321,20 @@ class Retry:
         delay += delay * self.policy.jitter * _rng.random()
         if await self._nak(message, delay):
             mark_reported(message)
-            self._js.connection._emit(
-                MessageRetried(
-                    stream=metadata.stream,
-                    consumer=metadata.consumer,
-                    seq=metadata.stream_seq,
-                    attempt=metadata.num_delivered,
-                    max_attempts=max_attempts,
-                    delay=delay,
-                    error=error,
-                )
+            self._emit_retried(metadata, max_attempts, delay, error)
+
+    def _emit_retried(self, metadata: Metadata, max_attempts: int, delay: float, error: BaseException) -> None:
+        self._js.connection._emit(
+            MessageRetried(
+                stream=metadata.stream,
+                consumer=metadata.consumer,
+                seq=metadata.stream_seq,
+                attempt=metadata.num_delivered,
+                max_attempts=max_attempts,
+                delay=delay,
+                error=error,
             )
+        )
 
     def _max_attempts(self, message: JsMessage, metadata: Metadata) -> int:
         """The attempts of the policy, or fewer where the consumer delivers less often."""
@@ -310,61 +352,69 @@ class Retry:
         return min(limit, wanted)
 
     async def _give_up(self, message: JsMessage, error: BaseException | None) -> None:
-        metadata, subject = message.metadata, self.policy.dead_letter_subject
-        attempts = metadata.num_delivered - (error is None)  # without an error there was no call for this delivery
-        limit, wait = max_deliver_of(message), seconds("max_delay", self.policy.max_delay)
-        async with AsyncExitStack() as stack:
-            while True:
-                try:
-                    await self._publish_letter(message, metadata, attempts, error)
-                    await message.term(f"dead letter on {subject}")
-                    break
-                except NatsError as exc:
-                    self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
-                    if message.is_acked:
-                        return
-                    if not limit or message.metadata.num_delivered < limit:
-                        await self._nak(message, wait)
-                        return
-                # It would not come again: it stays in progress until its dead letter is stored.
-                await stack.enter_async_context(message.keep_alive())
-                await asyncio.sleep(wait)
+        """Make a message a dead letter. If that is not possible now, it comes again, or is kept in progress if it was
+        delivered for the last time.
+        """
+        metadata = message.metadata
+        letter = _Letter(message, metadata, metadata.num_delivered - (error is None), error)  # else there was no call
+        failure = await self._store(letter)
+        if failure is None or message.is_acked:
+            return
+        limit = max_deliver_of(message)
+        if not limit or metadata.num_delivered < limit:
+            await self._nak(message, seconds("max_delay", self.policy.max_delay))
+        elif not isinstance(failure, _PERMANENT):  # else the server reports it: MAX_DELIVERIES
+            name = f"natsproto dead letter {metadata.stream_seq}"
+            keeping = asyncio.create_task(self._keep_until_stored(letter), name=name)
+            self._keeping.add(keeping)
+            keeping.add_done_callback(self._keeping.discard)
+            note_running(message, keeping)
+
+    async def _keep_until_stored(self, letter: _Letter) -> None:
+        """Keep a message in progress and try again, while the client is open."""
+        attempt, connection = 0, self._js.connection
+        async with letter.message.keep_alive():
+            while connection.state is not State.CLOSED and not letter.message.is_acked:
+                attempt += 1
+                await asyncio.sleep(self.policy.delay_of(attempt))
+                if isinstance(failure := await self._store(letter), _PERMANENT) or failure is None:
+                    return
+
+    async def _store(self, letter: _Letter) -> NatsError | None:
+        """Publish a dead letter and terminate its message; return the error of that."""
+        message, metadata, subject = letter.message, letter.metadata, self.policy.dead_letter_subject
+        try:
+            await self._publish(letter)
+            await message.term(f"dead letter on {subject}")
+        except NatsError as exc:
+            self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
+            return exc
         mark_reported(message)
         self._js.connection._emit(
             MessageDeadLettered(
                 stream=metadata.stream,
                 consumer=metadata.consumer,
                 seq=metadata.stream_seq,
-                attempts=attempts,
+                attempts=letter.attempts,
                 dead_letter_subject=subject,
-                error=error,
+                error=letter.error,
             )
         )
+        return None
 
-    async def _publish_letter(
-        self, message: JsMessage, metadata: Metadata, attempts: int, error: BaseException | None
-    ) -> None:
-        """Publish a dead letter; without the headers, then without the payload, if the server would never take them."""
-        headers = _dead_letter_headers(message, metadata, attempts, error)
-        sendable = message.subject.encode("ascii", "replace").decode()
-        own = Headers(
-            [
-                (name, sendable if name == SUBJECT_HEADER else value)
-                for name, value in headers.pairs()
-                if name.startswith("Dead-Letter-")
-            ]
-        )
-        for data, sent in ((message.data, headers), (message.data, own), (b"", own)):
+    async def _publish(self, letter: _Letter) -> None:
+        """Publish a dead letter; with less if the server or the stream does not accept it as it is."""
+        refusal: NatsError | None = None
+        for data, headers in _forms_of(letter):
             try:
                 await self._js.publish(
-                    self.policy.dead_letter_subject, data, headers=sent, msg_id=_dead_letter_id(metadata)
+                    self.policy.dead_letter_subject, data, headers=headers, msg_id=_dead_letter_id(letter.metadata)
                 )
                 return
-            except (PayloadTooLarge, InvalidHeader) as exc:
-                if not data:
-                    raise
-                last = exc
-        raise last
+            except (PayloadTooLarge, InvalidHeader, MessageTooLarge) as exc:
+                refusal = exc
+        assert refusal is not None
+        raise refusal
 
     async def _nak(self, message: JsMessage, delay: float) -> bool:
         try:
@@ -400,6 +450,8 @@ class DeadLetter(Value):
     """The class of the last error, such as ``builtins.ValueError``."""
     error: str
     """The text of the last error."""
+    left_out: str = ""
+    """Parts of the message that the dead letter could not carry, such as ``headers``; empty: none."""
 
     @classmethod
     def of(cls, message: Message | RawMessage) -> DeadLetter:
@@ -423,6 +475,7 @@ class DeadLetter(Value):
                 attempts=int(headers.get(ATTEMPTS_HEADER) or 0),
                 error_type=headers.get(ERROR_TYPE_HEADER) or "",
                 error=headers.get(ERROR_HEADER) or "",
+                left_out=headers.get(LEFT_OUT_HEADER) or "",
             )
         except ValueError:
             raise LocalProtocolError(f"the message on {message.subject!r} is not a dead letter") from None
@@ -478,6 +531,8 @@ async def replay(
             letter = DeadLetter.of(message)
             if select is not None and not select(letter):
                 continue
+            if "payload" in letter.left_out:
+                raise LocalProtocolError(f"its payload is in message {letter.seq} of stream {letter.stream!r} only")
             msg_id = f"replay:{stream}:{message.seq}:{message.time.ns}"
             target = await targets.of(letter)
             await js.publish(target, letter.data, headers=letter.headers or None, msg_id=msg_id)
@@ -530,20 +585,43 @@ async def _subjects_of(js: JetStream, streams: Iterable[str]) -> Sequence[str]:
     return [subject for name in streams for subject in (await js.stream(name)).cached_info.config.subjects]
 
 
-def _dead_letter_headers(message: JsMessage, metadata: Metadata, attempts: int, error: BaseException | None) -> Headers:
-    kind, text = "", _NOT_ACKNOWLEDGED
+def _forms_of(letter: _Letter) -> Iterator[tuple[bytes, Headers]]:
+    """Return the payload and headers of a dead letter: as it is, without its headers, then without its payload."""
+    message, own = letter.message, _dead_letter_headers(letter)
+    original = _original(message.headers)
+    sendable = [pair for pair in original if _is_sendable(pair)]
+    count = len(original) - len(sendable) + len(message.headers.invalid_lines)
+    yield message.data, Headers([*sendable, *own, *_left_out(f"{count} headers" if count else "")])
+    yield message.data, Headers([*own, *_left_out("headers")])
+    yield b"", Headers([*own, *_left_out(f"headers and payload of {len(message.data)} bytes")])
+
+
+def _left_out(what: str) -> list[tuple[str, str]]:
+    return [(LEFT_OUT_HEADER, what)] if what else []
+
+
+def _is_sendable(pair: tuple[str, str]) -> bool:
+    try:
+        encode_headers([pair])
+    except InvalidHeader:
+        return False
+    return True
+
+
+def _dead_letter_headers(letter: _Letter) -> list[tuple[str, str]]:
+    metadata, error, kind, text = letter.metadata, letter.error, "", _NOT_ACKNOWLEDGED
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
     added = {
-        SUBJECT_HEADER: message.subject,
+        SUBJECT_HEADER: letter.message.subject,
         STREAM_HEADER: metadata.stream,
         SEQUENCE_HEADER: str(metadata.stream_seq),
         CONSUMER_HEADER: metadata.consumer,
-        ATTEMPTS_HEADER: str(attempts),
+        ATTEMPTS_HEADER: str(letter.attempts),
         ERROR_TYPE_HEADER: kind,
-        ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].encode("utf-8", "replace").decode().strip(),
+        ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].strip(),
     }
-    return Headers([*_original(message.headers), *((name, value) for name, value in added.items() if value)])
+    return [(name, value.encode("utf-8", "replace").decode()) for name, value in added.items() if value]
 
 
 def _original(headers: Headers) -> list[tuple[str, str]]:
