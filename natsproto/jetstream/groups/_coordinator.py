@@ -120,11 +120,13 @@ class Coordinator:
         """Share out the partitions when they are not as they should be. It never ends; raises errors that trying again
         would not mend.
         """
+        audit_at = self._clock() + AUDIT_INTERVAL_S
         while True:
-            try:
-                async with asyncio.timeout(AUDIT_INTERVAL_S):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, audit_at - self._clock())):
                     await self._changed.wait()
-            except TimeoutError:
+            if self._clock() >= audit_at:  # whatever has changed meanwhile: each renewal is a change
+                audit_at = self._clock() + AUDIT_INTERVAL_S
                 await self._audit()
             self._end_leases()
             first = self._clock()
