@@ -29,7 +29,7 @@ Executor: TypeAlias = ThreadPoolExecutor | bool | None
 
 
 _running: dict[int, tuple[object, Future[Any] | asyncio.Future[Any]]] = {}
-"""What threads still handle, by its id, although the caller of the handler was cancelled; and that work."""
+"""Messages that threads go on with after the caller was cancelled, by id, each with that work."""
 
 
 def is_still_running(message: object) -> bool:
