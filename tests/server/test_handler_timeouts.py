@@ -178,7 +178,7 @@ async def test_no_message_is_handled_twice_at_a_time(jetstream: JetStream, seed:
             most[data] = max(most[data], now[data])
             is_slow = data in slow and most[data] == 1 and not ended[data]
         if is_slow:
-            time.sleep(0.9)  # the handler's own
+            time.sleep(0.9)  # the handler's own time
         with lock:
             now[data] -= 1
             ended[data] += 1
@@ -243,7 +243,7 @@ def test_timeouts_of_the_blocking_client(nats_server: Server) -> None:
         def handle(message: sync.JsMessage) -> None:
             if message.data == b"hang" and not first.is_set():
                 first.set()
-                time.sleep(0.9)  # the handler's own
+                time.sleep(0.9)  # the handler's own time
             done.append(message.data)
 
         for body in (b"hang", b"1", b"2"):
