@@ -241,7 +241,9 @@ class HandlerTasks:
         """Wait until this worker has a message. False at the end."""
         messages = self._messages
         while self.key_error is None:
-            if self.is_halted and messages.buffer.error is None:
+            if self.is_halted:
+                if messages.buffer.error is not None:
+                    break  # nothing that is left can be acknowledged
                 await messages.buffer.next_change()
                 continue
             if self._lanes is not None:
