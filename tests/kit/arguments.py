@@ -71,7 +71,7 @@ BROKEN_NAMES: Mapping[str, str] = {
     "ESC": "a\x1bb",
     "DEL": "a\x7fb",
     "a lone surrogate": "a\ud800b",
-    "5,000 characters": "a" * 5000,
+    "70,000 characters": "a" * 70_000,
     "5,000 bytes of UTF-8": "\u00e9" * 2500,
 }
 BROKEN_TOKENS: Mapping[str, str] = {

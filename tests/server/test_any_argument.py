@@ -34,7 +34,7 @@ NAMES: list[object] = [
     "a\x00b",
     "\ud800",
     "a..b",
-    "x" * 5000,
+    "x" * 70_000,
 ]
 NAMED = frozenset(("subject", "stream", "consumer", "bucket", "key", "replaced", "subjects_filter"))
 NOTHING = frozenset(("min_pending", "min_ack_pending", "priority"))

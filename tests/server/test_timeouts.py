@@ -26,6 +26,8 @@ COLLECTS = {"Client.request_many", "Client.discover_services", "Client.ping_serv
 """They end without an error: None until a stall or a count, of which one is needed."""
 BOUNDED = {"Client.health", "Client.trace", "Client.jetstream"}
 """They always end."""
+OF_HANDLERS = {"subscribe", "consume", "consume_batches", "add_endpoint", "join"}
+"""Their timeout is that of the handler, which tests/server/test_handler_timeouts.py shows."""
 LEAVES_OUT = {"JetStream.restore_stream", "OrderedConsumer.info", "Lock.put", "Stream.backup"}
 """They read a folder first, or need a consumer or the lock."""
 
@@ -34,7 +36,7 @@ def calls(thing: object) -> Iterator[tuple[str, inspect.Parameter, Callable[...,
     """The public calls of an object that have a timeout, with the other arguments that they need."""
     for name, function in inspect.getmembers(type(thing), inspect.isfunction):
         parameters = inspect.signature(function).parameters
-        if name.startswith("_") or "timeout" not in parameters:
+        if name.startswith("_") or "timeout" not in parameters or name in OF_HANDLERS:
             continue
         kind = name.removeprefix("create_or_update_").removeprefix("create_").removeprefix("update_")
         needed: dict[str, object] = dict(CONFIGURE.get(kind, {})) if kind != name else {}
