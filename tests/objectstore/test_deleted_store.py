@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator, Awaitable
 
 import pytest
 
-from natsproto.errors import BucketNotFound, JetStreamError, KeyValueError, NoStream, ObjectStoreError
+from natsproto.errors import BucketNotFound, JetStreamError, KeyValueError, NoStream, ObjectStoreError, Unavailable
 from natsproto.jetstream import JetStream, ObjectStoreConfig, StreamSource
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectStore
 from tests.objectstore.helpers import CHUNK, content, names, read
@@ -108,3 +108,11 @@ async def test_bucket_not_found_of_both_kinds_of_buckets() -> None:
     error = BucketNotFound("files")
     assert isinstance(error, KeyValueError)
     assert isinstance(error, ObjectStoreError)
+
+
+async def test_store_without_a_leader_is_unavailable(jetstream: JetStream) -> None:
+    """Chunks that no stream took are an outage of a store that exists, as an info is."""
+    store = await jetstream.create_object_store("b")
+    error = await store._index.translate_error(NoStream("$O.b.C.x", 5.0))
+    assert isinstance(error, Unavailable)
+    assert "object store 'b'" in str(error)

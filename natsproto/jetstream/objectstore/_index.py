@@ -222,7 +222,9 @@ class ObjectIndex:
         self.api.connection._emit(ObjectStoreNotice(bucket=self.bucket, subject=subject, error=error))
 
     async def translate_error(self, error: NatsError) -> NatsError:
-        """Return BucketNotFound instead of a publisher's error if the stream is gone."""
+        """Return BucketNotFound instead of a publisher's error if the stream is gone. Without a leader it exists, but
+        is unavailable.
+        """
         if is_transient(error) and self.api.connection.is_connected:
             try:
                 await self.stream.info(timeout=REQUEST_TIMEOUT_S)
@@ -230,6 +232,8 @@ class ObjectIndex:
                 return BucketNotFound(self.bucket)
             except NatsError:
                 pass  # unknown
+        if isinstance(error, NoStream) and not isinstance(error, StreamUnavailable):
+            return StreamUnavailable(f"object store {self.bucket!r}", error.subject, error.waited)
         return error
 
     # ---------------------------------------------------------------- changing
