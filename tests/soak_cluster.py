@@ -2,7 +2,7 @@
 
 Not a test of the suite: ``make soak-cluster`` (``ARGS="--minutes=10 --seed=2 --only=modify --faults=steps"``). Ends
 with 1 when anything was acknowledged and is not there, was refused and is there, is there twice, came out of order, or
-was never told. The history is kept in a file, which ``--judge=FILE`` judges again.
+was never told, or an object is damaged. The history is kept in a file, which ``--judge=FILE`` judges again.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ import contextlib
 import hashlib
 import json
 import logging
+import math
 import random
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from pathlib import Path
 
@@ -29,16 +30,20 @@ from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.testing import Cluster, End, FaultProxy, Server, ServerFailed, run_cluster
 from tests.kit.doubts import noted_doubts
-from tests.kit.history import SETTLE_S, History, Outcome, in_flight_at_faults, judge
+from tests.kit.history import SETTLE_S, History, Outcome, in_flight_at_faults, judge, outcome_of
 from tests.kit.workloads import PATIENCE_S, STREAMS, Workloads, contradictions, insist
 
 OBJECTS = 4
+"""Tasks that change objects, each with two names."""
+MAX_OBJECT = 5_000_000
+"""Bytes; sizes are drawn between one and this, small ones as often as large ones."""
 PAUSE_S = 0.5
 """Seconds by which a pause of 0.1 s is late when the machine is so busy that servers hold elections by themselves."""
 FAULTS = {
     "partitions": ["isolate"],
     "steps": ["step down"],
     "outages": ["kill", "kill", "freeze", "stop", "step down"],
+    "none": [],
     "all": ["isolate", "isolate", "slow", "kill", "freeze", "stop", "step down"],
 }
 
@@ -95,33 +100,93 @@ class Mirror:
 
 
 class Objects:
-    """Objects that are written over, and read meanwhile."""
+    """Objects that are put, renamed and deleted, some calls cancelled, and read meanwhile. One task changes a name."""
 
     def __init__(self, book: Book) -> None:
         self.book = book
-        self.written: dict[str, set[str]] = {}
-        """Digests of what may stand under a name."""
+        self.written: set[str] = set()
+        """Digests of all contents."""
+        self.may_be: dict[str, set[str | None]] = defaultdict(lambda: {None})
+        """Digests of what may stand under a name; None: nothing."""
+        self.uncertain = 0
+        """Calls that may have left chunks."""
 
-    async def put(self, store: ObjectStore, name: str) -> None:
-        """Writes it over and over."""
+    async def change(self, store: ObjectStore, names: list[str]) -> None:
+        """Change objects, and compare what is there after each call with what the call said."""
+        chance = self.book.chance
         while not self.book.over.is_set():
-            data = self.book.chance.randbytes(self.book.chance.randrange(1, 400_000))
-            self.written.setdefault(name, set()).add(hashlib.sha256(data).hexdigest())
-            with self.book.trying("object put"):
-                await store.put(name, data, timeout=3)
-            await asyncio.sleep(0.1)
+            name, other = chance.sample(names, 2)
+            kind = chance.choice(["put", "put", "rename", "delete"])
+            timeout = chance.choice([2.0, 20.0])
+            after: dict[str, set[str | None]] = {name: {None}}
+            if kind == "put":
+                data = chance.randbytes(int(math.exp(chance.uniform(0, math.log(MAX_OBJECT)))))
+                after = {name: {hashlib.sha256(data).hexdigest()}}
+                self.written |= {digest for digest in after[name] if digest}
+                call: Coroutine[object, None, object] = store.put(name, data, timeout=timeout)
+            elif kind == "rename":
+                after[other] = self.may_be[name] - {None}
+                call = store.update_meta(name, rename=other, timeout=timeout)
+            else:
+                call = store.delete(name, timeout=timeout)
+            outcome = await self._outcome(kind, call)
+            for changed, digests in after.items():
+                if outcome is Outcome.OK:
+                    self.may_be[changed] = digests
+                elif outcome is Outcome.UNKNOWN:
+                    self.may_be[changed] = self.may_be[changed] | digests
+            self.uncertain += outcome is Outcome.UNKNOWN
+            for changed in after:
+                await self.check(store, changed, f"{kind}, {outcome.value}")
+            await asyncio.sleep(0.05)
+
+    async def _outcome(self, kind: str, call: Coroutine[object, None, object]) -> Outcome:
+        chance, work = self.book.chance, asyncio.ensure_future(call)
+        if chance.random() < 0.3:
+            await asyncio.wait((work,), timeout=3 * chance.random() ** 3)
+            work.cancel()
+        try:
+            await work
+        except asyncio.CancelledError:
+            self.book.refused[f"object {kind}: cancelled"] += 1
+            return Outcome.UNKNOWN
+        except NatsError as exc:
+            self.book.refused[f"object {kind}: {type(exc).__name__}"] += 1
+            return outcome_of(exc)
+        self.book.done[f"object {kind}"] += 1
+        return Outcome.OK
 
     async def get(self, store: ObjectStore, name: str) -> None:
         """What is read is whole, and was written."""
         while not self.book.over.is_set():
             with self.book.trying("object get"), contextlib.suppress(ObjectNotFound):
-                self.check(name, await store.get_bytes(name, timeout=3))
+                data = await store.get_bytes(name, timeout=3)
+                if hashlib.sha256(data).hexdigest() not in self.written:
+                    self.book.wrong.append(f"object {name}: {len(data)} bytes that nobody wrote")
             await asyncio.sleep(0.1)
 
-    def check(self, name: str, data: bytes) -> None:
-        """Whether this was written under the name."""
-        if hashlib.sha256(data).hexdigest() not in self.written[name]:
-            self.book.wrong.append(f"object {name}: {len(data)} bytes that nobody wrote")
+    async def check(self, store: ObjectStore, name: str, after: str) -> None:
+        """What is under the name may be there: soon, as replicas lag and a rename may go on."""
+        found: object = None
+        end = time.monotonic() + PATIENCE_S
+        while time.monotonic() < end:
+            try:
+                found = hashlib.sha256(await store.get_bytes(name, timeout=5)).hexdigest()
+            except ObjectNotFound:
+                found = None
+            except NatsError as exc:
+                found = exc
+            if found in self.may_be[name]:
+                return
+            await asyncio.sleep(0.1)
+        self.book.wrong.append(f"object {name} after {after}: {found!r}, not one of {self.may_be[name]}")
+
+    async def check_orphans(self, store: ObjectStore) -> None:
+        """Only calls whose outcome is not known have left chunks."""
+        orphans = await store._index.find_orphans(0.0, None)
+        self.book.done["orphans"] += len(orphans.subjects)
+        if len(orphans.subjects) > self.uncertain:
+            self.book.wrong.append(f"{len(orphans.subjects)} orphans after {self.uncertain} uncertain calls")
 
 
 async def _request(nc: Client, book: Book, writer: int) -> None:
@@ -146,7 +211,7 @@ class Trouble:
     async def run(self, streams: list[str]) -> None:
         """Make trouble until the book is over."""
         chance = self.book.chance
-        while not self.book.over.is_set():
+        while self.kinds and not self.book.over.is_set():
             await self._pause()
             kind, stream = chance.choice(self.kinds), chance.choice(streams)
             server = await self._leader(stream)
@@ -328,7 +393,8 @@ class Others:
         works = [_request(self.clients[0], self.book, number) for number in range(3)]
         works += [self.mirror.write(self._bucket, number) for number in range(3)]
         for number in range(OBJECTS):
-            works += [kind(self._store, f"object {number}") for kind in (self.objects.put, self.objects.get)]
+            names = [f"object {number}", f"other {number}"]
+            works += [self.objects.change(self._store, names), self.objects.get(self._store, names[0])]
         return works
 
     async def finish(self) -> None:
@@ -341,8 +407,9 @@ class Others:
         there, cache = await insist(held), self._cache
         await _eventually("watch", lambda: self.mirror.seen == there, self.book)
         await _eventually("cache", lambda: {key: cache[key] for key in cache} == there, self.book)
-        for name in self.objects.written:
-            self.objects.check(name, await insist(lambda name=name: self._store.get_bytes(name)))  # type: ignore[misc]
+        for name in list(self.objects.may_be):
+            await self.objects.check(self._store, name, "all")
+        await insist(lambda: self.objects.check_orphans(self._store))
         await cache.__aexit__(None, None, None)
         assert self._watching is not None
         self._watching.cancel()

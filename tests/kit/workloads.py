@@ -24,9 +24,13 @@ from tests.kit.history import Call, History, Outcome
 T = TypeVar("T")
 
 KEYS = 12
+GUARDED = {"guarded": 1, "kept": 5}
+"""The history of a bucket that every client writes and deletes."""
 WRITES_OF_A_KEY = 40
 """After these a register's key is left for a new one: the bucket's history keeps them all."""
 BATCH = 10
+SECONDS_OF_A_KEY = 8
+"""After these a shared key is left for a new one: all orders of the calls of a key are tried."""
 PATIENCE_S = 60.0
 """Seconds after the last fault within which everything has to be as it should."""
 
@@ -38,6 +42,9 @@ STREAMS = {
     "fast": "FAST",
     "queue": "QUEUE",
     "lock": "KV_lock",
+    "guarded": "KV_guarded",
+    "kept": "KV_kept",
+    "jobs": "JOBS",
 }
 
 
@@ -49,12 +56,17 @@ class Workloads:
         self.over = asyncio.Event()
         self._numbers: dict[str, int] = defaultdict(int)
         self._rounds: dict[int, int] = defaultdict(int)
+        self._keys: dict[str, set[str]] = defaultdict(set)
+        self._jobs: dict[int, str] = {}
+        """What was in the work queue, by its sequence."""
 
     async def create(self, js: JetStream) -> None:
         """Create the streams and buckets."""
         for name in self.names:
             if name in ("loop", "modify"):
                 await js.create_key_value(bucket=name, num_replicas=3, history=64)
+            elif name in GUARDED:
+                await js.create_key_value(bucket=name, num_replicas=3, history=GUARDED[name], limit_marker_ttl=60)
             elif name == "lock":
                 await js.create_key_value(bucket=name, num_replicas=3, history=5, limit_marker_ttl=60)
             else:
@@ -66,7 +78,7 @@ class Workloads:
                     allow_atomic=True,
                     allow_batched=True,
                     duplicate_window=600,
-                    retention="workqueue" if name == "queue" else "limits",
+                    retention="workqueue" if name in ("queue", "jobs") else "limits",
                 )
 
     async def works(self, clients: list[JetStream]) -> list[Coroutine[object, None, None]]:
@@ -83,10 +95,16 @@ class Workloads:
                     ]
                 elif name == "lock":
                     works.append(self._hold(await js.key_value(name), f"holder {number}"))
+                elif name in GUARDED:
+                    bucket = await js.key_value(name)
+                    works += [self._guard(bucket, key) for key in range(KEYS)]
+                    works += [self._meddle(bucket)] if number == 0 else []
+                elif name == "jobs":
+                    works += [self._batch(js, "JOBS", "jobs.s"), self._take(js)]
                 elif name == "queue":
                     works += [self._enqueue(js, number), self._handle(js)]
                 elif name == "batch":
-                    works += [self._batch(js) for _ in range(4)]
+                    works += [self._batch(js, "BATCH", "batch.s") for _ in range(4)]
                 elif name == "fast":
                     works += [self._fast(js, size) for size in (200, 200, 2, 2, 2, 2)]
                 else:
@@ -138,6 +156,49 @@ class Workloads:
                 await self._tracked(call, bucket.create(key, value.encode(), timeout=4))
             await asyncio.sleep(0.02 * self.chance.random())
 
+    def _shared_key(self, bucket: KeyValue, number: int) -> str:
+        """A key that all clients write, for some seconds."""
+        key = f"k{number}.{int(self.history.clock() / SECONDS_OF_A_KEY)}"
+        self._keys[bucket.bucket].add(key)
+        return key
+
+    async def _guard(self, bucket: KeyValue, number: int) -> None:
+        """Updates, creates and deletes that expect what was read."""
+        while not self.over.is_set():
+            key, value = self._shared_key(bucket, number), self._unique("g")
+            old, revision = None, 0
+            try:
+                entry = await bucket.get(key, timeout=2)
+                old, revision = entry.value.decode(), entry.revision
+            except KeyError:
+                pass
+            except NatsError:
+                await asyncio.sleep(0.05)
+                continue
+            name = f"{bucket.bucket} {key}"
+            if not revision:
+                call = self.history.begin("cas", name, value, None)
+                await self._tracked(call, bucket.create(key, value.encode(), timeout=10))
+            elif self.chance.random() < 0.3:
+                call = self.history.begin("cas", name, None, old)
+                await self._tracked(call, bucket.delete(key, revision=revision, timeout=10))
+            else:
+                call = self.history.begin("cas", name, value, old)
+                await self._tracked(call, bucket.update(key, value.encode(), revision, timeout=10))
+            await asyncio.sleep(0.3 * self.chance.random())
+
+    async def _meddle(self, bucket: KeyValue) -> None:
+        """Another client, which writes and deletes whatever is there."""
+        while not self.over.is_set():
+            key, value = self._shared_key(bucket, self.chance.randrange(KEYS)), self._unique("x")
+            if self.chance.random() < 0.5:
+                call = self.history.begin("put", f"{bucket.bucket} {key}", value)
+                await self._tracked(call, bucket.put(key, value.encode(), timeout=10))
+            else:
+                call = self.history.begin("put", f"{bucket.bucket} {key}", None)
+                await self._tracked(call, bucket.delete(key, timeout=10))
+            await asyncio.sleep(0.1 * self.chance.random())
+
     async def _modify(self, bucket: KeyValue, number: int) -> None:
         """A counter, counted up by kv.modify."""
         key = f"k{number}"
@@ -163,19 +224,19 @@ class Workloads:
 
     # ------------------------------------------------------------ publishing
 
-    async def _batch(self, js: JetStream) -> None:
+    async def _batch(self, js: JetStream, stream: str, subject: str) -> None:
         """All or nothing."""
         while not self.over.is_set():
             group = self._unique("b")
-            call = self.history.begin("batch", "BATCH", group, BATCH)
-            await self._tracked(call, self._publish_batch(js, group))
+            call = self.history.begin("batch", stream, group, BATCH)
+            await self._tracked(call, self._publish_batch(js, group, subject))
             await asyncio.sleep(0.01 * self.chance.random())
 
-    async def _publish_batch(self, js: JetStream, group: str) -> None:
+    async def _publish_batch(self, js: JetStream, group: str, subject: str) -> None:
         pause = self.chance.choice([0, 0, 0.01, 0.03])
         async with js.atomic_batch(timeout=4) as batch:
             for index in range(BATCH):
-                await batch.publish("batch.s", f"{group}:{index}".encode())
+                await batch.publish(subject, f"{group}:{index}".encode())
                 await asyncio.sleep(pause)  # so that some batches are in progress whenever a link is cut or healed
 
     async def _window(self, js: JetStream) -> None:
@@ -235,12 +296,21 @@ class Workloads:
             await asyncio.sleep(0.01)
 
     async def _handle(self, js: JetStream) -> None:
-        stream = await js.stream("QUEUE")
-        consumer = await stream.create_consumer(durable_name="workers", ack_wait=5, num_replicas=3)
-
         async def handle(message: JsMessage) -> None:
             self.history.begin("handle", "QUEUE", message.data.decode()).end(self.history.clock())
 
+        await self._work_off(js, "QUEUE", handle)
+
+    async def _take(self, js: JetStream) -> None:
+        async def handle(message: JsMessage) -> None:
+            self._jobs[message.seq] = message.data.decode()
+
+        await self._work_off(js, "JOBS", handle)
+
+    async def _work_off(self, js: JetStream, name: str, handle: Callable[[JsMessage], Awaitable[None]]) -> None:
+        """Handle the messages of a work queue, at the end until it is empty."""
+        stream = await js.stream(name)
+        consumer = await stream.create_consumer(durable_name="workers", ack_wait=5, num_replicas=3)
         async with consumer.consume(handle, concurrency=8):
             await self.over.wait()
             deadline = self.history.clock() + PATIENCE_S
@@ -269,6 +339,14 @@ class Workloads:
         for name in self.names:
             if name in ("lock", "queue"):
                 continue
+            if name == "jobs":
+                self.history.final("stored JOBS", list(self._jobs.values()))
+                continue
+            if name in GUARDED:
+                bucket = await insist(lambda name=name: js.key_value(name))  # type: ignore[misc]
+                for key in sorted(self._keys[name]):
+                    self.history.final(f"register {name} {key}", await insist(partial(self._value, bucket, key)))
+                continue
             stored = await insist(lambda name=name: self._stored(js, STREAMS[name]))  # type: ignore[misc]
             if name in ("loop", "modify"):
                 for key, values in stored.items():
@@ -280,6 +358,12 @@ class Workloads:
                         self.history.final(f"count {key}", int(values[-1]))
             else:
                 self.history.final(f"stored {STREAMS[name]}", [value for some in stored.values() for value in some])
+
+    async def _value(self, bucket: KeyValue, key: str) -> str | None:
+        try:
+            return (await bucket.get(key)).value.decode()
+        except KeyError:
+            return None
 
     async def _stored(self, js: JetStream, name: str) -> dict[str, list[str]]:
         stored: dict[str, list[str]] = defaultdict(list)
