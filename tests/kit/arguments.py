@@ -72,7 +72,7 @@ BROKEN_NAMES: Mapping[str, str] = {
     "DEL": "a\x7fb",
     "a lone surrogate": "a\ud800b",
     "70,000 characters": "a" * 70_000,
-    "5,000 bytes of UTF-8": "\u00e9" * 2500,
+    "70,000 bytes of UTF-8": "\u00e9" * 35_000,
 }
 BROKEN_TOKENS: Mapping[str, str] = {
     "a dot in front": ".a",
