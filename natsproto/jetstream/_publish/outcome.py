@@ -277,7 +277,7 @@ class Change:
     __slots__ = ("subject", "uncertain")
 
     def __init__(self, subject: str) -> None:
-        self.subject = subject
+        self.subject: str = subject
         self.uncertain: PublishUncertain | None = None
         """Why the change may have been made."""
 

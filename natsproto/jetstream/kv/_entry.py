@@ -383,12 +383,14 @@ class BucketStream(Generic[V]):
         """
         subject, wait = self.subjects.write_prefix + self.subjects.encode_key(key), self.api.seconds(timeout)
         recognition = None
-        with_id = args
+        with_id: MessageArgs = args
         if revision is not None:
             args = {**args, "expected_last_subject_seq": revision}
             own_id = write_id or self.new_write_id()
             # No message of the key need be left to show what came before this write, so the server remembers its id.
-            with_id = {**args, "msg_id": own_id} if write_id or revision == 0 else args
+            with_id = args
+            if write_id or revision == 0:
+                with_id = {**args, "msg_id": own_id}
             recognition = self._recognition(own_id, subject, args, is_empty_checked=not write_id)
         try:
             return await self._publish(key, subject, payload, headers, with_id, wait, recognition, change)
