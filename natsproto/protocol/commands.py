@@ -73,7 +73,7 @@ class ControlLines:
 
     def __init__(self) -> None:
         self._missed = 0  # subjects that were not found in the full cache since it was last cleared
-        self.line_limit = LineLimit()
+        self.line_limit: LineLimit = LineLimit()
         self.max_payload: int = 0
         """Bytes of headers and payload the server accepts; 0 while unknown."""
         self.pub_prefixes: dict[str, bytes] = {}
