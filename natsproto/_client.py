@@ -418,9 +418,14 @@ class Connecting(AwaitHint):
         self._client = await Client._connect(self._options, self._runtime)
         return self._client
 
-    def __aenter__(self) -> Coroutine[Any, Any, Client]:
-        self._begun = True
-        return self._open()
+    if TYPE_CHECKING:
+
+        async def __aenter__(self) -> Client: ...  # pyright wants it for AbstractAsyncContextManager
+    else:
+
+        def __aenter__(self) -> Coroutine[Any, Any, Client]:
+            self._begun = True
+            return self._open()  # one frame less in a traceback
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None

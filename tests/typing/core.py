@@ -1,6 +1,7 @@
 """What a type checker knows of core messaging. Never run; mypy --strict reads it."""
 
 from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from datetime import timedelta
 from typing import assert_type
 
@@ -16,6 +17,14 @@ async def connecting() -> None:
     assert_type(await natsproto.connect(natsproto.Options("a:4222"), user="ada", password="engine"), Client)
     natsproto.connect("a:4222", conect_timeout=1)  # type: ignore[call-arg]
     natsproto.connect("a:4222", connect_timeout="1s")  # type: ignore[arg-type]
+    async with AsyncExitStack() as stack:
+        assert_type(await stack.enter_async_context(natsproto.connect()), Client)
+
+
+def managers(nc: Client) -> list[AbstractAsyncContextManager[object]]:
+    connecting: AbstractAsyncContextManager[Client] = natsproto.connect()
+    subscribing: AbstractAsyncContextManager[Subscription] = nc.subscribe("a")
+    return [connecting, subscribing]
 
 
 async def publishing(nc: Client) -> None:
