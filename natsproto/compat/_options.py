@@ -13,10 +13,10 @@ from urllib.parse import ParseResult, urlparse
 from natsproto import AuthChallenge, Credentials, Options
 from natsproto.compat.nats import errors
 from natsproto.errors import NatsError
-from natsproto.errors._base import without_frames
 
 P = ParamSpec("P")
 T = TypeVar("T")
+E = TypeVar("E", bound=BaseException)
 
 FOREVER_S = 10 * 365 * 86400.0
 """The seconds for a time that is unlimited in nats-py and needs a limit in natsproto."""
@@ -137,6 +137,13 @@ def _signing(
     return prove
 
 
+def _without_frames(error: E) -> E:
+    """Return an error without the frames that it came through. A cause keeps its own."""
+    if error.__cause__ is None:
+        error.__context__ = None
+    return error.with_traceback(None)
+
+
 def hide_secrets(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T]]:
     """Decorate a coroutine function that gets secrets: no frame of its errors contains them."""
 
@@ -145,9 +152,9 @@ def hide_secrets(function: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, C
         try:
             return await function(*args, **kwargs)
         except Exception as exc:
-            error = without_frames(exc)
+            error = _without_frames(exc)
             if isinstance(error.__cause__, NatsError):
-                error.__cause__ = without_frames(error.__cause__)  # it came through the same function
+                error.__cause__ = _without_frames(error.__cause__)  # it came through the same function
         del args, kwargs
         try:
             raise error
