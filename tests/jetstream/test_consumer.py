@@ -717,19 +717,21 @@ async def test_draining_handles_all_that_is_there(jetstream: JetStream) -> None:
 
 
 async def test_error_in_the_block_cancels_the_handlers(jetstream: JetStream) -> None:
+    """The request ends before its message is nakked, so the message is not delivered to it again."""
     stream = await make(jetstream, 1)
-    consumer = await stream.create_consumer(durable_name="d", ack_wait=60)
-    started = asyncio.Event()
+    for number in range(30):
+        consumer = await stream.create_consumer(durable_name=f"d{number}", ack_wait=60, max_deliver=2)
+        started = asyncio.Event()
 
-    async def handler(message: JsMessage) -> None:
-        started.set()
-        await asyncio.Event().wait()
+        async def handler(message: JsMessage, started: asyncio.Event = started) -> None:
+            started.set()
+            await asyncio.Event().wait()
 
-    with pytest.raises(ZeroDivisionError):  # noqa: PT012  # from inside the block, that is the point
-        async with consumer.consume(handler):
-            await started.wait()
-            raise ZeroDivisionError
-    assert (await (await stream.consumer("d")).next(timeout=LONG)).metadata.num_delivered == 2
+        with pytest.raises(ZeroDivisionError):  # noqa: PT012  # from inside the block, that is the point
+            async with consumer.consume(handler):
+                await started.wait()
+                raise ZeroDivisionError
+        assert (await (await stream.consumer(f"d{number}")).next(timeout=LONG)).metadata.num_delivered == 2
 
 
 async def test_consume_ends_when_the_consumer_is_deleted(jetstream: JetStream, nats_client: Client) -> None:

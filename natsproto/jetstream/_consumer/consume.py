@@ -458,7 +458,9 @@ class ConsumeContext(RunHint):
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if exc is not None:
+        if exc is not None and self._tasks:
+            self._handler_tasks.halt()
+            self._begin_end(self._connection._drain_timeout)  # before the naks: it would get the messages again
             self._cancel()
         await self.stop()
         if exc is None:
@@ -525,12 +527,15 @@ class ConsumeContext(RunHint):
 
     # ---------------------------------------------------------------- internals
 
-    async def _end(self, timeout: float) -> None:
-        ending = self._ending
-        if ending is None:
+    def _begin_end(self, timeout: float) -> Ending:
+        if self._ending is None:
             what = f"stop of consume() of {self._description}"
-            ending = self._ending = Ending(what, self._finish, self._describe_rest, self._cut)
-        ending.begin(timeout)
+            self._ending = Ending(what, self._finish, self._describe_rest, self._cut)
+        self._ending.begin(timeout)
+        return self._ending
+
+    async def _end(self, timeout: float) -> None:
+        ending = self._begin_end(timeout)
         with self._handler_tasks.end_waiters.waiting():
             await ending.wait_as_caller(lambda: [self._messages._reader_tasks])
 
