@@ -33,6 +33,7 @@ from natsproto.jetstream.objectstore._upload import MAX_PENDING_BYTES, Upload
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
 from tests.objectstore.helpers import CHUNK, chunks, content, names, only, pieces, settled
+from tests.server.helpers import until
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 
@@ -445,8 +446,7 @@ async def test_cancelled_put_leaves_the_old_or_new_object(jetstream: JetStream, 
     async for run in interruptions(put):
         run.check()
         await _consistent(store, contents)
-        await asyncio.sleep(0)
-        assert asyncio.all_tasks() <= tasks
+        await until(lambda: asyncio.all_tasks() <= tasks)
     assert number > 10
 
 
