@@ -20,7 +20,7 @@ from time import monotonic
 
 import natsproto
 from natsproto import Client
-from natsproto.jetstream import JetStream, JsMessage
+from natsproto.jetstream import JetStream, JsMessage, groups
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import run_server
 
@@ -55,8 +55,8 @@ async def work(url: str, who: str, kind: str, ttl: str, handler_s: str) -> None:
 
         stop = natsproto.stop_event()
         if kind == "group":
-            await stream.join_group(
-                "g", handle, partitions=PARTITIONS, filters=FILTERS, ttl=float(ttl), concurrency=CONCURRENCY
+            await groups.join(
+                stream, "g", handle, partitions=PARTITIONS, filters=FILTERS, ttl=float(ttl), concurrency=CONCURRENCY
             ).run(stop)
         else:
             consumer = await stream.create_consumer("c", max_ack_pending=10_000)

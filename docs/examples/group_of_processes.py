@@ -7,7 +7,7 @@ import asyncio
 import sys
 
 import natsproto
-from natsproto.jetstream import JetStream, JsMessage
+from natsproto.jetstream import JetStream, JsMessage, groups
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import run_server
 
@@ -23,7 +23,7 @@ async def member(url: str, name: str) -> None:
             await nc.publish("packed", b"%s %s" % (message.subject.encode(), message.data))
 
         stream = await nc.jetstream().stream("ORDERS")
-        packing = stream.join_group("packing", pack, partitions=12, filters={"orders.*": [1]}, name=name)
+        packing = groups.join(stream, "packing", pack, partitions=12, filters={"orders.*": [1]}, name=name)
         await packing.run(until=natsproto.stop_event())
 
 

@@ -57,10 +57,6 @@ from natsproto.jetstream._policies import StorageType
 from natsproto.jetstream._record import named_changes
 from natsproto.protocol.subject import subscribe_subject
 
-if TYPE_CHECKING:
-    from natsproto.jetstream._consumer.consume import Handler
-    from natsproto.jetstream.groups._joined import JoinArgs, JoinedMember
-
 
 class Stream(ConsumerManager):
     """A stream of this account or domain. Created by the JetStream context.
@@ -157,43 +153,6 @@ class Stream(ConsumerManager):
         self._info, self.reads_directly = info, info.config.allow_direct
         self._api.streams.add(info)
         return info
-
-    # ---------------------------------------------------------------- groups
-
-    def join_group(
-        self,
-        group: str,
-        handler: Handler,
-        *,
-        partitions: int = 12,
-        filters: Mapping[str, Iterable[int]] | Iterable[str] = (),
-        name: str | None = None,
-        ttl: Duration = 5.0,
-        **options: Unpack[JoinArgs],
-    ) -> JoinedMember:
-        """Join a group whose members share the messages by key, and come and go by themselves: use it with ``async
-        with``, or ``await`` its ``run()``. Experimental.
-
-        Entering it creates the group if there is none. It raises GroupChanged when there is one with other partitions
-        or filters, and StreamNotFound; otherwise as ``ElasticGroup.join``. Needs nats-server 2.11; 2.12
-        if the whole subject is the key.
-
-        Args:
-            group: The name of the group, without dots, spaces and wildcards.
-            handler: Called with each message, ``def`` or ``async def``.
-            partitions: Into how many parts keys are divided: the most members that get messages.
-            filters: The subjects of the group; empty: all. A mapping has the numbers of the ``*`` (from 1) that form
-                the key, as in ``{"orders.*.*": [1]}``.
-            name: A name that stays when the process is replaced, such as that of a pod: the new one gets the same
-                partitions, and the old one ends with GroupChanged. A-Z, a-z, 0-9, ``-``, ``_`` and ``=``. None: a new
-                name for each member.
-            ttl: Seconds after which a member that is silent has died, at least 1. A handler that blocks the event loop
-                for two thirds of it looks dead.
-            **options: How messages are handled, by keyword: those of JoinArgs.
-        """
-        from natsproto.jetstream.groups._group import join_group  # which is made of streams
-
-        return join_group(self, group, handler, partitions, filters, name, ttl, options)
 
     # ---------------------------------------------------------------- changing
 

@@ -20,7 +20,7 @@ from natsproto.sync._wrapper import SyncWrapper
 
 
 class JoinArgs(TypedDict, total=False):
-    """The arguments of ``join_group`` that are those of the async client."""
+    """The arguments of ``groups.join`` that are those of the async client."""
 
     prefetch: int | None
     key: Callable[[JsMessage], Hashable] | None
@@ -128,6 +128,6 @@ def join_group(
         return result
 
     options |= {"concurrency": threads, "executor": True, "key": None if key is None else key_of}
-    member = portal.run(partial(inner.join_group, group, call, filters=filters, **options))
+    member = portal.run(partial(groups.join, inner, group, call, filters=filters, **options))
     portal.enter(member)
     return JoinedMember(portal, member)

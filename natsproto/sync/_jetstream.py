@@ -76,7 +76,7 @@ class Stream(SyncWrapper[stream.Stream]):
         """Join a group whose members share the messages by key, and come and go by themselves; ``handler`` is called in
         ``threads`` threads. The group knows the member when this returns. Experimental.
 
-        See the async client's ``join_group``. TypeError for an ``async def`` handler.
+        See ``groups.join`` of the async client. TypeError for an ``async def`` handler.
 
         Args:
             group: The name of the group, without dots, spaces and wildcards.

@@ -9,6 +9,7 @@ import pytest
 
 import natsproto
 from natsproto._core.events import Event
+from natsproto.jetstream import groups
 from natsproto.jetstream.groups import GroupLeaseLost
 from natsproto.testing import run_cluster
 from natsproto.testing._server import Server
@@ -69,7 +70,7 @@ async def test_member_joins_again_after_loss_of_quorum() -> None:
     ):
         nc.add_listener(on_event)
         stream = await nc.jetstream(timeout=30).create_stream("O", subjects=["o.*"], storage="memory", num_replicas=3)
-        async with stream.join_group("g", lambda message: None, ttl=1) as member, asyncio.timeout(300):
+        async with groups.join(stream, "g", lambda message: None, ttl=1) as member, asyncio.timeout(300):
             await member.wait_joined()
             for server in cluster.servers[1:]:
                 server.kill()

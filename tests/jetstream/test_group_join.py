@@ -24,13 +24,8 @@ from natsproto.errors import (
     StreamNotFound,
     UnsupportedByServer,
 )
-from natsproto.jetstream.groups import (
-    ElasticGroup,
-    GroupLeaseLate,
-    GroupLeaseLost,
-    GroupSharesChanged,
-    JoinedMember,
-)
+from natsproto.jetstream import groups
+from natsproto.jetstream.groups import ElasticGroup, GroupLeaseLate, GroupLeaseLost, GroupSharesChanged, JoinedMember
 from natsproto.jetstream.groups._presence import PRESENCE_BUCKET
 from natsproto.testing import Direction, FaultProxy, run_server
 from tests.jetstream.reading import eventually
@@ -51,7 +46,7 @@ async def joined(
     js: JetStream, handler: object, *, group: str = "g", partitions: int = 12, **options: object
 ) -> AsyncIterator[JoinedMember]:
     stream = await js.stream("O")
-    async with stream.join_group(group, handler, partitions=partitions, filters={"o.*": [1]}, **options) as member:  # type: ignore[arg-type]
+    async with groups.join(stream, group, handler, partitions=partitions, filters={"o.*": [1]}, **options) as member:  # type: ignore[arg-type]
         yield member
 
 
@@ -160,7 +155,7 @@ async def test_drain_of_the_client_leaves_the_group(jetstream: JetStream, nats_s
     js, desk = jetstream, Desk()
     await orders(js)
     async with natsproto.connect(nats_server.url) as other, joined(js, desk.handler("a")) as a:
-        member = (await other.jetstream().stream("O")).join_group("g", desk.handler("b"), filters={"o.*": [1]}, ttl=60)
+        member = groups.join(await other.jetstream().stream("O"), "g", desk.handler("b"), filters={"o.*": [1]}, ttl=60)
         running = asyncio.ensure_future(member.run())
         await eventually(lambda: has(a, 6) and has(member, 6), LONG)
         await other.drain()
@@ -279,7 +274,7 @@ async def test_named_member_keeps_its_partitions(jetstream: JetStream, nats_serv
         async def hang(message: JsMessage) -> None:
             await asyncio.Event().wait()
 
-        old = stream.join_group("g", hang, filters={"o.*": [1]}, name="pod-0", ttl=6, ack_wait=60)
+        old = groups.join(stream, "g", hang, filters={"o.*": [1]}, name="pod-0", ttl=6, ack_wait=60)
         running = asyncio.ensure_future(old.run())
         await eventually(lambda: has(old, 6) and has(other, 6), LONG)
         await send(js, range(40))
@@ -403,7 +398,7 @@ async def test_closed_client_ends_its_member(jetstream: JetStream, nats_server: 
     await orders(jetstream)
     nc = await natsproto.connect(nats_server.url)
     stream = await nc.jetstream().stream("O")
-    member = stream.join_group("g", ignore)
+    member = groups.join(stream, "g", ignore)
     running = asyncio.ensure_future(member.run())
     await eventually(lambda: has(member, 12), LONG)
     await nc.close()
@@ -424,7 +419,7 @@ async def test_members_at_random(jetstream: JetStream, nats_server: Server, seed
                 nc = await stack.enter_async_context(natsproto.connect(proxy.url, reconnect_wait=0.01))
                 stream = await nc.jetstream().stream("O")
                 options: Any = {"concurrency": rng.choice([1, 8]), "ttl": 2, "filters": {"o.*": [1]}}
-                member = stream.join_group("g", desk.handler(f"m{step}"), **options)
+                member = groups.join(stream, "g", desk.handler(f"m{step}"), **options)
                 members.append((proxy, await stack.enter_async_context(member)))
             elif what == "leave":
                 await members.pop(rng.randrange(len(members)))[1].stop()
@@ -476,20 +471,20 @@ async def test_arguments_are_checked_at_once(jetstream: JetStream) -> None:
     stream = await jetstream.stream("O")
     for name in ("a.b", "a b", "a*", ""):
         with pytest.raises(InvalidSubject):
-            stream.join_group(name, ignore)
+            groups.join(stream, name, ignore)
         with pytest.raises(InvalidSubject):
-            stream.join_group("g", ignore, name=name)
+            groups.join(stream, "g", ignore, name=name)
     with pytest.raises(ConfigError, match="ttl"):
-        stream.join_group("g", ignore, ttl=0.5)
+        groups.join(stream, "g", ignore, ttl=0.5)
     with pytest.raises(ConfigError, match="concurrency"):
-        stream.join_group("g", ignore, concurrency=0)
+        groups.join(stream, "g", ignore, concurrency=0)
     with pytest.raises(TypeError, match="handler"):
-        stream.join_group("g", None)  # type: ignore[arg-type]
+        groups.join(stream, "g", None)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="durable"):
-        stream.join_group("g", ignore, durable="x")  # type: ignore[call-arg]
+        groups.join(stream, "g", ignore, durable="x")  # type: ignore[call-arg]
     assert [name async for name in jetstream.stream_names()] == ["O"], "nothing was sent"
     with pytest.raises(ConfigError, match="partition"):
-        await stream.join_group("g", ignore, partitions=0).run()
+        await groups.join(stream, "g", ignore, partitions=0).run()
 
 
 async def test_group_of_another_layout_is_refused(jetstream: JetStream) -> None:
@@ -497,10 +492,10 @@ async def test_group_of_another_layout_is_refused(jetstream: JetStream) -> None:
     await ElasticGroup.create(jetstream, "O", "g", max_members=3)
     stream = await jetstream.stream("O")
     with pytest.raises(GroupChanged, match="'g' of stream 'O': exists and is configured otherwise"):
-        await stream.join_group("g", ignore, partitions=4).run()
+        await groups.join(stream, "g", ignore, partitions=4).run()
     await jetstream.delete_stream("O")
     with pytest.raises(StreamNotFound):
-        await stream.join_group("h", ignore).run()
+        await groups.join(stream, "h", ignore).run()
 
 
 async def test_bucket_without_marker_ttl_is_refused(jetstream: JetStream) -> None:
@@ -508,16 +503,16 @@ async def test_bucket_without_marker_ttl_is_refused(jetstream: JetStream) -> Non
     await jetstream.create_key_value(PRESENCE_BUCKET)
     stream = await jetstream.stream("O")
     with pytest.raises(ConfigError, match=r"js\.update_key_value"):
-        await stream.join_group("g", ignore).run()
+        await groups.join(stream, "g", ignore).run()
     await jetstream.update_key_value(PRESENCE_BUCKET, limit_marker_ttl=10)  # as the error says
-    async with stream.join_group("g", ignore) as member:
+    async with groups.join(stream, "g", ignore) as member:
         await within(member.wait_joined())
 
 
 async def test_deleted_bucket_ends_the_member(jetstream: JetStream) -> None:
     await orders(jetstream)
     stream = await jetstream.stream("O")
-    member = stream.join_group("g", ignore, ttl=1)
+    member = groups.join(stream, "g", ignore, ttl=1)
     running = asyncio.ensure_future(member.run())
     await eventually(lambda: has(member, 12), LONG)
     await jetstream.delete_key_value(PRESENCE_BUCKET)
@@ -532,7 +527,7 @@ async def test_older_server_is_refused_before_anything() -> None:
         await orders(js)
         stream = await js.stream("O")
         with pytest.raises(UnsupportedByServer, match=r"create group .g. of stream .O. .*: needs nats-server 2\.12"):
-            await stream.join_group("g", ignore).run()
+            await groups.join(stream, "g", ignore).run()
         assert [name async for name in js.stream_names()] == ["O"]
 
 
@@ -555,7 +550,7 @@ async def test_missing_permission_is_named(subject: str) -> None:
         await orders(nc.jetstream())
         stream = await nc.jetstream().stream("O")
         with pytest.raises(PermissionDenied) as denied:
-            await within(stream.join_group("g", ignore).run())
+            await within(groups.join(stream, "g", ignore).run())
         assert denied.value.subject.startswith(subject.removesuffix(">"))
 
 

@@ -8,6 +8,7 @@ import pytest
 
 import natsproto
 from natsproto.errors import ConfigError, GroupChanged
+from natsproto.jetstream import groups
 from natsproto.jetstream.groups import GroupNotShared
 from natsproto.jetstream.groups._presence import PRESENCE_BUCKET
 from tests.jetstream.reading import eventually
@@ -53,7 +54,7 @@ async def test_a_member_that_is_not_renewed_is_gone(jetstream: JetStream, monkey
 async def test_a_lease_is_an_hour_at_most(jetstream: JetStream) -> None:
     await orders(jetstream)
     with pytest.raises(ConfigError, match="an hour at most"):
-        (await jetstream.stream("O")).join_group("g", ignore, ttl=3601)
+        groups.join(await jetstream.stream("O"), "g", ignore, ttl=3601)
 
 
 async def test_a_spoilt_configuration_is_an_event(jetstream: JetStream, nats_client: natsproto.Client) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from natsproto.errors import ApiError
-from natsproto.jetstream import JsMessage, Placement
+from natsproto.jetstream import JsMessage, Placement, groups
 from natsproto.jetstream.groups import ElasticGroup, StaticGroup
 from tests.kit.features import World, feature
 
@@ -62,21 +62,21 @@ async def _joined(world: World, **options: Any) -> None:
 
     stream = await world.js.stream("S")
     world.begin()
-    async with stream.join_group("g", handler, partitions=2, **options):
+    async with groups.join(stream, "g", handler, partitions=2, **options):
         await world.fill("s.a")
         async with asyncio.timeout(20):
             assert await heard.get() == b"s.a"
 
 
-@feature("`join_group` with filters", "partitioned groups", "2.11")
-async def join_group(world: World) -> Steps:
+@feature("`groups.join` with filters", "partitioned groups", "2.11")
+async def join_by_filters(world: World) -> Steps:
     await world.stream()
     yield
     await _joined(world, filters={"s.*": [1]})
 
 
-@feature("`join_group` without filters", "partitioned groups", "2.12")
-async def open_join_group(world: World) -> Steps:
+@feature("`groups.join` without filters", "partitioned groups", "2.12")
+async def join_open(world: World) -> Steps:
     await world.stream()
     yield
     await _joined(world)

@@ -18,6 +18,7 @@ from typing import Any
 
 import natsproto
 from natsproto._core.events import Event
+from natsproto.jetstream import groups
 from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.groups import GroupLeaseLost, GroupSharesChanged
 from tests.kit.group_history import LATE_S
@@ -69,7 +70,7 @@ async def main(url: str, path: str, who: str, options: dict[str, Any]) -> None:
     async with natsproto.connect(url, connect_timeout=30, retry_connect_for=60) as nc:
         nc.add_listener(on_event)
         stream = await nc.jetstream(timeout=20).stream("O", bind=True)
-        member = stream.join_group("g", handle, filters={"o.*": [1]}, **{"concurrency": 8, **options})
+        member = groups.join(stream, "g", handle, filters={"o.*": [1]}, **{"concurrency": 8, **options})
         stop = natsproto.stop_event()
         log.write("start")
         await insist(member.__aenter__)  # it may be started in an outage

@@ -267,7 +267,7 @@ class GroupModel:
 async def group_model(
     js: JetStream, servers: tuple[Server, ...], folder: Path, seed: int, partitions: int, **options: object
 ) -> AsyncIterator[GroupModel]:
-    """A model on these servers; ``options`` are those of ``join_group``."""
+    """A model on these servers; ``options`` are those of ``groups.join``."""
     await js.create_stream("O", subjects=["o.*"], storage="memory", num_replicas=len(servers))
     group = await ElasticGroup.create(js, "O", "g", max_members=partitions, filters={"o.*": [1]})
     made = {"ttl": 1.0, "partitions": partitions, **options}

@@ -16,7 +16,7 @@ import pytest
 
 from natsproto import Message, middleware, otel, sync
 from natsproto.errors import ConfigError
-from natsproto.jetstream import OrderedConsumer
+from natsproto.jetstream import OrderedConsumer, groups
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import Direction, FaultProxy, Server
 from tests.public_api import SNAPSHOT
@@ -113,7 +113,7 @@ async def make_places(nc: Any, blocking: sync.Client, stack: AsyncExitStack) -> 
         "TypedJetStream.handler": lambda handler: js.typed(int).handler(handler),
         "Group.consume": lambda handler, **options: group.consume("a", handler, **options),
         "ElasticGroup.join": group.join,
-        "Stream.join_group": lambda handler: stream.join_group("g", handler),
+        "jetstream.groups.join": lambda handler: groups.join(stream, "g", handler),
         "middleware.in_threads": middleware.in_threads,
         "middleware.with_middleware": middleware.with_middleware,
         "otel.process": otel.process,

@@ -13,7 +13,7 @@ import pytest
 
 from natsproto import Client, HandlerFailed, Message, sync
 from natsproto.errors import ConfigError, HandlerTimeout, NatsError
-from natsproto.jetstream import JetStream, JsMessage
+from natsproto.jetstream import JetStream, JsMessage, groups
 from natsproto.middleware import with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.service import Request
@@ -76,7 +76,7 @@ async def test_bad_timeouts_are_refused(nats_client: Client, jetstream: JetStrea
         lambda: consumer.consume(handle, timeout=timeout),
         lambda: consumer.consume_batches(handle, timeout=timeout),
         lambda: service.add_endpoint("e", handle, timeout=timeout),
-        lambda: stream.join_group("g", handle, timeout=timeout),
+        lambda: groups.join(stream, "g", handle, timeout=timeout),
     ):
         with pytest.raises((ConfigError, TypeError)):
             call()

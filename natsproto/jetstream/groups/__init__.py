@@ -5,7 +5,7 @@ On the wire these are the groups of orbit.go's pcgroups: members written in eith
 
 from natsproto.jetstream.groups._coordinator import GroupNotShared
 from natsproto.jetstream.groups._follower import GroupSharesChanged
-from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
+from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup, join
 from natsproto.jetstream.groups._joined import GroupLeaseLost, JoinArgs, JoinedMember
 from natsproto.jetstream.groups._member import Member
 from natsproto.jetstream.groups._partitions import (
@@ -34,4 +34,5 @@ __all__ = [
     "PartitioningFilter",
     "StaticGroup",
     "StaticGroupConfig",
+    "join",
 ]

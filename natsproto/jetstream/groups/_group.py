@@ -448,17 +448,37 @@ class ElasticGroup(Group[ElasticGroupConfig]):
                 return config
 
 
-def join_group(
+def join(
     stream: Stream,
     group: str,
     handler: Handler,
-    partitions: int,
-    filters: Mapping[str, Iterable[int]] | Iterable[str],
-    name: str | None,
-    ttl: Duration,
-    options: JoinArgs,
+    *,
+    partitions: int = 12,
+    filters: Mapping[str, Iterable[int]] | Iterable[str] = (),
+    name: str | None = None,
+    ttl: Duration = 5.0,
+    **options: Unpack[JoinArgs],
 ) -> JoinedMember:
-    """Create the member for ``Stream.join_group``."""
+    """Join a group whose members share the messages by key, and come and go by themselves: use it with ``async
+    with``, or ``await`` its ``run()``. Experimental.
+
+    Entering it creates the group if there is none. It raises GroupChanged when there is one with other partitions
+    or filters, and StreamNotFound; otherwise as ``ElasticGroup.join``. Needs nats-server 2.11.
+
+    Args:
+        stream: The stream whose messages are shared.
+        group: The name of the group, without dots, spaces and wildcards.
+        handler: Called with each message, ``def`` or ``async def``.
+        partitions: Into how many parts keys are divided: the most members that get messages.
+        filters: The subjects of the group; empty: all. A mapping has the numbers of the ``*`` (from 1) that form the
+            key, as in ``{"orders.*.*": [1]}``.
+        name: A name that stays when the process is replaced, such as that of a pod: the new one gets the same
+            partitions, and the old one ends with GroupChanged. A-Z, a-z, 0-9, ``-``, ``_`` and ``=``. None: a new name
+            for each member.
+        ttl: Seconds after which a member that is silent has died, at least 1. A handler that blocks the event loop for
+            two thirds of it looks dead.
+        **options: How messages are handled, by keyword: those of JoinArgs.
+    """
     config_key(stream.name, group)
     whole(1)("partitions", partitions)
     js = JetStream._of(stream._api)

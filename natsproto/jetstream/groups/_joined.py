@@ -96,7 +96,7 @@ class JoinArgs(TypedDict, total=False):
 
 
 class JoinedMember(Member):
-    """A member of a group that comes and goes by itself. Created by ``join`` of a group and ``join_group`` of a stream:
+    """A member of a group that comes and goes by itself. Created by ``groups.join`` and ``join`` of a group:
     use it with ``async with``, or ``await`` its ``run()``.
 
     Entering it creates or finds the group, and announces the member; then the members share out the partitions. It
