@@ -254,3 +254,77 @@ async def test_lock_tells_of_a_strangers_entry(jetstream: JetStream, ttl: int | 
     async with bucket.lock("other", ttl=1):
         assert not await bucket.lock("other", ttl=1).try_acquire()
     assert sum(isinstance(event, LockBlocked) for event in events) == 1
+
+
+async def _messages_each(nats_server: Server, count: int) -> float:
+    """The messages that each of these tasks costs, which are of two clients and all want the same lock."""
+    inside: list[int] = []
+
+    async def work(nc: natsproto.Client) -> None:
+        kv = await nc.jetstream().key_value("locks")
+        async with kv.lock(f"k{count}", ttl=60):
+            inside.append(1)
+            assert len(inside) == 1
+            await nc.flush()
+            inside.clear()
+
+    async with natsproto.connect(nats_server.url) as one, natsproto.connect(nats_server.url) as two:
+        await asyncio.gather(*(work(nc) for nc in (one, two) * (count // 2)))
+        return (one.stats.out_msgs + two.stats.out_msgs) / count
+
+
+async def test_each_waiter_of_a_lock_costs_the_same(nats_server: Server, jetstream: JetStream) -> None:
+    await bucket(jetstream)
+    assert await _messages_each(nats_server, 60) < 25  # 6 to 16; 200 if all try at each release
+
+
+async def test_waiters_of_a_client_get_the_lock_in_turn(jetstream: JetStream) -> None:
+    kv = await bucket(jetstream)
+    order: list[int] = []
+
+    async def work(number: int) -> None:
+        async with kv.lock("a", ttl=60):
+            order.append(number)
+
+    holder = kv.lock("a", ttl=60)
+    await holder.acquire()
+    tasks = [asyncio.create_task(work(number)) for number in range(8)]
+    await jetstream.connection.flush()
+    for number in (0, 5):  # the first one has a watch, the other one only waits
+        tasks[number].cancel()
+    with pytest.raises(RequestTimeout, match="lock 'a'"):
+        await kv.lock("a", ttl=60).acquire(timeout=0.05)
+    await holder.release()
+    async with asyncio.timeout(LONG):
+        await asyncio.wait(tasks)
+    assert order == [1, 2, 3, 4, 6, 7]
+
+
+@pytest.mark.parametrize("turns", range(4))
+async def test_waiter_cancelled_with_the_lock_frees_it(
+    nats_server: Server, jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    kv, held = await bucket(jetstream), asyncio.Event()
+    async with natsproto.connect(nats_server.url) as nc, asyncio.timeout(LONG):
+        holder = (await nc.jetstream().key_value("locks")).lock("a", ttl=600)
+        await holder.acquire()
+        lock = kv.lock("a", ttl=600)
+        start_holding = lock._start_holding
+
+        def tell_holding(revision: int, started_at: float) -> None:
+            start_holding(revision, started_at)
+            held.set()
+
+        monkeypatch.setattr(lock, "_start_holding", tell_holding)
+        acquiring = asyncio.create_task(lock.acquire())
+        while not (await kv.status()).stream.state.consumer_count:  # it has no watch yet
+            await jetstream.connection.flush()
+        await holder.release()
+        await held.wait()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        acquiring.cancel()
+        await asyncio.wait([acquiring])
+        if not acquiring.cancelled():
+            await lock.release()
+        await kv.lock("a", ttl=600).acquire()

@@ -3,6 +3,9 @@
 Owns one tenure: the revision of the key, the time until which it is held, and its renewals. A holder that cannot renew
 considers the lock lost before another client can get it: it counts from the start of a renewal, the server from the
 time when it was stored.
+
+The waiters of one client for one lock take turns, from acquiring until the lock was released or lost. So at most one of
+them has a watch of the key, and none while another one of this client holds it.
 """
 
 from __future__ import annotations
@@ -10,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Coroutine
+from contextlib import suppress
 from math import ceil
 from types import TracebackType
 from typing import Any
+from weakref import WeakValueDictionary
 
+from natsproto._core.connection import Connection
 from natsproto._core.deadline import Backoff
 from natsproto._core.events import Event
 from natsproto._durations import seconds
@@ -40,6 +46,9 @@ RENEWALS_PER_TTL = 3
 """Renewals within one TTL: two may fail."""
 RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 0.1, 0.5
 """Seconds after which a failed attempt is repeated, at first and at most."""
+
+_turns: WeakValueDictionary[tuple[Connection, str, str, str], asyncio.Lock] = WeakValueDictionary()
+"""Of those that wait, by client, API prefix, bucket and key."""
 
 
 class LockBlocked(Event):
@@ -71,7 +80,7 @@ class Lock:
     """
 
     def __init__(self, bucket: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
-        bucket.subjects.encode_key(key)
+        stored_key = bucket.subjects.encode_key(key)
         self._bucket, self._key, self._value = bucket, key, as_bytes(value)
         self._ttl = seconds("ttl", ttl)
         if self._ttl < 1:
@@ -81,6 +90,9 @@ class Lock:
         self._args: MessageArgs = {}  # of its writes, once the server is known to understand them
         self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
+        turn_key = (bucket.api.connection, bucket.api.prefix, bucket.bucket, stored_key)
+        self._turn = _turns.setdefault(turn_key, asyncio.Lock())
+        self._has_turn = False
         self._reported = 0  # the last revision of a LockBlocked
         self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
         self._renew_task: asyncio.Task[None] | None = None
@@ -131,7 +143,7 @@ class Lock:
         expiry = asyncio.timeout(wait)
         try:
             async with expiry:
-                return await self._acquire_when_free()
+                return await self._acquire_in_turn()
         except TimeoutError:
             if not expiry.expired():
                 raise
@@ -144,10 +156,7 @@ class Lock:
         LocalProtocolError when this object holds it already. StreamWentBack when the server has lost the end of the
         bucket, so that the token would not be above the last one of this object: the lock is released then.
         """
-        if self._revision:
-            raise LocalProtocolError(
-                f"{self._description} is already held by this object: create another one with kv.lock"
-            )
+        self._require_not_held()
         if self._release_task is not None:
             await asyncio.wait((self._release_task,))  # it must not purge the new entry
         self._args = await self._bucket.ttl_args(ceil(self._ttl), None)  # the server counts whole seconds
@@ -174,11 +183,8 @@ class Lock:
 
         Cancelling ends only the wait: it is released in the background, and ``drain`` and ``close`` wait for that.
         """
-        revision = self._revision
-        renew_task = self._renew_task
-        self._end()
-        if revision:
-            await asyncio.wait((self._release_later(self._release(revision, renew_task)),))
+        if self._revision:
+            await asyncio.wait((self._start_release(),))
 
     async def put(self, key: str, value: Payload, *, timeout: Duration | None = None) -> int:
         """Write another key of the bucket if the lock is still held, which the server checks; return the revision.
@@ -228,6 +234,11 @@ class Lock:
 
     # ---------------------------------------------------------------- in the background
 
+    def _start_release(self) -> asyncio.Task[None]:
+        release = self._release_later(self._release(self._revision, self._renew_task))
+        self._end()
+        return release
+
     def _release_later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         self._release_task = self._bucket.api.connection._start_cleanup(work)
         return self._release_task
@@ -244,14 +255,32 @@ class Lock:
         except NatsError:
             return
 
+    async def _acquire_in_turn(self) -> int:
+        self._require_not_held()
+        await self._turn.acquire()
+        self._has_turn = True
+        try:
+            return await self._acquire_when_free()
+        except BaseException:
+            if self._revision:  # cancelled while the watch was stopped
+                self._start_release()
+            else:
+                self._end_turn()
+            raise
+
+    def _require_not_held(self) -> None:
+        if self._revision:
+            raise LocalProtocolError(
+                f"{self._description} is already held by this object: create another one with kv.lock"
+            )
+
     async def _acquire_when_free(self) -> int:
         may_be_stored, backoff = False, Backoff(RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S)
         try:
             while True:
                 try:
-                    if await self.try_acquire():
+                    if await self.try_acquire() or await self._acquire_when_released():
                         return self._token
-                    await self._wait_until_free()
                 except NatsError as exc:
                     if not is_transient(exc, existed=self._bucket.was_found):
                         raise
@@ -261,6 +290,22 @@ class Lock:
             if may_be_stored:
                 self._release_later(self._remove_stored(self._release_task))
             raise
+
+    async def _acquire_when_released(self) -> bool:
+        """Try again whenever the key is removed, and after ``ttl`` seconds: it may be removed without a marker. False
+        if the watch has ended.
+        """
+        async with watch(self._bucket, (self._key,), meta_only=True) as watcher:
+            await watcher.ready()
+            while not watcher.caught_up or not await self.try_acquire():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(self._ttl):
+                        async for entry in watcher:
+                            if entry.is_deleted:
+                                break
+                        else:
+                            return False
+        return True
 
     async def _remove_stored(self, before: asyncio.Task[None] | None) -> None:
         """Remove an entry whose reply was lost, after another release."""
@@ -328,6 +373,17 @@ class Lock:
         renew_task, self._renew_task = self._renew_task, None
         if renew_task is not None and renew_task is not asyncio.current_task(self._loop):
             renew_task.cancel()
+        self._end_turn()
+
+    def _end_turn(self) -> None:
+        """Let the next one of this client try, after a release that goes on."""
+        if not self._has_turn:
+            return
+        self._has_turn = False
+        if self._release_task is None or self._release_task.done():
+            self._turn.release()
+        else:
+            self._release_task.add_done_callback(lambda _: self._turn.release())
 
     async def _renew_loop(self, started_at: float) -> None:
         """Renew the lock periodically. Failures are retried until the timer ends the tenure."""
@@ -381,19 +437,6 @@ class Lock:
             self._bucket.api.connection._emit(
                 LockBlocked(bucket=self._bucket.bucket, key=self._key, revision=entry.revision, reason=reason)
             )
-
-    async def _wait_until_free(self) -> None:
-        """Wait until the key has no value, at most ``ttl`` seconds: a key may also be removed without a marker."""
-        try:
-            async with asyncio.timeout(self._ttl), watch(self._bucket, (self._key,), meta_only=True) as watcher:
-                await watcher.ready()
-                if watcher.caught_up:
-                    return
-                async for entry in watcher:
-                    if entry.is_deleted:
-                        return
-        except TimeoutError:
-            return
 
     @property
     def _description(self) -> str:
