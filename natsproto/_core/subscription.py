@@ -368,9 +368,10 @@ class Subscription(AsyncForHint, Generic[M]):
 
     async def _describe_rest(self) -> list[str]:
         assert self._ending is not None
-        if not self._ending.is_stopped:
-            return [f"the server did not confirm the end of {self.subject!r}"]
-        return [f"{self._readers.unhandled} messages of {self.subject!r} not handled"]
+        left = [] if self._ending.is_stopped else [f"the server did not confirm the end of {self.subject!r}"]
+        if self._readers.is_callback_busy:
+            left.append(f"{self._readers.unhandled} messages of {self.subject!r} not handled")
+        return left
 
     async def _end_callback(self) -> None:
         if self._callback is not None and (tasks := self._readers.cut()):

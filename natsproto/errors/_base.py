@@ -123,7 +123,7 @@ class RequestTimeout(NatsError, TimeoutError):
     ) -> None:
         self.operation, self.timeout = operation, timeout
         self.sent, self.disconnected = sent, disconnected
-        what = f"{'no answer' if sent else 'not sent'} within {timeout:g} s"
+        what = f"{'no answer' if sent else 'not sent'} within {round(timeout, 3):g} s"
         if outage := round(disconnected, 2):
             share = f"for {outage:g} s of which" if outage < 0.99 * timeout else "as"
             what += f", {share} the client was not connected to a server"

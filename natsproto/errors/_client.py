@@ -209,7 +209,7 @@ class DrainTimeout(RequestTimeout):
         self.unfinished = tuple(unfinished)
         super().__init__(operation, timeout)
         self.args: tuple[str, ...] = (
-            f"{operation}: not finished within {timeout:g} s; unfinished: {'; '.join(unfinished)}",
+            f"{operation}: not finished within {round(timeout, 3):g} s; unfinished: {'; '.join(unfinished)}",
         )
 
 

@@ -139,7 +139,9 @@ class WatchCallback(RunHint, Generic[E]):
         await asyncio.wait((self._task,))
 
     async def _describe_rest(self) -> list[str]:
-        return ["1 call of its callback"]
+        assert self._ending is not None
+        left = [] if self._ending.is_stopped else ["its consumer was not ended"]
+        return [*left, "1 call of its callback"] if self._busy else left
 
     async def _cut(self) -> None:
         if self._task is not None and not self._task.done():

@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from time import monotonic, perf_counter_ns
 from types import MappingProxyType
-from typing import Final, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
@@ -52,12 +52,23 @@ class Request(Message):
 
     __slots__ = ()
 
-    _note: ServiceError | None
+    _note: ServiceError | Literal[True] | None  # True after a response that is no error
 
     @property
     def error(self) -> ServiceError | None:
         """The error that was sent as the response, if any."""
-        return self._note
+        return None if self._note is True else self._note
+
+    async def respond(self, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
+        """Publish a response to the reply subject, as ``Message.respond`` does, with its errors.
+
+        Args:
+            payload: The content as bytes, bytearray or memoryview, up to the server's ``max_payload`` together with the
+                headers.
+            headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
+        """
+        await super().respond(payload, headers=headers)
+        self._note = self._note or True
 
     async def respond_error(
         self, code: int, description: str, payload: Payload = b"", *, headers: HeadersLike | None = None
@@ -276,7 +287,8 @@ class Endpoint:
             if isinstance(exc, asyncio.CancelledError):
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
-                    self._send_error(request, _STOPPED if self._is_cut else error_from(exc))
+                    if request._note is None:
+                        self._send_error(request, _STOPPED if self._is_cut else error_from(exc))
                     raise  # this task was cancelled, not a future that the handler awaited
             self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
             self._connection._emit(HandlerFailed(handler=self._where, error=exc))

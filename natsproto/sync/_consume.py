@@ -110,12 +110,15 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         """
         self._portal.call(self._inner.stop, timeout)
 
-    def drain(self) -> None:
+    def drain(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.
 
-        In the handler it does not wait.
+        DrainTimeout when they take longer than ``timeout``, as in ``stop``. In the handler it does not wait.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
-        self._portal.call(self._inner.drain)
+        self._portal.call(self._inner.drain, timeout)
 
     def __enter__(self) -> Self:
         return self

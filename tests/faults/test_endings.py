@@ -231,6 +231,28 @@ async def test_requests_that_are_cut_off_get_an_answer(nats_server: Server, nats
     await nc.close()
 
 
+async def test_requests_with_a_response_get_no_second_one(nats_server: Server, nats_client: Client) -> None:
+    """When the handler that has responded goes on and is cut off."""
+    async with natsproto.connect(nats_server.url) as nc:
+        service = await nc.add_service("s", "1.0.0")
+
+        async def handle(request: Request) -> None:
+            await request.respond(b"1")
+            await asyncio.Event().wait()
+
+        endpoint = service.add_endpoint("one", handle)
+        await nc.flush()
+        answers = await nats_client.subscribe("answers")
+        await nats_client.publish("one", reply="answers")
+        assert (await answers.next(timeout=5)).data == b"1"
+        with pytest.raises(DrainTimeout):
+            await service.stop(timeout=0.02)
+        await nc.flush()
+        await nats_client.flush()
+        assert answers.pending_msgs == 0
+        assert endpoint.stats().num_errors == 0
+
+
 async def test_unsubscribing_drops_what_a_drain_waits_for(nats_client: Client) -> None:
     handled: list[bytes] = []
     go_on = asyncio.Event()

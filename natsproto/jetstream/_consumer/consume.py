@@ -515,15 +515,20 @@ class ConsumeContext(RunHint):
             await self._stop_reading()  # it may be draining
         await self._end(wait)
 
-    async def drain(self) -> None:
+    async def drain(self, timeout: Duration | Default | None = DEFAULT) -> None:
         """Stop pulling, handle the messages that have arrived or are in flight, then end.
 
-        When the last caller that waits is cancelled, running calls are cancelled, and the rest returns to the server.
-        In the handler it returns at once, and the rest happens after the handler.
+        DrainTimeout when they take longer than ``timeout``, as in ``stop``. Then, and when the last caller that waits
+        is cancelled, running calls are cancelled, and the rest returns to the server. In the handler it returns at
+        once, and the rest happens after the handler.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
+        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._connection._check_loop()
         self._check_started()
-        await self._end(NO_LIMIT_S)
+        await self._end(wait)
 
     # ---------------------------------------------------------------- internals
 
@@ -553,7 +558,10 @@ class ConsumeContext(RunHint):
         self._handler_tasks.handle_last()
 
     async def _describe_rest(self) -> list[str]:
-        return [f"{self.in_progress} messages being handled"]
+        assert self._ending is not None
+        left = [] if self._ending.is_stopped else ["the server did not confirm the end of its pulls"]
+        counts = {"being handled": self.in_progress, "not handled, which return to the server": self.pending}
+        return left + [f"{count} messages {what}" for what, count in counts.items() if count]
 
     async def _cut(self) -> None:
         if unfinished := [task for task in self._tasks if not task.done()]:

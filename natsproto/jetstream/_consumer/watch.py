@@ -76,7 +76,7 @@ class WatchBase(AsyncForHint, Generic[H]):
             poll.cancel()
         self._buffered.clear()
         if self._messages is not None:
-            await self._messages.stop()
+            self._messages._return_waiting()
             await self._ordered.stop()
 
     async def __aenter__(self) -> Self:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Deadline
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
@@ -34,6 +35,8 @@ from natsproto.jetstream.kv._bucket import KeyValue
 
 MIN_TTL_S = 1.0
 """Seconds; servers count whole ones."""
+LEAVE_TIMEOUT_S = 2.0
+"""Seconds in which a member that ends tells the others. If the servers do not answer, they notice after its ``ttl``."""
 _HANDLER_ARGS = frozenset(HandlerOptions._fields) - {"backoff"}
 
 
@@ -130,6 +133,7 @@ class JoinedMember(Member):
         self._connection, self._opening = connection, opening
         self._presence: Presence | None = None
         self._coordinator: Coordinator | None = None
+        self._leaving: Deadline | None = None
         super().__init__(member_name(_new_name(connection) if name is None else name), connection._log, None, None)
 
     @property
@@ -170,6 +174,7 @@ class JoinedMember(Member):
         assert coordinator is not None
         try:
             while await self._serve_term(presence, coordinator):
+                self._leaving = None
                 self._emit_lost()
                 await presence.enter_again()
         except ConnectionClosed:
@@ -178,8 +183,9 @@ class JoinedMember(Member):
             self._on_error(exc)
             raise
         finally:
-            await coordinator.leave()
-            await presence.leave()
+            leaving = self._leaving or Deadline(LEAVE_TIMEOUT_S)
+            await leaving.wait(coordinator.leave())
+            await leaving.wait(presence.leave())
 
     async def _serve_term(self, presence: Presence, coordinator: Coordinator) -> bool:
         """Be a member until the lease is over: True. False when the group was deleted or the client closed."""
@@ -203,7 +209,8 @@ class JoinedMember(Member):
             if not following.done():
                 await follower.drop()
             await asyncio.wait({following})
-            await follower.delete_consumer()
+            self._leaving = Deadline(LEAVE_TIMEOUT_S)
+            await self._leaving.wait(follower.delete_consumer())
             holding.cancel()
             await asyncio.wait((holding, *others))
         errors = [task.exception() for task in (*tasks, *others) if not task.cancelled()]
