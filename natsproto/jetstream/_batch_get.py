@@ -61,7 +61,8 @@ class PageCursor:
         """Sequence of the last message; 0 before the first."""
         self.pending = 0
         """Messages remaining at the end of the last page."""
-        self._up_to = 0
+        self.up_to = 0
+        """The sequence as of which a server returned last messages: its last, or the requested one; 0: none did."""
 
     @property
     def counts_bytes(self) -> bool:
@@ -78,8 +79,8 @@ class PageCursor:
         self._before = 0
         wanted: dict[str, object] = {**self._body}
         wanted |= {"seq": self.seq + 1} if self.seq else self._first
-        if self._up_to:
-            wanted["up_to_seq"] = self._up_to
+        if self.up_to:
+            wanted["up_to_seq"] = self.up_to
             wanted.pop("up_to_time", None)
         wanted["batch"] = MAX_PAGE_MESSAGES if self._limit is None else min(MAX_PAGE_MESSAGES, self._limit)
         wanted["max_bytes"] = MAX_PAGE_BYTES if self._max_bytes is None else min(MAX_PAGE_BYTES, self._max_bytes)
@@ -110,7 +111,7 @@ class PageCursor:
         """End a page. True if another request is needed: for the next page, or for messages of this one that were
         lost.
         """
-        self._up_to = up_to
+        self.up_to = up_to
         if last != self._before:
             return True
         self.pending = pending
@@ -182,6 +183,11 @@ class BatchGet:
         self._refused: PermissionDenied | None = None
         self.pages = 0
         """Pages requested so far."""
+
+    @property
+    def up_to(self) -> int:
+        """See PageCursor."""
+        return self._cursor.up_to
 
     async def batches(self) -> AsyncGenerator[list[RawMessage]]:
         """Yield lists of the messages that have arrived.
@@ -336,11 +342,13 @@ class BatchGet:
             return None
         if headers._status == 503:
             raise _NoDirectGet(is_answered=False)
-        if headers._status == 404 and self._can_get_single:
-            if not cursor.pending:
+        if headers._status == 404 and self._can_get_single:  # a server that lags lacks what the leader has
+            try:
+                message = await self._get_from_leader()
+            except PermissionDenied:
+                if cursor.pending:
+                    raise
                 return None
-            # The reply is from another server than the last page, and that server lags.
-            message = await self._get_from_leader()
             self._needs_page = message is not None
             return message
         if headers._status == 404 and "Results" in headers._description:

@@ -4,7 +4,8 @@ Rules:
 
 1. The leader is asked, for the stream's info and for the last message of the subject, both at once: the next write may
    replace what they show.
-2. Messages after the expected sequence are read only where the last one does not decide.
+2. Messages after the expected sequence are read only where the last one does not decide, from any server that has the
+   last one.
 3. That a message is not found is evidence only where it would have been kept: not in a work queue, not beyond a limit,
    not where messages of the subject have been replaced since it was sent.
 4. An error while looking shows nothing.
@@ -90,7 +91,7 @@ class WriteLookup:
             is_refuted = may_be_untrue and await _was_never_last(stream, info, expected, wait)
             return Evidence(is_refuted=is_refuted, is_absent=is_kept, leadership=leadership)
         first = max(1, last.seq - MAX_READ_SEQS if self._is_batch else expected.seq)
-        read = [m async for m in stream.get_batch(subject=self._subject, start_seq=first, timeout=wait)]
+        read = await self._read(stream, first, last.seq, wait)
         found = [message for message in (last, *read) if self._is_batch or message.seq != expected.seq]
         if own := [message for message in found if self._is_own(message)]:
             return Evidence(ack=PubAck(stream=own[-1].stream, seq=own[-1].seq), leadership=leadership)
@@ -105,6 +106,16 @@ class WriteLookup:
             is_ambiguous=is_ambiguous,
             leadership=leadership,
         )
+
+    async def _read(self, stream: Stream, first: int, last: int, wait: float) -> list[RawMessage]:
+        """Read the messages of the subject, from the leader if the server that answers first lacks the last."""
+        read: list[RawMessage] = []
+        for direct in (True, False):
+            messages = stream.get_batch(subject=self._subject, start_seq=first, direct=direct, timeout=wait)
+            read = [message async for message in messages]
+            if read and read[-1].seq >= last:
+                break
+        return read
 
     async def _last_message(self, stream: Stream, expected: Expectation, wait: float) -> RawMessage | None:
         if not self._is_batch and not expected.subject:

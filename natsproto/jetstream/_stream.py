@@ -22,6 +22,7 @@ from natsproto.errors import (
     MessageNotFound,
     NatsError,
     NoResponders,
+    PermissionDenied,
     StreamExists,
     StreamNotFound,
     StreamProtected,
@@ -79,6 +80,7 @@ class Stream(ConsumerManager):
             api.streams.add(info)
         self.reads_directly: bool = info is None or info.config.allow_direct
         """True if messages are read from any server that has the stream (direct get), as far as is known."""
+        self._leader_answers = True  # this user may get messages from the leader, as far as is known
 
     def __repr__(self) -> str:
         return f"Stream(name={self.name!r})"
@@ -408,10 +410,26 @@ class Stream(ConsumerManager):
                 return await direct_get(self._api, self.name, body, key=key, operation=operation, timeout=timeout)
             except NoResponders:
                 timeout = self._api.left(timeout, began)  # not allowed, or no stream: the leader's reply shows which
+            except MessageNotFound as missing:
+                return await self._confirm_missing(missing, body, self._api.left(timeout, began))
             message = await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
             return message
         return await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
+
+    async def _confirm_missing(
+        self, missing: MessageNotFound, body: Mapping[str, object], timeout: Duration | None
+    ) -> RawMessage:
+        """Get a message that one server does not have from the leader: a replica or a mirror may lag, or be refilled.
+
+        Raises ``missing``, too, where the leader may not be asked.
+        """
+        if self._leader_answers:
+            try:
+                return await leader_get(self._api, self.name, body, operation=missing.operation, timeout=timeout)
+            except PermissionDenied:
+                self._leader_answers = False
+        raise missing
 
     # ---------------------------------------------------------------- many messages
 

@@ -56,7 +56,6 @@ from natsproto.jetstream.kv._modify import modify
 from natsproto.jetstream.kv._status import KeyValueStatus
 from natsproto.jetstream.kv._watch import KeyWatcher, watch
 from natsproto.protocol.frames import Payload
-from natsproto.protocol.subject import is_literal
 
 D = TypeVar("D")
 
@@ -175,9 +174,8 @@ class KeyValue(NotIndexable, Generic[V]):
                 if (head := get.headerless(reply)) is not None:  # nearly always: a value without headers
                     return headerless_entry(bucket.subjects, head, reply.data)
                 entry = KeyValueEntry(bucket.subjects, get.read(reply))
-            except MessageNotFound:
-                left = bucket.api.left(timeout, began)
-                entry = await bucket.confirm_absent(key, left) if bucket.may_lag else None
+            except MessageNotFound as missing:
+                entry = await bucket.confirm_missing(get.subject, missing, bucket.api.left(timeout, began))
             except ConnectionClosed as exc:
                 raise ConnectionClosed(f"get of key {key!r}", exc.reason) from exc.reason
             except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
@@ -464,9 +462,6 @@ class KeyValue(NotIndexable, Generic[V]):
         )
         with bucket_errors(self.bucket):
             messages = [message async for batch in found.batches() for message in batch]
-        if bucket.may_lag and up_to_revision is None and up_to_time is None:
-            missing = {subject for subject in wanted if is_literal(subject)} - {one.subject for one in messages}
-            messages += await bucket.confirm_missing(sorted(missing), timeout)
         entries = [KeyValueEntry(bucket.subjects, message) for message in bucket.readable(messages)]
         return {entry.key: entry for entry in entries if not entry.is_deleted}
 

@@ -7,7 +7,6 @@ stream into errors of keys.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Awaitable
 from enum import StrEnum
@@ -24,7 +23,6 @@ from natsproto.errors import (
     MessageTooLarge,
     NatsError,
     NoStream,
-    PermissionDenied,
     PublishUncertain,
     StreamNotFound,
     StreamUnavailable,
@@ -296,42 +294,25 @@ class BucketStream(Generic[V]):
         also if another key has the revision. From the stream's leader unless ``direct``. BucketNotFound.
         """
         subject = self.subjects.read_prefix + self.subjects.encode_key(key)
+        if revision is None:
+            return await self._entry(subject, self.stream.get_last_message(subject, direct=direct, timeout=timeout))
+        return await self._entry(subject, self.stream.get_message(revision, direct=direct, timeout=timeout))
+
+    async def confirm_missing(
+        self, subject: str, missing: MessageNotFound, timeout: Duration | None
+    ) -> KeyValueEntry[V] | None:
+        """Find an entry that one server does not have at the leader. BucketNotFound."""
+        body = {"last_by_subj": subject}
+        return await self._entry(subject, self.stream._confirm_missing(missing, body, timeout))
+
+    async def _entry(self, subject: str, reading: Awaitable[RawMessage]) -> KeyValueEntry[V] | None:
         try:
-            if revision is None:
-                message = await self.stream.get_last_message(subject, direct=direct, timeout=timeout)
-            else:
-                message = await self.stream.get_message(revision, direct=direct, timeout=timeout)
+            message = await reading
         except MessageNotFound:
             return None
         except StreamNotFound as exc:
             raise BucketNotFound(self.bucket) from exc
         return KeyValueEntry(self.subjects, message) if message.subject == subject else None
-
-    @property
-    def may_lag(self) -> bool:
-        """True if a server that answers reads may lack entries which the leader has, as far as is known."""
-        info = self.stream._info
-        return info is None or info.config.num_replicas > 1
-
-    async def confirm_absent(self, key: str, timeout: Duration | None) -> KeyValueEntry[V] | None:
-        """Find an entry that a replica did not have. None, too, where the leader must not be asked."""
-        try:
-            return await self.find(key, timeout=timeout)
-        except PermissionDenied:
-            return None
-
-    async def confirm_missing(self, subjects: list[str], timeout: Duration | None) -> list[RawMessage]:
-        """Return the last messages of subjects on which a replica had none, from the leader."""
-        turns = asyncio.Semaphore(MAX_CONCURRENT_GETS)
-
-        async def get(subject: str) -> RawMessage | None:
-            async with turns:
-                try:
-                    return await self.stream.get_last_message(subject, direct=False, timeout=timeout)
-                except (MessageNotFound, PermissionDenied):
-                    return None
-
-        return [message for message in await asyncio.gather(*map(get, subjects)) if message is not None]
 
     async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
         """Return the key's last revision, which the error of a replicated stream lacks; None when it is unknown."""
