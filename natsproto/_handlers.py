@@ -10,9 +10,11 @@ import inspect
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
 from functools import partial
 from types import CodeType, FunctionType, TracebackType
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from natsproto._nats_py_names import explain_publish
+
+W_co = TypeVar("W_co", covariant=True)
 
 HandlerResult: TypeAlias = Awaitable[object] | None
 """The result of a handler: None or an awaitable. At run time other values are ignored, such as a Mock."""
@@ -83,6 +85,13 @@ class Layer(NamedTuple):
     made: Callable[..., object]
     inner: Callable[..., object]
     around: Callable[[Callable[..., Any]], Callable[..., Any]]
+
+
+class Blocking(Protocol[W_co]):
+    """An object of the blocking client, around one of the async client."""
+
+    @property
+    def _inner(self) -> W_co: ...
 
 
 def add_layer(

@@ -12,7 +12,7 @@ from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
 from natsproto._handler_threads import Executor, in_threads
-from natsproto._handlers import HandlerResult, add_layer, check_handler, finish, is_async_generator, layer_of
+from natsproto._handlers import Blocking, HandlerResult, add_layer, check_handler, finish, is_async_generator, layer_of
 from natsproto.errors import LocalProtocolError
 from natsproto.protocol.frames import Message
 
@@ -20,6 +20,7 @@ __all__ = ["Call", "Executor", "Middleware", "in_threads", "with_middleware"]
 
 T = TypeVar("T")
 M = TypeVar("M", bound=Message)
+B = TypeVar("B", bound=Blocking[Message])
 M_contra = TypeVar("M_contra", bound=Message, contravariant=True)
 
 _Handler: TypeAlias = Callable[..., Coroutine[Any, Any, object]]
@@ -65,12 +66,18 @@ def with_middleware(
 ) -> Callable[[M], AsyncIterator[T]]: ...
 
 
+@overload
 def with_middleware(
-    handler: Callable[[M], HandlerResult | AsyncIterator[T]], /, *middleware: Middleware[M]
-) -> Callable[[M], Any]:
+    handler: Callable[[B], object], /, *middleware: Middleware[M]
+) -> Callable[[B], Coroutine[Any, Any, None]]: ...
+
+
+def with_middleware(handler: Callable[[Any], Any], /, *middleware: Middleware[Any]) -> Callable[[Any], Any]:
     """Return a handler with all of these middleware around it, the first one outermost.
 
-    Around the async generator of an endpoint, ``call`` returns when the whole response was sent.
+    Around the async generator of an endpoint, ``call`` returns when the whole response was sent. Around a handler of
+    the blocking client, middleware is ``async def`` as well: it runs in the client's event loop and takes the message
+    of the async client, while the handler is called in a thread.
 
     Several messages may be handled at the same time, so a middleware must keep the state of a message in local
     variables. TypeError for objects that are not callable.
@@ -83,7 +90,7 @@ def with_middleware(
     check_handler("handler", handler, "message", may_yield=may_yield)
     for outer in middleware:
         check_handler("middleware", outer, "message and the next call", 2)
-    wrapped: Callable[[M], Any] = _as_generator() if may_yield else _as_async(handler)
+    wrapped: Callable[[Any], Any] = _as_generator() if may_yield else _as_async(handler)
     for outer in () if may_yield else reversed(middleware):
         wrapped = _wrap(outer, wrapped)
     update_wrapper(wrapped, handler)

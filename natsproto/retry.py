@@ -22,7 +22,7 @@ from natsproto._core.engine import State
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
 from natsproto._handler_threads import is_still_running, note_running
-from natsproto._handlers import HandlerResult, finish
+from natsproto._handlers import Blocking, HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
@@ -222,7 +222,8 @@ class Retry:
         policy: When to retry, and where dead letters go.
     """
 
-    def __init__(self, js: JetStream, policy: RetryPolicy) -> None:
+    def __init__(self, js: JetStream | Blocking[JetStream], policy: RetryPolicy) -> None:
+        js = getattr(js, "_inner", js)
         if not isinstance(js, JetStream):
             raise TypeError(
                 f"Retry publishes dead letters with a JetStream context, nc.jetstream(), not {type(js).__name__}"

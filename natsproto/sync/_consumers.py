@@ -15,9 +15,8 @@ from threading import Thread, current_thread, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
 
-from natsproto._handlers import check_handler, check_result, is_async_callable
 from natsproto._nats_py_names import explain_missing
-from natsproto.errors import ConfigError, NatsError
+from natsproto.errors import NatsError
 from natsproto.jetstream import _message as message
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
@@ -30,6 +29,7 @@ from natsproto.jetstream._timestamp import Timestamp
 from natsproto.sync._consume import ConsumeContext, ReadArgs
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
+from natsproto.sync._thread_handlers import check_threads, thread_handler
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
 
 V = TypeVar("V")
@@ -275,13 +275,15 @@ def _key_of(portal: Portal, key: Callable[[JsMessage], Hashable], item: message.
     return key(JsMessage(portal, item))
 
 
-def check_thread_handler(handler: Callable[..., object], threads: int, argument: str) -> None:
-    """Raise TypeError or ConfigError for a handler that threads cannot call."""
-    if is_async_callable(handler):
-        raise TypeError(f"handler must be a plain function of one {argument}; async def needs the async client")
-    check_handler("handler", handler, argument)
-    if type(threads) is not int or threads < 1:
-        raise ConfigError("threads", threads, "must be a positive int")
+def of_messages(portal: Portal) -> Callable[[object], object]:
+    """Return a function that returns blocking messages for those of the async client, also of a list of them."""
+
+    def wrap(one: object) -> object:
+        if isinstance(one, list):
+            return [JsMessage(portal, item) for item in one]
+        return JsMessage(portal, one) if isinstance(one, message.JsMessage) else one
+
+    return wrap
 
 
 def _start(portal: Portal, begin: Callable[[], consume.ConsumeContext]) -> ConsumeContext:
@@ -380,13 +382,9 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 Its thread goes on, and its message is left alone until it ends. None: no limit.
             **options: The arguments of ``messages``, by keyword.
         """
-        check_thread_handler(handler, threads, "message")
+        check_threads(threads)
         portal = self._portal
-
-        def call(item: message.JsMessage) -> None:
-            check_result(handler(JsMessage(portal, item)))
-
-        call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
+        call = thread_handler(handler, "message", of_messages(portal))
         return _start(
             portal,
             lambda: self._inner.consume(
@@ -436,13 +434,9 @@ class PullConsumer(Consumer[handle.PullConsumer]):
             stop_after: End after this many messages; 0: no limit.
             stop_when_empty: End when the server has no more messages for now; False waits for more.
         """
-        check_thread_handler(handler, threads, "list of messages")
+        check_threads(threads)
         portal = self._portal
-
-        def call(batch: list[message.JsMessage]) -> None:
-            check_result(handler([JsMessage(portal, item) for item in batch]))
-
-        call.__name__ = getattr(handler, "__name__", "handler")  # for the names of the threads
+        call = thread_handler(handler, "list of messages", of_messages(portal))
         return _start(
             portal,
             lambda: self._inner.consume_batches(

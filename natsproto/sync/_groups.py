@@ -8,14 +8,14 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-from natsproto._handlers import check_result
 from natsproto.jetstream import _message as message
 from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import groups
 from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
-from natsproto.sync._consumers import JsMessage, check_thread_handler
+from natsproto.sync._consumers import JsMessage, of_messages
 from natsproto.sync._portal import Portal
+from natsproto.sync._thread_handlers import check_threads, thread_handler
 from natsproto.sync._wrapper import SyncWrapper
 
 
@@ -117,11 +117,9 @@ def join_group(
     options: dict[str, Any],
 ) -> JoinedMember:
     """Join, and return when the group knows the member."""
-    check_thread_handler(handler, threads, "message")
+    check_threads(threads)
+    call = thread_handler(handler, "message", of_messages(portal))
     key = options.pop("key", None)
-
-    def call(item: message.JsMessage) -> None:
-        check_result(handler(JsMessage(portal, item)))
 
     def key_of(item: message.JsMessage) -> Hashable:
         result: Hashable = key(JsMessage(portal, item))

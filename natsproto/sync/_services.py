@@ -18,7 +18,7 @@ from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 from natsproto import service
 from natsproto._durations import DEFAULT, Default
 from natsproto._handler_threads import in_threads
-from natsproto._handlers import check_handler, check_result, is_async_generator
+from natsproto._handlers import check_handler, is_async_generator
 from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED
@@ -26,6 +26,7 @@ from natsproto.service._endpoint import CONCURRENCY
 from natsproto.service._service import QueueGroup
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
+from natsproto.sync._thread_handlers import thread_handler
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncWrapper, blocking
 
 G = TypeVar("G", bound=service.Group, covariant=True)
@@ -119,20 +120,16 @@ class HandlerThreads:
 
     def async_handler(self, function: Handler, concurrency: int) -> Callable[[service.Request], Any]:
         """Return the handler for the async endpoint: it runs the function on a thread and waits for it."""
-        if not callable(function) or inspect.iscoroutinefunction(function) or is_async_generator(function):
+        if is_async_generator(function):
             raise TypeError("handler must be a plain function of one request; async def needs the async client")
         if inspect.isgeneratorfunction(function):
             check_handler("handler", function, "request", may_yield=True)
             return partial(self._iterate, function, LeftThreads(self._portal, concurrency))
-        check_handler("handler", function, "request")
 
-        def handle(request: service.Request) -> object:
-            result = function(Request(self._portal, request))
-            check_result(result)
-            return result
+        def wrap(one: object) -> object:
+            return Request(self._portal, one) if isinstance(one, service.Request) else one
 
-        handle.__name__ = getattr(function, "__name__", "handler")  # for the names of the threads
-        return in_threads(handle)
+        return in_threads(thread_handler(function, "request", wrap))
 
     async def _iterate(
         self, function: Callable[[Request], Iterator[bytes]], left: LeftThreads, request: service.Request

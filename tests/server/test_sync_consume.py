@@ -12,8 +12,12 @@ from typing import Any
 
 import pytest
 
-from natsproto import sync
+from natsproto import Message, sync
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone
+from natsproto.jetstream import JsMessage
+from natsproto.middleware import Call, with_middleware
+from natsproto.retry import DeadLetter, Retry, RetryPolicy
+from natsproto.service import Request
 from natsproto.sync import _portal
 from natsproto.sync._portal import Portal
 from natsproto.testing import Server
@@ -273,3 +277,53 @@ def test_acknowledgements_that_may_fail_wait(
     assert len(trips) == 1
     portal.run(outbox.attach, wire, paused=False)
     wait_all_acknowledged(consumer)
+
+
+def test_retry_works_with_threads(client: sync.Client) -> None:
+    """A message whose handler fails is retried and set aside; one whose thread hangs is left to it."""
+    js = client.jetstream()
+    js.create_stream("DEAD", subjects=["dead"])
+    consumer = make_consumer(client, 4)
+    go_on, attempts = threading.Event(), list[bytes]()
+    portal_thread = client._connection()[0]._thread
+
+    def handle(message: sync.JsMessage) -> None:
+        attempts.append(message.data)
+        assert threading.current_thread() is not portal_thread
+        if message.data == b"1":
+            raise ValueError("no")
+        if message.data == b"2":
+            go_on.wait(10)
+
+    policy = RetryPolicy(dead_letter_subject="dead", max_attempts=3, delays=[0.01])
+    with consumer.consume(with_middleware(handle, Retry(js, policy)), threads=2, timeout=0.3) as work:
+        while js.stream("DEAD").info().state.messages == 0 or work.handled < 6:
+            time.sleep(0.01)
+        go_on.set()
+    letter = DeadLetter.of(js.stream("DEAD").get_message(1))
+    assert (letter.data, letter.attempts, letter.error) == (b"1", 3, "no")
+    assert sorted(attempts) == [b"0", b"1", b"1", b"1", b"2", b"3"]
+    assert work.failed == 4
+
+
+def test_middleware_is_for_all_handlers_in_threads(client: sync.Client) -> None:
+    """Of a consumer, of a group and of an endpoint; it gets the messages of the async client, and its event loop."""
+    seen = list[type]()
+
+    async def around(message: Message, call: Call) -> None:
+        seen.append(type(message))
+        await call()
+
+    def handle(message: sync.JsMessage) -> None:
+        assert isinstance(message, sync.JsMessage)
+
+    async def async_handle(message: sync.JsMessage) -> None: ...
+
+    consumer = make_consumer(client, 1)
+    consumer.consume(with_middleware(handle, around, around), stop_after=1).wait()
+    service = client.add_service("s", "1.0.0")
+    service.add_endpoint("e", with_middleware(lambda request: request.respond(request.data), around))
+    assert client.request("e", b"1", timeout=5).data == b"1"
+    assert seen == [JsMessage, JsMessage, Request]
+    with pytest.raises(TypeError, match="async def needs the async client"):
+        consumer.consume(with_middleware(async_handle, around))
