@@ -16,7 +16,7 @@ from time import thread_time
 from typing import Final
 
 import natsproto
-from natsproto._core.transport import SocketWire
+from natsproto._core.socket.transport import SocketWire
 from natsproto.jetstream import Messages
 from natsproto.protocol.frames import Route
 from natsproto.protocol.headers import block_of

@@ -6,10 +6,10 @@ they are used, and so are the modules ``natsproto.jetstream``, ``service``, ``sy
 
 from typing import TYPE_CHECKING
 
-from natsproto import _late_names, _nats_py_names, errors
+from natsproto import errors
 from natsproto._client import Client, Connecting, connect
 from natsproto._core.connection import Connection
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import (
     AttemptFailed,
     Closed,
@@ -29,10 +29,12 @@ from natsproto._core.events import (
     ServersDiscovered,
     SlowConsumerDetected,
 )
-from natsproto._core.inbox_limits import SlowPolicy
+from natsproto._core.inbox.inbox_limits import SlowPolicy
+from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.stats import Stats
-from natsproto._core.subscription import Subscription
-from natsproto._options import AuthChallenge, Options
+from natsproto._help import late_names as _late_names
+from natsproto._help import nats_py_names as _nats_py_names
+from natsproto._options.options import AuthChallenge, Options
 from natsproto._signals import stop_event
 from natsproto._version import __version__
 from natsproto.errors import NatsError, NoResponders, RequestTimeout

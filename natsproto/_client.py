@@ -8,14 +8,14 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from natsproto._async_hints import AwaitHint, items
 from natsproto._core.connection import Connection
-from natsproto._core.transport import dial
-from natsproto._core.wire import Runtime
+from natsproto._core.socket.transport import dial
+from natsproto._core.socket.wire import Runtime
 from natsproto._durations import positive_seconds
-from natsproto._introspection import import_late_types
-from natsproto._nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
-from natsproto._options import DEFAULT_SERVER, OptionArgs, Options
+from natsproto._help.async_hints import AwaitHint, items
+from natsproto._help.introspection import import_late_types
+from natsproto._help.nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
+from natsproto._options.options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 from natsproto.errors._base import hide_arguments, hide_locals
 from natsproto.protocol.frames import Message, Payload
@@ -24,7 +24,7 @@ from natsproto.protocol.headers import HeadersLike
 if TYPE_CHECKING:
     from natsproto.codecs import Codec, TypeForm
     from natsproto.health import Health
-    from natsproto.jetstream._api_trace import TraceCallback
+    from natsproto.jetstream._api.trace import TraceCallback
     from natsproto.jetstream._context import JetStream
     from natsproto.service._endpoint import StatsHandler
     from natsproto.service._responses import ServiceInfo, ServicePing, ServiceStats

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from inspect import get_annotations
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from natsproto._introspection import DocWithFields
+from natsproto._help.introspection import DocWithFields
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

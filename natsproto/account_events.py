@@ -10,11 +10,11 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType, TracebackType
 
-from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.subscription import Subscription
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import InvalidReply, SubscriptionClosed
-from natsproto.jetstream._codec import Record, Seconds, decode, integer, optional, parse, seconds, text
+from natsproto.jetstream._values.codec import Record, Seconds, decode, integer, optional, parse, seconds, text
 from natsproto.jetstream.advisories import Advisory, ClientInfo
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import subscribe_subject

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats, GroupStats
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._value import Value
 from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
 

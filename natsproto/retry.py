@@ -18,7 +18,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import NamedTuple, TypeAlias
 
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._durations import seconds
 from natsproto._handler_threads import is_still_running, note_running
@@ -39,10 +39,10 @@ from natsproto.errors import (
     PermissionDenied,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._codec import accept_delays, accept_seconds
+from natsproto.jetstream._consumer.message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.codec import accept_delays, accept_seconds
 from natsproto.middleware import Call
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, encode_headers

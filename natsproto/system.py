@@ -13,8 +13,8 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
-from natsproto._async_hints import items
 from natsproto._core.connection import Connection
+from natsproto._help.async_hints import items
 from natsproto._value import Value
 from natsproto.account_events import AccountEvents
 from natsproto.errors import ServerError

@@ -20,7 +20,7 @@ from natsproto._core.deadline import Deadline
 from natsproto._value import Value
 from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
 from natsproto.errors._base import escaped
-from natsproto.jetstream._features import RequiredFeature
+from natsproto.jetstream._values.features import RequiredFeature
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 

@@ -13,14 +13,14 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
-from natsproto._async_hints import items
 from natsproto._core.connection import Connection
-from natsproto._core.handler import Handler
-from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
+from natsproto._core.inbox.handler import Handler
+from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike
+from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.request_many import Sentinel
-from natsproto._core.subscription import Subscription
 from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import HandlerResult, add_layer, check_handler, check_result, is_async_generator
+from natsproto._help.async_hints import items
 from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message

@@ -4,17 +4,20 @@
 configures something, for ``**fields: Unpack[StreamArgs]``. The classes of natsproto are in their own modules.
 """
 
-from natsproto._core.handler import Handler as MessageHandler
-from natsproto._core.inbox_limits import SlowPolicyLike
+from natsproto._core.inbox.handler import Handler as MessageHandler
+from natsproto._core.inbox.inbox_limits import SlowPolicyLike
 from natsproto._core.request_many import Sentinel
 from natsproto._durations import Default
-from natsproto._options import AuthSource, Dialer, OptionArgs, Secret
-from natsproto.jetstream._api_trace import TraceCallback
-from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
-from natsproto.jetstream._codec import Duration
+from natsproto._options.options import AuthSource, Dialer, OptionArgs, Secret
+from natsproto.jetstream._api.trace import TraceCallback
 from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
 from natsproto.jetstream._consumer.consume import NakDelay, OnError, OnSuccess
-from natsproto.jetstream._policies import (
+from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
+from natsproto.jetstream._publish.schedule import ScheduleArgs
+from natsproto.jetstream._typed import OnInvalid
+from natsproto.jetstream._values.arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.policies import (
     AckPolicyLike,
     CompressionLike,
     DeliverPolicyLike,
@@ -25,9 +28,6 @@ from natsproto.jetstream._policies import (
     RetentionPolicyLike,
     StorageTypeLike,
 )
-from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
-from natsproto.jetstream._publish.schedule import ScheduleArgs
-from natsproto.jetstream._typed import OnInvalid
 from natsproto.jetstream.kv._entry import Ttl
 from natsproto.jetstream.objectstore._upload import ObjectContent
 from natsproto.protocol.frames import Payload

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import settings
 from hypothesis.database import DirectoryBasedExampleDatabase
 
-from natsproto.jetstream._publish import fast_batch
+from natsproto.jetstream._publish.fast import fast_batch
 
 # max_examples counts for every property without a number of its own; tests.kit.examples scales the others alike.
 PROFILES = {"fast": 10, "full": 100, "hunt": 1000}

@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 
 from natsproto import errors
-from natsproto.jetstream._api_errors import api_error
+from natsproto.jetstream._values.error_codes import api_error
 from natsproto.protocol.subject import publish_subject
 
 PAGE = Path(__file__).parent.parent / "docs/errors.md"

@@ -53,7 +53,6 @@ KNOWN: dict[str, dict[str, int]] = {
         "tests/server/test_websocket.py": 644,
         "tests/test_options.py": 769,
     },
-    "code lines": {},
     "function lines": {},
     "parameters": {
         "natsproto/compat/nats/aio/client.py:Client.connect": 37,
@@ -94,6 +93,8 @@ LAYER_INTERFACE = {
         *["_for_server", "_requiring_tls", "_server_pool"],
         *["_tls_context", "_tls_hostname_for", "_tls_required", "_websocket_headers_for", "_websocket_path_for"],
     },
+    "Publisher": {"_is_traced", "_publish_blocks"},
+    "AckFuture": {"_outcome"},
     "Messages": {"_lend", "_on_handled", "_return_unread", "_take_all"},
     "Fetch": {"_put_back"},
     "ResponseStream": {"_next", "_take_available"},
@@ -101,37 +102,23 @@ LAYER_INTERFACE = {
 """Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.
 Everything else with an underscore is private to its package."""
 
-MAX_CODE_LINES = {"spark": 2400}
-"""The most lines of code in a package: without docstrings, comments and blank lines."""
-
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "spark": {
         "natsproto._durations": {"positive_seconds"},
-        "natsproto._introspection": {"import_late_types"},
-        "natsproto._options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
+        "natsproto._help.introspection": {"import_late_types"},
+        "natsproto._options.options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
         "natsproto._value": {"Value"},
-        "natsproto.errors._base": {"HIDDEN", "hide_arguments"},
-        "natsproto.jetstream._asset_names": {"check_bucket_name", "check_stream_name"},
-        "natsproto.jetstream._codec": {"UINT64"},
-        "natsproto.jetstream._direct": {"stored_header_blocks", "stored_times"},
-        "natsproto.jetstream._message": {"ack_subjects", "header_blocks", "read_ack_subject"},
-        "natsproto.jetstream._range_reader": {
-            *["Bound", "MessageList", "Method", "RangeReader", "Window"],
-            *["matching_window", "plan_range", "sequence_of", "starts_at_first_message"],
-        },
-        "natsproto.jetstream._ranges": {"SeqRange", "StreamBounds"},
-        "natsproto.jetstream._repeatable.id_writer": {"IdWriter", "IdsOf"},
-        "natsproto.jetstream._repeatable.marked_batches": {"MarkedBatchWriter", "RowsChanged"},
-        "natsproto.jetstream._repeatable.stored_rows": {"RECOVERY_WINDOW_S", "StoredRows", "check_window", "look_up"},
-        "natsproto.jetstream._repeatable.task": {
-            *["HeaderPairs", "MessageColumns", "TASK_HEADER", "WriteResult", "WriteTask"],
-        },
+        "natsproto.errors._base": {"HIDDEN", "hide_arguments", "is_transient"},
+        "natsproto.jetstream._api.retry": {"growing_pauses"},
+        "natsproto.jetstream._values.asset_names": {"check_bucket_name", "check_stream_name"},
+        "natsproto.jetstream._values.codec": {"UINT64"},
+        "natsproto.jetstream._stream.direct_get": {"stored_header_blocks", "stored_times"},
+        "natsproto.jetstream._publish.headers": {"message_blocks"},
+        "natsproto.jetstream._consumer.message": {"ack_subjects", "header_blocks", "read_ack_subject"},
         "natsproto.jetstream.kv._keys": {"check_key_name"},
         "natsproto.jetstream.kv._many_values": {"ManyValues"},
-        "natsproto.sync": {"_client", "_row_bridge"},
-        "natsproto.sync._calls": {"Calls", "OnError"},
+        "natsproto.sync": {"_client"},
         "natsproto.sync._portal": {"Portal"},
-        "natsproto.sync._row_bridge": {"take_rows"},
     },
 }
 """The interface that a package has to the others: it imports these names of private modules, and public ones."""
@@ -201,12 +188,6 @@ def code_lines(text: str) -> int:
             lines |= {*range(token.start[0], token.end[0] + 1)}
     texts = docstring_nodes(list(ast.walk(ast.parse(text))))
     return len(lines.difference(*(range(first, last + 1) for _, first, last in texts)))
-
-
-def package_sizes() -> Iterator[Figure]:
-    for package, most in MAX_CODE_LINES.items():
-        total = sum(code_lines(path.read_text()) for _, path in sources(f"natsproto/{package}"))
-        yield Figure("code lines", f"natsproto/{package}", total, most)
 
 
 def room_sizes() -> Counter[str]:
@@ -593,7 +574,6 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
 
 def all_sizes() -> Iterator[Figure]:
     yield from file_lengths()
-    yield from package_sizes()
     yield from function_sizes()
     yield from state_sizes()
 

@@ -35,7 +35,7 @@ _SPECIAL = (
 )
 """Methods with underscores that are part of what a class offers."""
 
-_HINTS = ("natsproto._async_hints", "natsproto._nats_py_names")
+_HINTS = ("natsproto._help.async_hints", "natsproto._help.nats_py_names")
 """Where methods are that only tell what is missing."""
 
 _EXPERIMENTAL = "natsproto.protocol"

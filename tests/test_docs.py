@@ -30,7 +30,7 @@ from mypy import api
 import natsproto
 from natsproto import errors
 from natsproto._core import events
-from natsproto._options import OptionArgs
+from natsproto._options.options import OptionArgs
 from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
 from tests import error_messages

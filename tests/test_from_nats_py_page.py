@@ -29,7 +29,7 @@ from nats.micro.service import Group, Service
 
 import natsproto
 from natsproto import errors, jetstream, service
-from natsproto._options import OptionArgs
+from natsproto._options.options import OptionArgs
 from natsproto.jetstream import JetStream, kv, objectstore
 
 DOCS = Path(__file__).parent.parent / "docs"

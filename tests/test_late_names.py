@@ -11,8 +11,8 @@ import pytest
 
 import natsproto
 import natsproto.errors
-from natsproto import _nats_py_names as names
-from natsproto._late_names import LateNames
+from natsproto._help import nats_py_names as names
+from natsproto._help.late_names import LateNames
 
 HOMES = {
     "natsproto.jetstream": ["JetStream", "JsMessage", "StreamConfig", "ConsumerConfig"],

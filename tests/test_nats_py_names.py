@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 import natsproto
-from natsproto import Client, Message, Options, Subscription, _nats_py_names
+from natsproto import Client, Message, Options, Subscription
+from natsproto._help import nats_py_names as _nats_py_names
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer, Stream, StreamInfo
 from natsproto.jetstream.kv import KeyValue
 from natsproto.jetstream.objectstore import ObjectStore

@@ -15,7 +15,7 @@ from pathlib import Path
 import nkeys  # type: ignore[import-untyped]
 import pytest
 
-from natsproto._options import AuthChallenge, OptionArgs, Options
+from natsproto._options.options import AuthChallenge, OptionArgs, Options
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject, NotAuthorized
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials
@@ -766,6 +766,6 @@ def test_missing_contexts_are_config_errors(contexts: Contexts) -> None:
 def test_signing_library_is_imported_when_needed() -> None:
     import subprocess
 
-    code = "import sys, natsproto._options; print(*sys.modules)"
+    code = "import sys, natsproto._options.options; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert not {"nkeys", "nacl"} & set(loaded)

@@ -10,17 +10,18 @@ import pytest
 
 from natsproto import _client as client
 from natsproto import service, sync, system
-from natsproto._core import subscription
-from natsproto.jetstream import _admin as admin
+from natsproto._core.inbox import subscription
 from natsproto.jetstream import _context as context
 from natsproto.jetstream import _cursor as cursor
-from natsproto.jetstream import _listing as listing
-from natsproto.jetstream import _message as message
-from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import advisories as advisory
 from natsproto.jetstream import groups, kv, objectstore
-from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
-from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
+from natsproto.jetstream._api import admin, listing
+from natsproto.jetstream._consumer import consume, handle, message, messages
+from natsproto.jetstream._consumer.ordered import ordered
+from natsproto.jetstream._consumer.push import push
+from natsproto.jetstream._publish import ack_future, atomic_batch, publisher
+from natsproto.jetstream._publish.fast import fast_batch
+from natsproto.jetstream._stream import stream
 from natsproto.protocol import frames
 from natsproto.sync._consume import ReadArgs
 

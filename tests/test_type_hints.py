@@ -61,5 +61,7 @@ def test_blocking_signatures_say_what_is_returned() -> None:
     assert returned(jetstream.stream) is sync.Stream
     assert returned(consumer.fetch) == list[sync.JsMessage]
     assert str(typing.get_type_hints(jetstream.stream_names)["return"]) == "collections.abc.Iterator[str]"
-    assert str(returned(stream.get_batch)).startswith("collections.abc.Iterator[natsproto.jetstream._direct.RawMessage")
+    assert str(returned(stream.get_batch)).startswith(
+        "collections.abc.Iterator[natsproto.jetstream._stream.direct_get.RawMessage"
+    )
     assert typing.get_type_hints(sync.KeyValue.keys)["return"] == list[str]

@@ -26,13 +26,13 @@ from tests import public_api
 ROOT = Path(__file__).parent.parent
 WIDTH = 120
 
-JETSTREAM = "natsproto/jetstream/"
+VALUES = "natsproto/jetstream/_values/"
 COPIES = [
-    (JETSTREAM + "_config.py", "StreamConfig", JETSTREAM + "_arguments.py", "StreamArgs"),
-    (JETSTREAM + "_config.py", "ConsumerConfig", JETSTREAM + "_arguments.py", "ConsumerArgs"),
-    (JETSTREAM + "_bucket_config.py", "KeyValueConfig", JETSTREAM + "_arguments.py", "KeyValueArgs"),
-    (JETSTREAM + "_bucket_config.py", "ObjectStoreConfig", JETSTREAM + "_arguments.py", "ObjectStoreArgs"),
-    ("natsproto/_options.py", "Options", "natsproto/_options.py", "OptionArgs"),
+    (VALUES + "config.py", "StreamConfig", VALUES + "arguments.py", "StreamArgs"),
+    (VALUES + "config.py", "ConsumerConfig", VALUES + "arguments.py", "ConsumerArgs"),
+    (VALUES + "bucket_config.py", "KeyValueConfig", VALUES + "arguments.py", "KeyValueArgs"),
+    (VALUES + "bucket_config.py", "ObjectStoreConfig", VALUES + "arguments.py", "ObjectStoreArgs"),
+    ("natsproto/_options/options.py", "Options", "natsproto/_options/options.py", "OptionArgs"),
 ]
 """The file and the class of the fields, and those of the TypedDict that accepts them as keyword arguments."""
 
@@ -355,7 +355,7 @@ def outdated() -> dict[Path, str]:
     for file in sorted({function.file for function in functions()}):
         path = ROOT / file
         found[path] = with_arguments(found.get(path) or path.read_text(), file)
-    options = class_of(ast.parse((ROOT / "natsproto/_options.py").read_text()), "Options")
+    options = class_of(ast.parse((ROOT / "natsproto/_options/options.py").read_text()), "Options")
     page = ROOT / "docs/connecting.md"
     found[page] = with_cells(page.read_text(), options)
     found[ROOT / "docs/fields.md"] = with_tables((ROOT / "docs/fields.md").read_text())

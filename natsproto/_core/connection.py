@@ -11,27 +11,27 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 
-from natsproto._async_hints import items
 from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.deadline import Deadline
-from natsproto._core.engine import Engine, State
+from natsproto._core.engine.engine import Engine, State
 from natsproto._core.events import Event
-from natsproto._core.handler import Handler
-from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike, check_policy
+from natsproto._core.inbox.handler import Handler
+from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike, check_policy
+from natsproto._core.inbox.readers import MessageHolder, ReaderTasks
+from natsproto._core.inbox.subscription import Subscription, check_max_messages
 from natsproto._core.instrumentation import Instrumentation
-from natsproto._core.pending_replies import Resending
-from natsproto._core.readers import MessageHolder, ReaderTasks
-from natsproto._core.reply_guard import ReplyGuard, reply_subject
-from natsproto._core.reply_handler import ReplyHandler
+from natsproto._core.replies.pending_replies import Resending
+from natsproto._core.replies.reply_guard import ReplyGuard, reply_subject
+from natsproto._core.replies.reply_handler import ReplyHandler
 from natsproto._core.request_many import RequestMany, Sentinel
+from natsproto._core.socket.wire import Runtime, nuid, random_bits
 from natsproto._core.stats import Stats, read_stats
-from natsproto._core.subscription import Subscription, check_max_messages
-from natsproto._core.wire import Runtime, nuid, random_bits
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor, with_timeout
-from natsproto._nats_py_names import SUBSCRIBE, wrong_keywords
-from natsproto._options import Options
+from natsproto._help.async_hints import items
+from natsproto._help.nats_py_names import SUBSCRIBE, wrong_keywords
+from natsproto._options.options import Options
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes

@@ -14,11 +14,11 @@ from contextlib import AsyncExitStack, suppress
 from typing import Protocol
 
 from natsproto._core.cut_off import PROBE_TIMEOUT_S, ApiAnswer, Finding, ProbePlan, Verdict, judge
-from natsproto._core.engine import Engine, State
+from natsproto._core.engine.engine import Engine, State
 from natsproto._core.events import Event
-from natsproto._core.handler import Handler
-from natsproto._core.pending_replies import Resending
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.handler import Handler
+from natsproto._core.inbox.subscription import Subscription
+from natsproto._core.replies.pending_replies import Resending
 from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PermissionDenied
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import Message

@@ -15,7 +15,7 @@ from natsproto._value import Value
 from natsproto.errors import InvalidSubject, NatsError, PayloadTooLarge, PermissionDenied, SlowConsumer
 
 if TYPE_CHECKING:
-    from natsproto._core.subscription import Subscription
+    from natsproto._core.inbox.subscription import Subscription
 
 MAX_QUEUED_EVENTS = 1024
 """Events kept for a slow reader; the oldest are dropped first."""

@@ -19,7 +19,7 @@ from typing import Protocol
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
-from natsproto._core.wire import Wire
+from natsproto._core.socket.wire import Wire
 from natsproto.errors import ConnectionClosed, OutboxFull
 
 FLUSH_SIZE = 65_536

@@ -11,9 +11,9 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Literal, TypeAlias
 
 from natsproto._core.deadline import Deadline
-from natsproto._core.engine import Engine
+from natsproto._core.engine.engine import Engine
 from natsproto._core.events import Disconnected, Event, PermissionViolation
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import (
     ConnectionLost,
     NatsError,

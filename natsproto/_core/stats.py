@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproto._core.engine import Engine
+from natsproto._core.engine.engine import Engine
 from natsproto._value import Value
 
 

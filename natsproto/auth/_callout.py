@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
-from natsproto._introspection import import_late_types
+from natsproto._help.introspection import import_late_types
 from natsproto._value import Value
 from natsproto.auth._claims import Claims, UserClaims, decode_jwt, encode_jwt
 from natsproto.auth._keys import KeyPair, XKey, decode_public

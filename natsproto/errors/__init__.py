@@ -99,7 +99,8 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
 
 from typing import TYPE_CHECKING
 
-from natsproto import _late_names, _nats_py_names
+from natsproto._help import late_names as _late_names
+from natsproto._help import nats_py_names as _nats_py_names
 from natsproto.errors._base import (
     AlreadyExists,
     ConfigError,

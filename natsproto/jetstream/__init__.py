@@ -8,15 +8,43 @@ in this package.
 
 from typing import TYPE_CHECKING
 
-from natsproto import _introspection, _late_names, errors
-from natsproto.jetstream._admin import Admin
-from natsproto.jetstream._api_trace import ApiTrace
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._batch_get import StoredMessages
-from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
-from natsproto.jetstream._codec import Unlisted
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._config_parts import (
+from natsproto import errors
+from natsproto._help import introspection as _introspection
+from natsproto._help import late_names as _late_names
+from natsproto.jetstream._api.admin import Admin
+from natsproto.jetstream._api.listing import Listing
+from natsproto.jetstream._api.trace import ApiTrace
+from natsproto.jetstream._consumer.consume import ConsumeContext
+from natsproto.jetstream._consumer.consume_batches import BatchFailed
+from natsproto.jetstream._consumer.delivery.delivery_events import (
+    AckWaitExceeded,
+    DeliveriesExpired,
+    LastDeliveriesUnhandled,
+)
+from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
+from natsproto.jetstream._consumer.message import JsMessage, Metadata
+from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.push.push import PushConsumer
+from natsproto.jetstream._consumer.watch_callback import WatchCallback
+from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._cursor import Advance, Cursor
+from natsproto.jetstream._publish.ack_future import AckFuture
+from natsproto.jetstream._publish.atomic_batch import AtomicBatch
+from natsproto.jetstream._publish.fast.fast_batch import FastPublisher
+from natsproto.jetstream._publish.publish import StreamLostMessages
+from natsproto.jetstream._publish.publisher import Publisher
+from natsproto.jetstream._publish.schedule import Schedule
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._stream.batch_get import StoredMessages
+from natsproto.jetstream._stream.counter import CounterValue
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._typed import Received, TypedJetStream
+from natsproto.jetstream._values.bucket_config import KeyValueConfig, ObjectStoreConfig
+from natsproto.jetstream._values.codec import Unlisted
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.config_parts import (
     ExternalStream,
     Placement,
     Republish,
@@ -25,18 +53,7 @@ from natsproto.jetstream._config_parts import (
     StreamSourceConsumer,
     SubjectTransform,
 )
-from natsproto.jetstream._consumer.consume import ConsumeContext
-from natsproto.jetstream._consumer.consume_batches import BatchFailed
-from natsproto.jetstream._consumer.delivery_events import AckWaitExceeded, DeliveriesExpired, LastDeliveriesUnhandled
-from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
-from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.push import PushConsumer
-from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._counter import CounterValue
-from natsproto.jetstream._cursor import Advance, Cursor
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._info import (
+from natsproto.jetstream._values.info import (
     AccountInfo,
     AccountLimits,
     AccountTier,
@@ -60,9 +77,7 @@ from natsproto.jetstream._info import (
     StreamSourceInfo,
     StreamState,
 )
-from natsproto.jetstream._listing import Listing
-from natsproto.jetstream._message import JsMessage, Metadata
-from natsproto.jetstream._policies import (
+from natsproto.jetstream._values.policies import (
     AckPolicy,
     Compression,
     DeliverPolicy,
@@ -73,17 +88,8 @@ from natsproto.jetstream._policies import (
     RetentionPolicy,
     StorageType,
 )
-from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.atomic_batch import AtomicBatch
-from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.publish import StreamLostMessages
-from natsproto.jetstream._publish.publisher import Publisher
-from natsproto.jetstream._publish.schedule import Schedule
-from natsproto.jetstream._source import MessageSource
-from natsproto.jetstream._stream import Stream
-from natsproto.jetstream._timestamp import Timestamp
-from natsproto.jetstream._typed import Received, TypedJetStream
-from natsproto.jetstream._watch_callback import WatchCallback
+from natsproto.jetstream._values.source import MessageSource
+from natsproto.jetstream._values.timestamp import Timestamp
 
 __all__ = [
     "AccountInfo",
@@ -168,7 +174,7 @@ __all__ = [
 ]
 
 _ARGUMENTS = dict.fromkeys(
-    ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._arguments"
+    ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._values.arguments"
 )
 for _kind in (JetStream, Stream):
     _introspection.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})

@@ -9,15 +9,16 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
-from natsproto._async_hints import items
-from natsproto._introspection import import_late_types
-from natsproto._nats_py_names import NAME_BUCKET_FIELDS, wrong_keywords
+from natsproto._help.async_hints import items
+from natsproto._help.introspection import import_late_types
+from natsproto._help.nats_py_names import NAME_BUCKET_FIELDS, wrong_keywords
 from natsproto.codecs import Codec
 from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._arguments import KeyValueArgs, ObjectStoreArgs
-from natsproto.jetstream._asset_names import check_bucket_name
-from natsproto.jetstream._bucket_config import (
+from natsproto.jetstream._stream.stream import create_or_update_stream, with_changes, write_stream
+from natsproto.jetstream._stream.streams import StreamManager
+from natsproto.jetstream._values.arguments import KeyValueArgs, ObjectStoreArgs
+from natsproto.jetstream._values.asset_names import check_bucket_name
+from natsproto.jetstream._values.bucket_config import (
     KV_STREAM,
     KV_SUBJECTS,
     OBJECT_STREAM,
@@ -26,12 +27,11 @@ from natsproto.jetstream._bucket_config import (
     ObjectStoreConfig,
     check_bucket,
 )
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config_compare import stream_differences
-from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._record import amended, named_changes
-from natsproto.jetstream._stream import create_or_update_stream, with_changes, write_stream
-from natsproto.jetstream._stream_manager import StreamManager
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.config_compare import stream_differences
+from natsproto.jetstream._values.error_codes import bucket_errors
+from natsproto.jetstream._values.info import StreamInfo
+from natsproto.jetstream._values.record import amended, named_changes
 
 if TYPE_CHECKING:
     from natsproto.jetstream.kv._bucket import KeyValue

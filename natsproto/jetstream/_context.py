@@ -10,31 +10,31 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
-from natsproto._async_hints import items
 from natsproto._durations import positive_seconds, seconds
-from natsproto._introspection import import_late_types
-from natsproto._nats_py_names import JETSTREAM, explain_missing, misused
+from natsproto._help.async_hints import items
+from natsproto._help.introspection import import_late_types
+from natsproto._help.nats_py_names import JETSTREAM, explain_missing, misused
 from natsproto.codecs import Codec, TypeForm
 from natsproto.errors import ConfigError
-from natsproto.jetstream._admin import Admin
+from natsproto.jetstream._api.admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
-from natsproto.jetstream._codec import INT64, Duration
-from natsproto.jetstream._counter import INCREMENT_HEADER, CounterValue, increment, parse_value
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._cursor import Cursor, cursor_subject
-from natsproto.jetstream._info import AccountInfo, PubAck
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._own_write import WriteLookup, batch_lookup
 from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_BATCH_MESSAGES, AtomicBatch
-from natsproto.jetstream._publish.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
-from natsproto.jetstream._publish.fast_batch_state import FastOptions
+from natsproto.jetstream._publish.fast.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
+from natsproto.jetstream._publish.fast.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs, required_feature
 from natsproto.jetstream._publish.publish import Lookup, Recognition, publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
 from natsproto.jetstream._publish.schedule import SCHEDULE_NEXT_HEADER, SCHEDULER_HEADER
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.counter import INCREMENT_HEADER, CounterValue, increment, parse_value
+from natsproto.jetstream._stream.own_write import WriteLookup, batch_lookup
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._typed import TypedJetStream
+from natsproto.jetstream._values.codec import INT64, Duration
+from natsproto.jetstream._values.info import AccountInfo, PubAck
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject

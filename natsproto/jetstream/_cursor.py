@@ -38,15 +38,15 @@ from natsproto.errors import (
     WrongExpectation,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._asset_names import check_consumer_name
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch, BatchMessage
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.asset_names import check_consumer_name
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.config import StreamConfig
+from natsproto.jetstream._values.info import PubAck
+from natsproto.jetstream._values.policies import DiscardPolicy, RetentionPolicy
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import HeadersLike
 from natsproto.protocol.subject import matches

@@ -10,15 +10,15 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, Unpack
 
-from natsproto._async_hints import items
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._handlers import HandlerResult, add_layer, check_handler, finish
+from natsproto._help.async_hints import items
 from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import InvalidPayload, NatsError
-from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._publish.headers import MessageArgs
+from natsproto.jetstream._values.info import PubAck
 from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")

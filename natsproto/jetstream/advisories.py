@@ -11,11 +11,11 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto._core.ending import Reader
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import InvalidReply
-from natsproto.jetstream._codec import (
+from natsproto.jetstream._values.codec import (
     NEVER,
     Many,
     Moment,
@@ -34,8 +34,8 @@ from natsproto.jetstream._codec import (
     strings,
     text,
 )
-from natsproto.jetstream._info import PeerInfo, StreamState
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.info import PeerInfo, StreamState
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.frames import Message
 
 __all__ = [
@@ -69,7 +69,7 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from natsproto._core.subscription import Subscription
+    from natsproto._core.inbox.subscription import Subscription
 
 
 class ClientInfo(Record):

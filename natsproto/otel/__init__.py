@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from natsproto._handlers import HandlerResult
-from natsproto._introspection import import_late_types
+from natsproto._help.introspection import import_late_types
 from natsproto.middleware import Call
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import Span
 
     from natsproto._client import Connecting
-    from natsproto._options import OptionArgs, Options
+    from natsproto._options.options import OptionArgs, Options
     from natsproto.protocol.frames import Message
 
 __all__ = ["Enrich", "Operation", "Telemetry", "Templates", "connect", "headers", "process", "processing", "tracing"]

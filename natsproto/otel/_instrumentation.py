@@ -21,7 +21,7 @@ from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, NonRecordingSpan, Sp
 from natsproto._client import Client
 from natsproto._core.instrumentation import BatchReports, ReaderInfo, Sending, SendOperation
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.otel._spans import (
     MAX_LINKS,
     SpanFactory,

@@ -19,7 +19,7 @@ from opentelemetry.propagators.textmap import TextMapPropagator
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, StatusCode, Tracer
 
 from natsproto._core.instrumentation import Sending
-from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._values.info import PubAck
 from natsproto.otel._instruments import Enrich, Instruments, Operation
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike

@@ -12,10 +12,10 @@ from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 
 from natsproto._client import DEFAULT_RUNTIME, Client, Connecting, options_for
 from natsproto._handlers import HandlerResult
-from natsproto._options import OptionArgs, Options
+from natsproto._options.options import OptionArgs, Options
 from natsproto._version import __version__
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.middleware import Call, with_middleware
 from natsproto.otel._instrumentation import ClientInstrumentation, last_processed
 from natsproto.otel._instruments import Enrich, Instruments, Templates, template_of

@@ -5,7 +5,8 @@
 
 from typing import TYPE_CHECKING
 
-from natsproto import _late_names, errors
+from natsproto import errors
+from natsproto._help import late_names as _late_names
 from natsproto.service._endpoint import Endpoint, Request
 from natsproto.service._responses import (
     EndpointInfo,

@@ -15,14 +15,14 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
-from natsproto._async_hints import WarnIfUnused
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import Closed, Event
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.subscription import Subscription
 from natsproto._durations import DEFAULT, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._handlers import check_handler, is_async_generator
+from natsproto._help.async_hints import WarnIfUnused
 from natsproto._signals import check_until
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.protocol.frames import Message

@@ -13,14 +13,14 @@ from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from natsproto._async_hints import AsyncForHint
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.ending import Reader
+from natsproto._core.inbox.readers import ReaderTasks
 from natsproto._core.instrumentation import Sending
 from natsproto._core.notifier import Notifier
-from natsproto._core.readers import ReaderTasks
 from natsproto._durations import positive_seconds
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,

@@ -3,12 +3,12 @@
 Importing it needs neither pyspark nor pyarrow and starts nothing; what needs them imports them when it is called.
 """
 
-from natsproto.jetstream._ranges import SeqRange
 from natsproto.spark._client import close_workers, worker_client
 from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, register, stream_dataframe
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import kv_lookup, kv_lookup_udf, map_async, request_partition, run_partition
 from natsproto.spark._publish import WriteSummary, publish_partition
+from natsproto.spark._ranges import SeqRange
 from natsproto.spark._reader import plan_ranges, read_range
 from natsproto.spark._schema import ROW_SCHEMA
 from natsproto.spark._secrets import SecretRef

@@ -24,14 +24,14 @@ import pyarrow.compute as pc
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream import RawMessage, Timestamp
-from natsproto.jetstream._direct import stored_header_blocks, stored_times
-from natsproto.jetstream._message import ack_subjects, header_blocks, read_ack_subject
-from natsproto.jetstream._repeatable.task import HeaderPairs, MessageColumns
+from natsproto.jetstream._consumer.message import ack_subjects, header_blocks, read_ack_subject
+from natsproto.jetstream._stream.direct_get import stored_header_blocks, stored_times
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, parse_headers
 from natsproto.spark._schema import HeaderFilter, utf8
+from natsproto.spark._task import HeaderPairs, MessageColumns
 
 TIME = pa.timestamp("us", tz="UTC")
 HEADERS = pa.map_(pa.string(), pa.list_(pa.string()))

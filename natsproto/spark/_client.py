@@ -10,9 +10,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from natsproto import Client, State
+from natsproto.spark import _row_bridge as row_bridge
 from natsproto.spark._options import SparkNats
 from natsproto.sync import _client as blocking
-from natsproto.sync import _row_bridge as row_bridge
 from natsproto.sync._portal import Portal
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def run_with_rows(
     *,
     prefetch: int,
 ) -> Generator[R]:
-    """``natsproto.sync._row_bridge.run_with_rows`` with the client of this process."""
+    """``natsproto.spark._row_bridge.run_with_rows`` with the client of this process."""
     portal, client = shared_client(config).reach()
     return row_bridge.run_with_rows(portal, partial(produce, client), rows, prefetch=prefetch)
 

@@ -15,13 +15,13 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from natsproto._durations import positive_seconds
-from natsproto._introspection import import_late_types
+from natsproto._help.introspection import import_late_types
 from natsproto.errors import ConfigError
-from natsproto.jetstream._range_reader import Bound, Method
-from natsproto.jetstream._ranges import SeqRange
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction
 from natsproto.spark._publish import PublishPlan, publish_rows
+from natsproto.spark._range_reader import Bound, Method
+from natsproto.spark._ranges import SeqRange
 from natsproto.spark._reader import check_reading, plan_ranges, read_range
 from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_server_headers
 

@@ -16,7 +16,7 @@ from math import ceil
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._ranges import StreamBounds
+from natsproto.spark._ranges import StreamBounds
 
 VERSION = 1
 AUTO_PARTITIONS = 4

@@ -16,15 +16,15 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
 from natsproto import Options
-from natsproto._options import DEFAULT_SERVER, OptionArgs
+from natsproto._options.options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN, hide_arguments
 from natsproto.jetstream import Timestamp
-from natsproto.jetstream._asset_names import check_bucket_name, check_stream_name
-from natsproto.jetstream._range_reader import Bound, Method
+from natsproto.jetstream._values.asset_names import check_bucket_name, check_stream_name
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.spark._range_reader import Bound, Method
 from natsproto.spark._schema import check_server_headers, no_table
 from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
 

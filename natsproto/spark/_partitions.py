@@ -16,18 +16,18 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
 from natsproto import Client
 from natsproto._durations import positive_seconds
-from natsproto._introspection import import_late_types
+from natsproto._help.introspection import import_late_types
 from natsproto.errors import (
     ConfigError,
     KeyNotFound,
 )
-from natsproto.jetstream._asset_names import check_bucket_name
+from natsproto.jetstream._values.asset_names import check_bucket_name
 from natsproto.jetstream.kv._many_values import ManyValues
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.subject import publish_subject
+from natsproto.spark._calls import Calls, OnError
 from natsproto.spark._client import run_with_rows, shared_client
 from natsproto.spark._options import SparkNats
-from natsproto.sync._calls import Calls, OnError
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

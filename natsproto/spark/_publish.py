@@ -12,17 +12,17 @@ from natsproto._durations import positive_seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, PermissionDenied
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._repeatable.id_writer import IdWriter
-from natsproto.jetstream._repeatable.stored_rows import RECOVERY_WINDOW_S, StoredRows, check_window, look_up
-from natsproto.jetstream._repeatable.task import MessageColumns, WriteTask
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark._client import is_retry, run_with_rows, worker_folder
+from natsproto.spark._id_writer import IdWriter
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
+from natsproto.spark._row_bridge import take_rows
 from natsproto.spark._schema import HeaderFilter, check_server_headers, row_ids, warn_of_removed
-from natsproto.sync._row_bridge import take_rows
+from natsproto.spark._stored_rows import RECOVERY_WINDOW_S, StoredRows, check_window, look_up
+from natsproto.spark._task import MessageColumns, WriteTask
 
 if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike

@@ -8,17 +8,17 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Literal, overload
 
 from natsproto import Client
-from natsproto._introspection import import_late_types
+from natsproto._help.introspection import import_late_types
 from natsproto.errors import ConfigError
 from natsproto.jetstream import RawMessage
-from natsproto.jetstream._asset_names import check_stream_name
-from natsproto.jetstream._codec import UINT64
-from natsproto.jetstream._range_reader import Bound, MessageList, Method, RangeReader, plan_range
-from natsproto.jetstream._ranges import SeqRange
+from natsproto.jetstream._values.asset_names import check_stream_name
+from natsproto.jetstream._values.codec import UINT64
 from natsproto.protocol.subject import subscribe_subject
 from natsproto.spark._client import is_retry, iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import split_range
 from natsproto.spark._options import SparkNats
+from natsproto.spark._range_reader import Bound, MessageList, Method, RangeReader, plan_range
+from natsproto.spark._ranges import SeqRange
 from natsproto.spark._schema import Row, delivered_rows, stored_rows
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import TypeAlias
 
 from natsproto.errors import ConfigError
 from natsproto.jetstream import JsMessage, RawMessage
-from natsproto.jetstream._direct import stored_header_blocks
-from natsproto.jetstream._message import ack_subjects, header_blocks
-from natsproto.jetstream._repeatable.task import TASK_HEADER, MessageColumns, WriteTask
+from natsproto.jetstream._consumer.message import ack_subjects, header_blocks
+from natsproto.jetstream._stream.direct_get import stored_header_blocks
 from natsproto.protocol.headers import Headers, parse_headers
+from natsproto.spark._task import TASK_HEADER, MessageColumns, WriteTask
 
 log = logging.getLogger("natsproto.spark")
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
-from natsproto._options import Text
+from natsproto._options.options import Text
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN

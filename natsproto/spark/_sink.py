@@ -23,10 +23,10 @@ from pyspark.sql.types import Row
 
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.spark._client import is_retry, run_on_loop, run_with_rows, worker_folder
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
+from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_target, write_messages
 
 if TYPE_CHECKING:

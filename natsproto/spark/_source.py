@@ -28,8 +28,6 @@ from pyspark.sql.types import StructType
 
 from natsproto import Client
 from natsproto.errors import ConfigError, DataLost
-from natsproto.jetstream._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
-from natsproto.jetstream._ranges import SeqRange, StreamBounds
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.spark._client import iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import (
@@ -43,6 +41,8 @@ from natsproto.spark._offsets import (
 )
 from natsproto.spark._options import SinkOptions, SourceOptions
 from natsproto.spark._pushdown import FilterPushdown, push_filters
+from natsproto.spark._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
+from natsproto.spark._ranges import SeqRange, StreamBounds
 from natsproto.spark._reader import plan_ranges, read_range
 from natsproto.spark._schema import BUCKET_SCHEMA, ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
 from natsproto.spark._sink import BatchWriter, StreamingWriter, check_append

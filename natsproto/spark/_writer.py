@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 from natsproto import Client
 from natsproto.errors import ConfigError, PermissionDenied
 from natsproto.jetstream import JetStream, RetentionPolicy, StreamConfig, StreamInfo
-from natsproto.jetstream._repeatable.id_writer import IdsOf, IdWriter
-from natsproto.jetstream._repeatable.marked_batches import MarkedBatchWriter, RowsChanged
-from natsproto.jetstream._repeatable.stored_rows import StoredRows, check_window, look_up
-from natsproto.jetstream._repeatable.task import MessageColumns, WriteResult, WriteTask
 from natsproto.protocol.subject import matches
+from natsproto.spark._id_writer import IdsOf, IdWriter
+from natsproto.spark._marked_batches import MarkedBatchWriter, RowsChanged
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
+from natsproto.spark._stored_rows import StoredRows, check_window, look_up
+from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
 if TYPE_CHECKING:
     import pyarrow as pa

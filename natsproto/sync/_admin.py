@@ -10,9 +10,8 @@ from datetime import timedelta
 from typing import Final, Generic, TypeVar
 
 from natsproto import system
-from natsproto.jetstream import _admin as admin
-from natsproto.jetstream import _listing as listing
 from natsproto.jetstream import advisories as advisory
+from natsproto.jetstream._api import admin, listing
 from natsproto.sync._wrapper import ContextReader, SyncWrapper, as_iterator, blocking
 
 T = TypeVar("T")

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Self, Unpack
 from natsproto import _client as client
 from natsproto import service
 from natsproto._core.deadline import CONGESTED
-from natsproto._core.engine import CLOSE_TIMEOUT_S, State
-from natsproto._core.inbox_limits import SlowPolicy, SlowPolicyLike
+from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
+from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
-from natsproto._nats_py_names import blocking as blocking_hints
-from natsproto._options import OptionArgs, Options
+from natsproto._help.nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
+from natsproto._help.nats_py_names import blocking as blocking_hints
+from natsproto._options.options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge, RequestTimeout
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Payload, ServerInfo, as_bytes

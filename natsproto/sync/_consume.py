@@ -7,8 +7,8 @@ from types import TracebackType
 from typing import Self, TypedDict
 
 from natsproto._durations import DEFAULT, Default
-from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._consumer import consume
+from natsproto.jetstream._values.codec import Duration
 from natsproto.sync._wrapper import SyncWrapper
 
 

@@ -15,17 +15,18 @@ from threading import Thread, current_thread, get_ident
 from time import monotonic
 from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
 
-from natsproto._nats_py_names import explain_missing
+from natsproto._help.nats_py_names import explain_missing
 from natsproto.errors import NatsError
-from natsproto.jetstream import _message as message
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer import consume, handle, messages, ordered, push
-from natsproto.jetstream._consumer.buffer import take_all
+from natsproto.jetstream._consumer import consume, handle, message, messages
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
-from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._message import Metadata
-from natsproto.jetstream._source import MessageSource
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._consumer.delivery.buffer import take_all
+from natsproto.jetstream._consumer.message import Metadata
+from natsproto.jetstream._consumer.ordered import ordered
+from natsproto.jetstream._consumer.push import push
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.info import ConsumerInfo
+from natsproto.jetstream._values.source import MessageSource
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.sync._consume import ConsumeContext, ReadArgs
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received

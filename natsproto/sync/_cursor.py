@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from natsproto.jetstream import _cursor
-from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._values.info import PubAck
 from natsproto.sync._wrapper import SyncContext, SyncWrapper, blocking, wrapped
 
 

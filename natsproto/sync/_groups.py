@@ -8,11 +8,11 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict
 
-from natsproto.jetstream import _message as message
-from natsproto.jetstream import _stream as stream
 from natsproto.jetstream import groups
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer import message
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
+from natsproto.jetstream._stream import stream
+from natsproto.jetstream._values.codec import Duration
 from natsproto.sync._consumers import JsMessage, of_messages
 from natsproto.sync._portal import Portal
 from natsproto.sync._thread_handlers import check_threads, thread_handler

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Unpack
 
-from natsproto._nats_py_names import JETSTREAM, STREAM, explain_missing
-from natsproto._nats_py_names import blocking as blocking_hints
+from natsproto._help.nats_py_names import JETSTREAM, STREAM, explain_missing
+from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
-from natsproto.jetstream import _stream as stream
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._info import ConsumerInfo, StreamInfo
+from natsproto.jetstream._stream import stream
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.info import ConsumerInfo, StreamInfo
 from natsproto.jetstream.kv._keys import KeyCodec
 from natsproto.sync._admin import Admin, Advisories, Listing
 from natsproto.sync._consumers import JsMessage, OrderedConsumer, PullConsumer, PushConsumer, consumer_of_kind

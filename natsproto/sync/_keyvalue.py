@@ -13,10 +13,10 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
 
 from natsproto._durations import DEFAULT, Default
-from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
-from natsproto._nats_py_names import blocking as blocking_hints
+from natsproto._help.nats_py_names import KEY_VALUE, NotIndexable, explain_missing
+from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream.kv import _bucket as bucket
 from natsproto.jetstream.kv import _cache as cache
 from natsproto.jetstream.kv import _lock as lock

@@ -13,8 +13,8 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mappin
 from datetime import timedelta
 from typing import Final, TypeGuard
 
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream.objectstore import _index as index
 from natsproto.jetstream.objectstore import _reader as reader
 from natsproto.jetstream.objectstore import _store as store

@@ -16,9 +16,10 @@ from typing import Final, Generic, NamedTuple, Self, TypeVar, Unpack
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
-from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish import ack_future, atomic_batch, fast_batch, publisher
+from natsproto.jetstream._publish import ack_future, atomic_batch, publisher
+from natsproto.jetstream._publish.fast import fast_batch
 from natsproto.jetstream._publish.headers import ExpectationArgs, header_block
+from natsproto.jetstream._values.info import PubAck
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject

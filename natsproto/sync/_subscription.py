@@ -7,10 +7,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 
-from natsproto._core import subscription
-from natsproto._core.inbox_limits import SlowPolicy
-from natsproto._nats_py_names import SUBSCRIPTION, explain_missing
-from natsproto._nats_py_names import blocking as blocking_hints
+from natsproto._core.inbox import subscription
+from natsproto._core.inbox.inbox_limits import SlowPolicy
+from natsproto._help.nats_py_names import SUBSCRIPTION, explain_missing
+from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers

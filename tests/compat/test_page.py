@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import natsproto.compat
-from natsproto.compat._differences import MISSING, REFUSED, SAFER, WITHOUT_EFFECT, page
+from tests.compat.differences.table import MISSING, REFUSED, SAFER, WITHOUT_EFFECT, page
 
 pytestmark = pytest.mark.differs("it is about natsproto alone")
 
@@ -18,7 +18,7 @@ PAGE = (Path(__file__).parents[2] / "docs/compat.md").read_text()
 
 
 def test_page_lists_every_difference() -> None:
-    """``python -m natsproto.compat._differences`` prints what belongs there."""
+    """``python -m tests.compat.differences.table`` prints what belongs there."""
     assert page() in PAGE
 
 

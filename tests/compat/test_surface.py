@@ -18,7 +18,7 @@ import nats
 import pytest
 
 import natsproto.compat
-from natsproto.compat._differences import MISSING
+from tests.compat.differences.table import MISSING
 
 pytestmark = pytest.mark.differs("it is about natsproto alone")
 

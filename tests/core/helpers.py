@@ -15,11 +15,11 @@ from types import SimpleNamespace
 from typing import Unpack, cast
 
 from natsproto._client import Client
+from natsproto._core.socket.transport import SocketWire
+from natsproto._core.socket.wire import DialPlan, Runtime, Wire, WireHandler
 from natsproto._core.time_slice import TimeSlice
-from natsproto._core.transport import SocketWire
-from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
-from natsproto._options import OptionArgs, Options
-from natsproto.jetstream._api import Api
+from natsproto._options.options import OptionArgs, Options
+from natsproto.jetstream._api.requests import Api
 from natsproto.protocol.addresses import ServerAddress
 from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import Behaviour, ScriptedServer

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from natsproto._core.engine import CLOSE_TIMEOUT_S, State
+from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from tests.core.helpers import published, said, scripted_network, turns, until

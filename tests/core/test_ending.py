@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from natsproto._core.ending import INSIDE, Ending, ReaderKey, readers_of_caller
-from natsproto._core.inbox_limits import InboxLimits, SlowPolicy
+from natsproto._core.inbox.inbox_limits import InboxLimits, SlowPolicy
+from natsproto._core.inbox.subscription_readers import SubscriptionReaders
 from natsproto._core.notifier import Notifier
-from natsproto._core.subscription_readers import SubscriptionReaders
 from natsproto.errors import DrainTimeout
 from tests.core.helpers import turns
 from tests.kit.clock import advance, virtual_clock

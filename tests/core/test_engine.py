@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 from natsproto._client import Client
-from natsproto._core.engine import CLOSE_TIMEOUT_S, TRANSITIONS, State
+from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, TRANSITIONS, State
 from natsproto._core.events import (
     AttemptFailed,
     Closed,
@@ -25,7 +25,7 @@ from natsproto._core.events import (
     ServerErrorEvent,
     ServersDiscovered,
 )
-from natsproto._core.inbox_limits import SlowPolicy
+from natsproto._core.inbox.inbox_limits import SlowPolicy
 from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto.errors import (
     ConnectFailed,

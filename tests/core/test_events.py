@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 
 import natsproto
-from natsproto._core.engine import CLOSE_TIMEOUT_S
+from natsproto._core.engine.engine import CLOSE_TIMEOUT_S
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import ConnectFailed, DrainTimeout
 from natsproto.testing import Server

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from natsproto import Subscription
-from natsproto._core.wire import READ_BUFFER_SIZE
+from natsproto._core.socket.wire import READ_BUFFER_SIZE
 from tests.core.helpers import scripted_network, turns
 from tests.kit.clock import virtual_clock
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 import pytest
 
 from natsproto._client import Client
-from natsproto._core.wire import Runtime
-from natsproto._options import Options
+from natsproto._core.socket.wire import Runtime
+from natsproto._options.options import Options
 from natsproto.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from natsproto.protocol.auth import Credentials
 from tests.core.helpers import HOST, PORT, scripted_network, turns

@@ -11,7 +11,7 @@ from natsproto import Client
 from natsproto._core.instrumentation import BatchReports, Instrumentation, ReaderInfo, Sending, SendOperation
 from natsproto.errors import InvalidSubject, NoResponders, PublishFailed, RequestTimeout, WrongLastSequence
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._values.info import PubAck
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 from tests.server.helpers import until

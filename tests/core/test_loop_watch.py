@@ -9,9 +9,9 @@ from collections.abc import Iterator
 import pytest
 
 from natsproto import Event, LoopBlocked
-from natsproto._core import loop_watch
+from natsproto._core.engine import loop_watch
+from natsproto._core.engine.loop_watch import LoopWatch
 from natsproto._core.event_bus import EventBus
-from natsproto._core.loop_watch import LoopWatch
 from tests.server.helpers import until
 
 HELD_S = 0.09

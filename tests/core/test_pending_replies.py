@@ -14,9 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto._core.cleanups import IN_CLEANUP
-from natsproto._core.outages import Outages
-from natsproto._core.pending_replies import RequestMux, Resending
-from natsproto._core.wire import RANDOM_BITS, random_bits
+from natsproto._core.replies.outages import Outages
+from natsproto._core.replies.pending_replies import RequestMux, Resending
+from natsproto._core.socket.wire import RANDOM_BITS, random_bits
 from natsproto.errors import ConnectionLost, InvalidSubject, NoResponders, OutboxFull, RequestTimeout
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message

@@ -14,9 +14,9 @@ from typing import Unpack
 import pytest
 
 from natsproto._core.events import Disconnected, Reconnected
-from natsproto._core.session import Session
-from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
-from natsproto._options import OptionArgs, Options
+from natsproto._core.socket.session import Session
+from natsproto._core.socket.wire import DialPlan, Runtime, Wire, WireHandler
+from natsproto._options.options import OptionArgs, Options
 from natsproto.errors import (
     ConnectFailed,
     ConnectionLost,

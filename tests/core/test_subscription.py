@@ -14,9 +14,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto._core.handler import Handler
-from natsproto._core.inbox_limits import SlowPolicy
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.handler import Handler
+from natsproto._core.inbox.inbox_limits import SlowPolicy
+from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import (
     ConfigError,
     ConnectionLost,

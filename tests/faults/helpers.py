@@ -17,9 +17,9 @@ from typing import TypeVar, Unpack, cast
 
 from natsproto._client import Client
 from natsproto._core.events import Event
-from natsproto._core.transport import SocketWire
-from natsproto._core.wire import DialPlan, Runtime, Wire, WireHandler
-from natsproto._options import OptionArgs, Options
+from natsproto._core.socket.transport import SocketWire
+from natsproto._core.socket.wire import DialPlan, Runtime, Wire, WireHandler
+from natsproto._options.options import OptionArgs, Options
 from natsproto.errors import NatsError
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.testing import Server

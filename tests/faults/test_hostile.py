@@ -14,8 +14,8 @@ import pytest
 import natsproto
 from natsproto._client import Client
 from natsproto._core.events import Disconnected, Reconnected
-from natsproto._core.subscription import Subscription
-from natsproto._core.wire import WireHandler
+from natsproto._core.inbox.subscription import Subscription
+from natsproto._core.socket.wire import WireHandler
 from natsproto.errors import ConnectFailed, LocalProtocolError
 from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, nothing_left, resident, worded
 from tests.kit.clock import run_virtual

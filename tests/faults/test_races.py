@@ -11,7 +11,7 @@ import pytest
 
 from natsproto._client import Client
 from natsproto._core.events import AttemptFailed, Closed, Disconnected, LameDuck, Moved, Reconnected
-from natsproto._options import AuthChallenge
+from natsproto._options.options import AuthChallenge
 from natsproto.errors import ConnectionLost
 from natsproto.protocol.auth import Credentials
 from tests.faults.helpers import EventRecorder, connect_in, memory_runtime, nothing_left

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import natsproto
 from natsproto import Client, Message
-from natsproto._core.wire import RANDOM_BITS
+from natsproto._core.socket.wire import RANDOM_BITS
 from natsproto.testing import Server, run_server
 
 SEEN = ("svc.>", "svc.seen", "svc.*", "_INBOX.>")

@@ -10,7 +10,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, Message
-from natsproto._core.wire import RANDOM_BITS
+from natsproto._core.socket.wire import RANDOM_BITS
 from natsproto.errors import KeyExists
 from natsproto.jetstream import FastPublisher, JetStream, Publisher
 from natsproto.testing import run_server

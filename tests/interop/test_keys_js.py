@@ -11,8 +11,8 @@ from typing import Any, cast
 import pytest
 
 from natsproto.errors import KeyDeleted
-from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._values.config import StreamConfig
 from natsproto.jetstream.kv import Base64Keys
 from natsproto.testing import Server
 from tests.interop.node import Node, Program

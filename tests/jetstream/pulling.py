@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch, HasPayload
+from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch, HasPayload
+from natsproto.jetstream._consumer.pull.pull_state import Decision, PullRequest, PullState
 from natsproto.jetstream._consumer.pull_options import PullMode, pull_options
-from natsproto.jetstream._consumer.pull_state import Decision, PullRequest, PullState
 
 
 class Counted:

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING
 
 from natsproto import Client
 from natsproto._core.events import Event
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import ConsumerNotice
-from natsproto.jetstream._message import JsMessage
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.handle import Consumer
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._info import ConsumerInfo
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
+    from natsproto.jetstream._values.info import ConsumerInfo
     from natsproto.testing._server import Server
 
 

@@ -10,7 +10,7 @@ import json
 
 from natsproto import Client
 from natsproto.jetstream import JetStream, StreamConfig, StreamInfo, StreamState
-from natsproto.jetstream._codec import NEVER
+from natsproto.jetstream._values.codec import NEVER
 from tests.core.helpers import ScriptedNetwork
 from tests.kit.clock import advance
 from tests.kit.scripted import Op

@@ -19,8 +19,8 @@ from tests.kit.acknowledged import until_all_acknowledged
 from tests.kit.interruption import interruptions
 
 if TYPE_CHECKING:
+    from natsproto.jetstream._consumer.message import JsMessage
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._message import JsMessage
     from natsproto.testing._server import Server
 
 LONG = 50.0

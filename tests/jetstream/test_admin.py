@@ -13,9 +13,9 @@ import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream import advisories as advisory
-from natsproto.jetstream._admin import Admin
-from natsproto.jetstream._config_parts import Placement
-from natsproto.jetstream._info import ClusterInfo, MetaRescue
+from natsproto.jetstream._api.admin import Admin
+from natsproto.jetstream._values.config_parts import Placement
+from natsproto.jetstream._values.info import ClusterInfo, MetaRescue
 from natsproto.jetstream.advisories import Advisories, Advisory
 from natsproto.testing import run_cluster, run_server
 from natsproto.testing._cluster import Cluster

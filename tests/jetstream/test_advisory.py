@@ -10,7 +10,7 @@ import pytest
 
 from natsproto import Client, errors
 from natsproto.jetstream import advisories as advisory
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.advisories import Advisories, Advisory
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from natsproto.errors import (
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.jetstream._api_trace import ApiTrace, redacted
+from natsproto.jetstream._api.trace import ApiTrace, redacted
 from tests.core.helpers import scripted_network
 from tests.faults.helpers import EventRecorder
 from tests.kit.scripted import Behaviour

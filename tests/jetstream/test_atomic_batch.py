@@ -23,7 +23,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock

@@ -14,12 +14,12 @@ import pytest
 import natsproto
 from natsproto import Client, Message, errors
 from natsproto.errors import ConfigError
-from natsproto.jetstream._backup import Progress
+from natsproto.jetstream._stream.backup import Progress
 from natsproto.testing import Direction, FaultProxy
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
     from natsproto.testing._server import Server
 
 

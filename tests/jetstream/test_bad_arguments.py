@@ -15,7 +15,7 @@ from natsproto.errors import ConfigError, NatsError
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
 
 Call = Callable[["JetStream", "Stream", object], object]
 

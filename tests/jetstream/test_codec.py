@@ -15,8 +15,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidReply
-from natsproto.jetstream import _codec as codec
-from natsproto.jetstream._codec import (
+from natsproto.jetstream._values import codec
+from natsproto.jetstream._values.codec import (
     NEVER,
     Choice,
     Delays,
@@ -32,7 +32,7 @@ from natsproto.jetstream._codec import (
     loads,
     nanoseconds,
 )
-from natsproto.jetstream._timestamp import Timestamp, to_timestamp
+from natsproto.jetstream._values.timestamp import Timestamp, to_timestamp
 
 
 class Colour(StrEnum):

@@ -11,16 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidSubject
-from natsproto.jetstream._asset_names import (
+from natsproto.jetstream._values.asset_names import (
     check_bucket_name,
     check_consumer_name,
     check_priority_group,
     check_stream_name,
 )
-from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
-from natsproto.jetstream._codec import Record, decode, dumps, encode
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._config_parts import (
+from natsproto.jetstream._values.bucket_config import KeyValueConfig, ObjectStoreConfig
+from natsproto.jetstream._values.codec import Record, decode, dumps, encode
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.config_parts import (
     ExternalStream,
     Placement,
     Republish,
@@ -29,8 +29,8 @@ from natsproto.jetstream._config_parts import (
     StreamSourceConsumer,
     SubjectTransform,
 )
-from natsproto.jetstream._info import ConsumerInfo, StreamInfo
-from natsproto.jetstream._policies import (
+from natsproto.jetstream._values.info import ConsumerInfo, StreamInfo
+from natsproto.jetstream._values.policies import (
     AckPolicy,
     Compression,
     DeliverPolicy,
@@ -41,7 +41,7 @@ from natsproto.jetstream._policies import (
     RetentionPolicy,
     StorageType,
 )
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.timestamp import Timestamp
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient

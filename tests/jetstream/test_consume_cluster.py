@@ -22,8 +22,8 @@ from tests.jetstream.reading import notices
 
 if TYPE_CHECKING:
     from natsproto._core.events import Event
-    from natsproto.jetstream._message import JsMessage
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._consumer.message import JsMessage
+    from natsproto.jetstream._stream.stream import Stream
     from natsproto.testing import Cluster, Server
 
 T = TypeVar("T")

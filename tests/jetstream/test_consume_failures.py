@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto import Client, errors
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from tests.jetstream.reading import events, known, make
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ import natsproto
 from natsproto import Client, errors
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError, ConsumerGone, PullRefused, RequestTimeout
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.testing import run_server
 from tests.jetstream.reading import (
     api_calls,

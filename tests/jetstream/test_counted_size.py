@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from natsproto.jetstream._message import JsMessage, counted_size
+from natsproto.jetstream._consumer.message import JsMessage, counted_size
 
 SUBJECTS = st.sampled_from(["orders.eu", "orders.größe", "o"])
 REPLIES = st.sampled_from([None, b"$JS.ACK.S.d.1.1.1.1795300000000000000.0", b"r"])

@@ -17,10 +17,10 @@ from natsproto.errors import (
     ScheduleRefused,
     WrongLastSequence,
 )
-from natsproto.jetstream._config_parts import StreamSource, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.schedule import Schedule
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.config_parts import StreamSource, SubjectTransform
 
 BIG = 10**50
 

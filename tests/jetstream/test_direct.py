@@ -17,17 +17,17 @@ from hypothesis import strategies as st
 import natsproto
 from natsproto import Client, Headers, Message, errors
 from natsproto.errors import ConfigError, UnsupportedByServer
-from natsproto.jetstream._batch_get import MAX_PAGE_MESSAGES
-from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._direct import DirectReply, LastGet, RawMessage, direct_get, headerless_message
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._stream.batch_get import MAX_PAGE_MESSAGES
+from natsproto.jetstream._stream.direct_get import DirectReply, LastGet, RawMessage, direct_get, headerless_message
+from natsproto.jetstream._values.config import StreamConfig
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.headers import HeadersLike
 from natsproto.testing import Direction, FaultProxy
 from tests.core.helpers import OFFLINE_API
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
     from natsproto.testing._server import Server
 
 

@@ -25,7 +25,7 @@ from natsproto.errors import (
     WrongLastSequence,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing import Direction, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.test_publish import through_a_proxy

@@ -17,9 +17,9 @@ from natsproto.errors import (
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._publish.fast_batch_state import BatchPhase
+from natsproto.jetstream._publish.fast.fast_batch_state import BatchPhase
 from natsproto.jetstream._publish.headers import msg_id_block
+from natsproto.jetstream._values.error_codes import ErrCode
 from tests.jetstream.test_fast_batch_commands import APPEND, COMMIT, END, PING, START, committing, sent
 from tests.jetstream.test_fast_batch_endings import Batch
 from tests.jetstream.test_fast_batch_state import error

@@ -18,8 +18,8 @@ from natsproto.errors import (
     PublishUncertain,
     UnsupportedByServer,
 )
-from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.fast.fast_batch import FastPublisher
+from natsproto.jetstream._values.info import PubAck
 from tests.core.helpers import ScriptedNetwork, scripted_network
 from tests.jetstream.script import STEP, StreamScript
 from tests.kit.clock import advance, virtual_clock

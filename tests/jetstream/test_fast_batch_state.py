@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError, NatsError, NoStream, PublishFailed, PublishUncertain, RequestTimeout
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
-from natsproto.jetstream._publish.fast_batch_state import (
+from natsproto.jetstream._publish.fast.fast_batch_state import (
     IGNORED,
     TRANSITIONS,
     BatchEvent,

@@ -33,8 +33,8 @@ from tests.jetstream.test_groups import Desk, orders, send, within
 from tests.kit.servers import client_of
 
 if TYPE_CHECKING:
+    from natsproto.jetstream._consumer.message import JsMessage
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._message import JsMessage
     from natsproto.testing._server import Server
 
 LONG = 30.0

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import InvalidSubject
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream.groups._partitions import ElasticGroupConfig, PartitioningFilter, make_mappings
 from natsproto.jetstream.groups._shares import is_balanced, is_managed, key_of, member_name, owners_in, share_out
 

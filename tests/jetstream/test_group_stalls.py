@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._message import JsMessage
 from natsproto.jetstream.groups import ElasticGroup, GroupStalled
 from tests.jetstream.reading import eventually
 

@@ -11,7 +11,7 @@ import pytest
 
 import natsproto
 from natsproto.errors import ConfigError, GroupChanged, GroupNotFound, LocalProtocolError, StreamNotFound
-from natsproto.jetstream._codec import dumps, loads
+from natsproto.jetstream._values.codec import dumps, loads
 from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup
 from natsproto.jetstream.groups._partitions import (
     ElasticGroupConfig,
@@ -23,8 +23,8 @@ from natsproto.jetstream.groups._partitions import (
 from tests.jetstream.reading import eventually
 
 if TYPE_CHECKING:
+    from natsproto.jetstream._consumer.message import JsMessage
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._message import JsMessage
     from natsproto.testing._server import Server
 
 LONG = 20.0

@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from natsproto import errors
 from natsproto.errors import ApiError, InvalidReply, WrongLastSequence
-from natsproto.jetstream._api_errors import ERROR_CLASSES, ErrCode, api_error, name_of
-from natsproto.jetstream._codec import Record, decode, dumps
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._config_parts import ExternalStream, StreamSource
-from natsproto.jetstream._info import (
+from natsproto.jetstream._values.codec import Record, decode, dumps
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.config_parts import ExternalStream, StreamSource
+from natsproto.jetstream._values.error_codes import ERROR_CLASSES, ErrCode, api_error, name_of
+from natsproto.jetstream._values.info import (
     AccountInfo,
     ClusterInfo,
     ConsumerInfo,
@@ -41,7 +41,7 @@ from natsproto.jetstream._info import (
     SubjectsPage,
     pub_ack,
 )
-from natsproto.jetstream._policies import AckPolicy
+from natsproto.jetstream._values.policies import AckPolicy
 
 if TYPE_CHECKING:
     from tests.jetstream.conftest import RawClient

@@ -9,8 +9,8 @@ from collections import Counter, defaultdict
 import pytest
 
 from natsproto.jetstream import JetStream, JsMessage
-from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.key_lanes import KeyLanes
+from natsproto.jetstream._consumer.delivery.buffer import Buffer
+from natsproto.jetstream._consumer.delivery.key_lanes import KeyLanes
 from tests.jetstream.reading import eventually, make, store
 
 WORKERS = 8

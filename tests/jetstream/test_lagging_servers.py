@@ -12,10 +12,10 @@ import pytest
 from natsproto import Client, Message
 from natsproto.errors import KeyNotFound, MessageNotFound, RequestTimeout
 from natsproto.jetstream import JetStream, StreamSource
-from natsproto.jetstream._own_write import WriteLookup
 from natsproto.jetstream._publish.outcome import Expectation
 from natsproto.jetstream._publish.publish import Sent
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.own_write import WriteLookup
+from natsproto.jetstream._stream.stream import Stream
 
 PREFIX = "LAGS"
 EMPTY = 100

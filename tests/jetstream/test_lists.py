@@ -6,7 +6,7 @@ import pytest
 
 from natsproto.errors import MessageNotFound, StreamProtected
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._api import walk_pages
+from natsproto.jetstream._api.requests import walk_pages
 
 
 async def test_deletions_between_pages_hide_nothing(seed: int) -> None:

@@ -15,11 +15,11 @@ import pytest
 import natsproto
 from natsproto import Client, errors
 from natsproto.errors import ConfigError, InvalidSubject, UnsupportedByServer
-from natsproto.jetstream._arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
-from natsproto.jetstream._bucket_config import KeyValueConfig, ObjectStoreConfig
-from natsproto.jetstream._codec import Record, decode, encode
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._config_parts import Republish, StreamConsumerLimits, StreamSource, SubjectTransform
+from natsproto.jetstream._values.arguments import ConsumerArgs, KeyValueArgs, ObjectStoreArgs, StreamArgs
+from natsproto.jetstream._values.bucket_config import KeyValueConfig, ObjectStoreConfig
+from natsproto.jetstream._values.codec import Record, decode, encode
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.config_parts import Republish, StreamConsumerLimits, StreamSource, SubjectTransform
 from natsproto.testing import run_server
 from tests.kit.servers import hub_and_leaf
 
@@ -33,7 +33,7 @@ LONG = 50.0
 """Seconds after which it would time out."""
 
 
-async def memory_stream(js: JetStream, name: str = "S", **fields: Any) -> natsproto.jetstream._stream.Stream:
+async def memory_stream(js: JetStream, name: str = "S", **fields: Any) -> natsproto.jetstream._stream.stream.Stream:
     config = StreamConfig(name=name, subjects=[f"{name.lower()}.>"], storage="memory")
     return await js.create_stream(config.replace(**fields))
 

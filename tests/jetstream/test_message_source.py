@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from natsproto.jetstream import JetStream, JsMessage, MessageSource, StreamSource, SubjectTransform
-from natsproto.jetstream._source import read_source
+from natsproto.jetstream._values.source import read_source
 from natsproto.protocol.headers import Headers
 
 SOON = 20

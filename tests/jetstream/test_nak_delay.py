@@ -14,12 +14,12 @@ from natsproto import Client
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError
 from natsproto.jetstream._consumer.consume import MAX_NAK_DELAY_S, HandlerOptions, NakDelay
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from tests.jetstream.reading import events, eventually, make
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
 
 LONG = 50.0
 

@@ -14,8 +14,9 @@ import natsproto
 from natsproto import Client, errors
 from natsproto._core.events import Event, PermissionViolation
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
-from natsproto.jetstream._codec import NEVER
-from natsproto.jetstream._consumer import prefetch, pull_state
+from natsproto.jetstream._consumer.delivery import prefetch
+from natsproto.jetstream._consumer.pull import pull_state
+from natsproto.jetstream._values.codec import NEVER
 from natsproto.testing import run_server
 from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
 from tests.kit.interruption import interruptions
@@ -24,11 +25,11 @@ from tests.kit.tasks import cancel_after, end_of_tasks
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from natsproto.jetstream._consumer.message import JsMessage
     from natsproto.jetstream._consumer.messages import Messages
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._info import StreamInfo
-    from natsproto.jetstream._message import JsMessage
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
+    from natsproto.jetstream._values.info import StreamInfo
     from natsproto.testing._server import Server
 
 LONG = 30.0
@@ -189,13 +190,13 @@ async def test_verbs_go_on_where_the_last_one_ended(jetstream: JetStream, nats_c
 async def test_fetches_use_one_ordered_consumer(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEEP_CONSUMER_S", LONG)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_state.KEEP_CONSUMER_S", LONG)
     stream = await make(jetstream, 10)
     ordered = stream.ordered_consumer()
     for number in range(1, 10):
         assert numbers(await ordered.fetch(1)) == [number]
         assert len(await consumers(stream)) == 1
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_state.KEEP_CONSUMER_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_state.KEEP_CONSUMER_S", 0.1)
     assert numbers(await ordered.fetch(1)) == [10]
     await no_consumers(stream)
     await store(stream, [11])
@@ -278,7 +279,7 @@ async def test_refused_configuration_is_reported(jetstream: JetStream) -> None:
 async def test_deleted_ordered_consumer_is_replaced(
     jetstream: JetStream, nats_client: Client, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     seen: list[int] = []

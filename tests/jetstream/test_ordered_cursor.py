@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._info import ConsumerInfo, SequenceInfo
-from natsproto.jetstream._policies import DeliverPolicy
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._consumer.ordered.ordered_cursor import OrderedCursor
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.info import ConsumerInfo, SequenceInfo
+from natsproto.jetstream._values.policies import DeliverPolicy
+from natsproto.jetstream._values.timestamp import Timestamp
 
 THEN = Timestamp.parse("2026-01-01T00:00:00Z")
 

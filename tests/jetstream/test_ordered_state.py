@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 
 from natsproto import errors
-from natsproto._core.engine import State
-from natsproto._core.outages import Outages
+from natsproto._core.engine.engine import State
+from natsproto._core.replies.outages import Outages
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout
-from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.consumer_deletion import READER_ID_METADATA
 from natsproto.jetstream._consumer.messages import ConsumerNotice
-from natsproto.jetstream._consumer.ordered_state import (
+from natsproto.jetstream._consumer.ordered.consumer_deletion import READER_ID_METADATA
+from natsproto.jetstream._consumer.ordered.ordered_state import (
     FIRST_CREATE_TIMEOUT_S,
     KEEP_CONSUMER_S,
     OrderedState,
 )
-from natsproto.jetstream._info import ConsumerInfo, SequenceInfo
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.info import ConsumerInfo, SequenceInfo
+from natsproto.jetstream._values.timestamp import Timestamp
 from tests.kit.clock import advance, virtual_clock
 
 THEN = Timestamp.parse("2026-01-01T00:00:00Z")

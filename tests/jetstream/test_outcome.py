@@ -20,7 +20,6 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream import PubAck
-from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._publish import outcome
 from natsproto.jetstream._publish.outcome import (
     LOOKUP_WAITS_S,
@@ -41,6 +40,7 @@ from natsproto.jetstream._publish.outcome import (
     next_step,
     uncertain_refusal,
 )
+from natsproto.jetstream._values.error_codes import ErrCode, api_error
 
 STALE, IN_PROCESS, OWN_COPY = UncertainRefusal.STALE, UncertainRefusal.IN_PROCESS, UncertainRefusal.OWN_COPY
 EMPTY, COMMIT = UncertainRefusal.EMPTY, UncertainRefusal.COMMIT

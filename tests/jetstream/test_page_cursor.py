@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproto.jetstream._batch_get import PageCursor
+from natsproto.jetstream._stream.batch_get import PageCursor
 
 
 def test_page_cursor_next_request() -> None:

@@ -29,8 +29,8 @@ from natsproto.errors import (
     WrongExpectation,
     WrongLastSequence,
 )
-from natsproto.jetstream._config import StreamConfig
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._values.config import StreamConfig
 from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import known

@@ -17,9 +17,9 @@ from natsproto._client import Client
 from natsproto.errors import NatsError, PublishFailed
 from natsproto.jetstream import FastPublisher, Publisher
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing import Cluster, Direction, FaultProxy, Server, run_cluster
 from tests.jetstream.reading import eventually
 from tests.kit.elections import another_leader

@@ -11,8 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError, InvalidHeader, InvalidReply, InvalidSubject
-from natsproto.jetstream._counter import CounterValue, increment, parse_value
-from natsproto.jetstream._direct import RawMessage
 from natsproto.jetstream._publish.headers import (
     has_msg_id,
     header_block,
@@ -21,7 +19,9 @@ from natsproto.jetstream._publish.headers import (
     msg_id_block,
 )
 from natsproto.jetstream._publish.schedule import Schedule, to_go_duration, ttl_text
-from natsproto.jetstream._timestamp import Timestamp, to_timestamp
+from natsproto.jetstream._stream.counter import CounterValue, increment, parse_value
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.timestamp import Timestamp, to_timestamp
 from natsproto.protocol.frames import as_bytes
 from natsproto.protocol.headers import Headers
 

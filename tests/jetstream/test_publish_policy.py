@@ -16,13 +16,13 @@ from natsproto.errors import (
     PublishUncertain,
     RequestTimeout,
 )
-from natsproto.jetstream._api_errors import ErrCode, api_error
 from natsproto.jetstream._publish.retry_policy import (
     MAX_RETRY_PAUSE_S,
     PublishState,
     RetryCounter,
     uncertain_error,
 )
+from natsproto.jetstream._values.error_codes import ErrCode, api_error
 
 NOBODY, LOST, SILENCE = NoResponders("s"), ConnectionLost("cut"), RequestTimeout("request to 's'", 5)
 FULL, REFUSED = OutboxFull(1, 2, 3), ApiError(400, ErrCode.STREAM_WRONG_LAST_SEQUENCE, "wrong last sequence", "s")

@@ -10,8 +10,8 @@ import pytest
 from natsproto._core.outbox import Outbox
 from natsproto.errors import JetStreamError, NatsError, PublishFailed, PublishUncertain
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast_batch import FastPublisher
-from natsproto.jetstream._publish.fast_batch_state import FastBatchState
+from natsproto.jetstream._publish.fast.fast_batch import FastPublisher
+from natsproto.jetstream._publish.fast.fast_batch_state import FastBatchState
 from natsproto.jetstream._publish.publish_window import PublishWindow
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.testing._server import Server

@@ -12,7 +12,7 @@ from typing import Unpack
 import pytest
 
 from natsproto._client import Client
-from natsproto._options import OptionArgs
+from natsproto._options.options import OptionArgs
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from natsproto._core.connection import Connection
 from natsproto._core.outbox import Outbox
-from natsproto._core.wire import random_bits
+from natsproto._core.socket.wire import random_bits
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
 from natsproto.protocol.commands import ControlLines

@@ -12,7 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from tests.jetstream.reading import crash, eventually, known, make, numbers, store, subscriptions
 from tests.kit.interruption import Interruption, interruptions
 

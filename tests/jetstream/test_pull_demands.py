@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto.errors import ConfigError, PullRefused, RequestTimeout
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from tests.jetstream.reading import api_calls, known, make, numbers, store
 
 if TYPE_CHECKING:
     from natsproto import Client
     from natsproto.jetstream._consumer.handle import PullConsumer
-    from natsproto.jetstream._consumer.ordered import OrderedConsumer
+    from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
     from natsproto.jetstream._context import JetStream
 
 LONG = 30.0

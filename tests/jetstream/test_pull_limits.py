@@ -7,9 +7,9 @@ import json
 import pytest
 
 from natsproto.errors import ConfigError
-from natsproto.jetstream._consumer.pull_limits import NO_PULL_LIMITS
+from natsproto.jetstream._consumer.pull.pull_limits import NO_PULL_LIMITS
+from natsproto.jetstream._consumer.pull.pull_state import PullRequest
 from natsproto.jetstream._consumer.pull_options import PriorityOptions, pull_options
-from natsproto.jetstream._consumer.pull_state import PullRequest
 from tests.jetstream.pulling import Pulling
 from tests.jetstream.test_pull_state import asked
 

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConsumerGone, PullRefused
-from natsproto.jetstream._consumer.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch
+from natsproto.jetstream._consumer.pull.pull_state import ARM, DONE, KEEP, REFILL, Action, PullRequest, PullState
 from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, PriorityOptions, PullMode, pull_options
-from natsproto.jetstream._consumer.pull_state import ARM, DONE, KEEP, REFILL, Action, PullRequest, PullState
 from tests.jetstream.pulling import Counted, Pulling
 from tests.jetstream.test_pull_state import asked, on_status, open_pull, pending
 

@@ -12,12 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from natsproto.errors import ConfigError, ConsumerDeleted, ConsumerGone, HeartbeatMissed, PullRefused
-from natsproto.jetstream._codec import decode, dumps
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, MAX_PULL_BYTES, AdaptivePrefetch
-from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, default_heartbeat
-from natsproto.jetstream._consumer.pull_state import (
+from natsproto.jetstream._consumer.delivery.prefetch import MAX_PREFETCH, MAX_PREFETCH_BYTES, AdaptivePrefetch
+from natsproto.jetstream._consumer.ordered.ordered_cursor import OrderedCursor
+from natsproto.jetstream._consumer.pull.pull_state import (
     DONE,
     KEEP,
     PROBE,
@@ -27,8 +24,11 @@ from natsproto.jetstream._consumer.pull_state import (
     Decision,
     PullRequest,
 )
-from natsproto.jetstream._info import ConsumerInfo
-from natsproto.jetstream._policies import AckPolicy, DeliverPolicy
+from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, default_heartbeat
+from natsproto.jetstream._values.codec import decode, dumps
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.info import ConsumerInfo
+from natsproto.jetstream._values.policies import AckPolicy, DeliverPolicy
 from tests.jetstream.pulling import Pulling
 from tests.kit.examples import examples, lists_up_to
 
@@ -231,7 +231,7 @@ def test_prefetch_stays_below_the_learned_limit() -> None:
 def test_long_pull_names_its_max_bytes() -> None:
     pulling = open_pull(follows=True)
     read(pulling, 500, 100, 0.01)
-    assert asked(pulling).max_bytes == MAX_PULL_BYTES
+    assert asked(pulling).max_bytes == 2 * MAX_PREFETCH_BYTES
     decision = on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
     assert decision is REFILL
     request = asked(pulling)  # of 4,096 the server has 96 more on their way

@@ -17,7 +17,7 @@ from natsproto.errors import (
     HeartbeatMissed,
     StreamNotFound,
 )
-from natsproto.jetstream._consumer.push import PushConsumer
+from natsproto.jetstream._consumer.push.push import PushConsumer
 from tests.core.helpers import ScriptedNetwork, scripted_network, until
 from tests.jetstream.reading import (
     api_calls,
@@ -161,7 +161,7 @@ async def test_push_deletion_is_noticed_by_heartbeats(jetstream: JetStream, nats
 
 
 async def test_ordered_push_reader_ends_with_its_stream(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 1)
     async with stream.ordered_consumer(push=True).messages() as messages:
         await messages.next(timeout=LONG)

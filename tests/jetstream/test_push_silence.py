@@ -29,7 +29,7 @@ CHANGES = {
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.push_subscription.SILENCE_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.push.push_subscription.SILENCE_S", 0.1)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,9 +16,9 @@ from natsproto.errors import (
     LimitReached,
     RequestTimeout,
 )
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.info import StreamInfo
 from natsproto.testing import Server, run_cluster
 from tests.core.helpers import until
 from tests.jetstream.test_publisher import stage

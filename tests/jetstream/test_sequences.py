@@ -13,8 +13,8 @@ import natsproto
 from natsproto import Reconnected
 from natsproto.errors import NatsError, PublishFailed, PublishTimeout, StreamWentBack
 from natsproto.jetstream import JetStream, StreamLostMessages
-from natsproto.jetstream._info import PubAck
-from natsproto.jetstream._sequence_log import SequenceLog
+from natsproto.jetstream._api.sequence_log import SequenceLog
+from natsproto.jetstream._values.info import PubAck
 from natsproto.testing import run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import eventually

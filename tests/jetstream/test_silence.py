@@ -20,7 +20,7 @@ from tests.kit.clock import advance, virtual_clock
 
 if TYPE_CHECKING:
     from natsproto import Client
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
     from tests.kit.scripted import Op
 
 NEXT = "$JS.API.CONSUMER.MSG.NEXT.S."

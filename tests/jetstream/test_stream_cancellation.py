@@ -16,7 +16,7 @@ from tests.kit.interruption import interruptions
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
-    from natsproto.jetstream._stream import Stream
+    from natsproto.jetstream._stream.stream import Stream
 
 Call = Callable[["JetStream", "Stream", Path], Awaitable[object]]
 

@@ -9,12 +9,12 @@ from typing import Any, cast
 import pytest
 
 from natsproto.errors import ApiError, JetStreamNotEnabled, NatsError, PermissionDenied, RequestTimeout, StreamNotFound
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._codec import NEVER, decode
-from natsproto.jetstream._consumer.stream_identity import StreamIdentity
-from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._consumer.ordered.stream_identity import StreamIdentity
+from natsproto.jetstream._values.codec import NEVER, decode
+from natsproto.jetstream._values.error_codes import ErrCode
+from natsproto.jetstream._values.info import StreamInfo
+from natsproto.jetstream._values.timestamp import Timestamp
 from tests.kit.clock import virtual_clock
 
 MADE = "2026-01-01T00:00:00Z"

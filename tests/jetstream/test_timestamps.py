@@ -15,8 +15,8 @@ import pytest
 
 from natsproto.errors import ConfigError, MessageNotFound
 from natsproto.jetstream import ConsumerConfig, JetStream, Schedule, Stream, StreamConfig, StreamSource, Timestamp
-from natsproto.jetstream._codec import NEVER
-from natsproto.jetstream._timestamp import to_timestamp
+from natsproto.jetstream._values.codec import NEVER
+from natsproto.jetstream._values.timestamp import to_timestamp
 
 NS = 1_700_000_000_123_456_789
 BERLIN = timezone(timedelta(hours=1))

@@ -9,16 +9,16 @@ from types import SimpleNamespace
 import pytest
 
 from natsproto.errors import JetStreamError
-from natsproto.jetstream._api import Api
+from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer import watch as watching
-from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.ordered_cursor import OrderedCursor
-from natsproto.jetstream._consumer.ordered_reader import OrderedReader
-from natsproto.jetstream._consumer.ordered_state import OrderedState
-from natsproto.jetstream._consumer.pull_state import PullState
+from natsproto.jetstream._consumer.delivery.buffer import Buffer
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.ordered.ordered_cursor import OrderedCursor
+from natsproto.jetstream._consumer.ordered.ordered_reader import OrderedReader
+from natsproto.jetstream._consumer.ordered.ordered_state import OrderedState
+from natsproto.jetstream._consumer.pull.pull_state import PullState
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.testing._server import Server
 from tests.jetstream.reading import crash, make, numbers, store
@@ -64,7 +64,7 @@ async def test_bug_in_creating_the_first_consumer(
 async def test_bug_in_creating_the_next_consumer(
     jetstream: JetStream, push: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream, 3)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -128,7 +128,7 @@ async def test_bug_in_handling_silence_ends_the_reader(
 async def test_bug_in_handling_push_silence_ends_the_reader(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=True)
     async with asyncio.timeout(LONG), ordered.messages() as messages:
@@ -146,7 +146,7 @@ async def test_bug_in_handling_push_silence_ends_the_reader(
 async def test_bug_in_taking_messages_ends_the_reader(
     jetstream: JetStream, push: bool, where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("natsproto.jetstream._consumer.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
+    monkeypatch.setattr("natsproto.jetstream._consumer.ordered.ordered_cursor.PUSH_HEARTBEAT_S", 0.1)
     stream = await make(jetstream)
     ordered = stream.ordered_consumer(push=push)
     async with asyncio.timeout(LONG), ordered.messages(expires=2, heartbeat=0.5) as messages:

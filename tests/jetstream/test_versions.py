@@ -11,11 +11,11 @@ import pytest
 
 from natsproto import Client, errors
 from natsproto.errors import UnsupportedByServer
-from natsproto.jetstream._config import ConsumerConfig, StreamConfig
-from natsproto.jetstream._config_parts import Republish, StreamConsumerLimits, SubjectTransform
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import Schedule
+from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
+from natsproto.jetstream._values.config_parts import Republish, StreamConsumerLimits, SubjectTransform
 from tests.kit.servers import SERIES, client_of, level, works_since
 
 

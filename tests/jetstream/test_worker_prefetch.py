@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from natsproto.jetstream._consumer.delivery_terms import DeliveryTerms
-from natsproto.jetstream._consumer.worker_prefetch import WorkerPrefetch
+from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms
+from natsproto.jetstream._consumer.delivery.worker_prefetch import WorkerPrefetch
 
 TERMS = DeliveryTerms(ack_wait=10.0, is_known=True)
 

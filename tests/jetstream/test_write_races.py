@@ -11,7 +11,7 @@ import pytest
 import natsproto
 from natsproto.errors import NatsError, PublishUncertain
 from natsproto.jetstream import JetStream, PubAck
-from natsproto.jetstream._known_streams import MAX_OPEN_BATCHES
+from natsproto.jetstream._api.known_streams import MAX_OPEN_BATCHES
 from natsproto.testing import Cluster, Direction, End, FaultProxy, Server, run_cluster
 
 

@@ -13,7 +13,7 @@ from unittest import mock
 from natsproto.errors import ApiError, NatsError, NoResponders
 from natsproto.jetstream import PubAck
 from natsproto.jetstream._publish.atomic_batch import AtomicBatch
-from natsproto.jetstream._publish.fast_batch_state import FastBatchState
+from natsproto.jetstream._publish.fast.fast_batch_state import FastBatchState
 from natsproto.jetstream._publish.outcome import Change, Expectation, Situation, UncertainRefusal
 from natsproto.jetstream._publish.retry_policy import PublishState
 from natsproto.protocol.frames import Message

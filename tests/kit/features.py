@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import natsproto
 from natsproto import Client
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._features import STREAM_FEATURES
+from natsproto.jetstream._values.features import STREAM_FEATURES
 from natsproto.testing import Direction, FaultProxy, run_server
 from tests.kit.servers import NEWEST, binary_of
 

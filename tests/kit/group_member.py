@@ -19,7 +19,7 @@ from typing import Any
 import natsproto
 from natsproto._core.events import Event
 from natsproto.jetstream import groups
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream.groups import GroupLeaseLost, GroupSharesChanged
 from tests.kit.group_history import LATE_S
 from tests.kit.workloads import insist

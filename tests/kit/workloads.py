@@ -15,7 +15,7 @@ from typing import TypeVar
 
 from natsproto.errors import ApiError, BatchRefused, NatsError, NoStream, PublishFailed
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream.kv._bucket import KeyValue
 from tests.kit.doubts import CURRENT

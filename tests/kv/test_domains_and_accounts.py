@@ -9,9 +9,9 @@ import pytest
 
 import natsproto
 from natsproto.errors import BucketNotFound, InvalidSubject, KeyExists, WrongRevision
-from natsproto.jetstream._bucket_config import KeyValueConfig
-from natsproto.jetstream._config_parts import ExternalStream, Placement, StreamSource, SubjectTransform
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._values.bucket_config import KeyValueConfig
+from natsproto.jetstream._values.config_parts import ExternalStream, Placement, StreamSource, SubjectTransform
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._watch import KeyWatcher
 from natsproto.testing import run_server

@@ -21,7 +21,7 @@ from natsproto.errors import (
     RequestTimeout,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv import KeyValue, KeyValueEntry
 from natsproto.jetstream.kv import _entry as entries
 

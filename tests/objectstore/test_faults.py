@@ -11,8 +11,8 @@ import pytest
 
 import natsproto
 from natsproto.errors import BucketNotFound, ConnectionClosed, NatsError
-from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._context import JetStream
+from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream.objectstore import ObjectReader
 from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._upload import Upload

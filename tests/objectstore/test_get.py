@@ -20,12 +20,12 @@ from natsproto.errors import (
     ObjectNotFound,
     ObjectStoreError,
 )
-from natsproto.jetstream import _direct
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._codec import NEVER, dumps
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream import direct_get as _direct
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.codec import NEVER, dumps
 from natsproto.jetstream.objectstore import ObjectReader, ObjectStore
 from natsproto.jetstream.objectstore import _index as store_index
 from natsproto.jetstream.objectstore import _reader as readers

@@ -22,10 +22,10 @@ from natsproto.errors import (
     ObjectNotFound,
     PublishUncertain,
 )
-from natsproto.jetstream._bucket_config import ObjectStoreConfig
-from natsproto.jetstream._config_parts import Placement
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._policies import StorageType
+from natsproto.jetstream._values.bucket_config import ObjectStoreConfig
+from natsproto.jetstream._values.config_parts import Placement
+from natsproto.jetstream._values.policies import StorageType
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore
 from natsproto.jetstream.objectstore import _store as stores
 from natsproto.jetstream.objectstore._index import ObjectIndex

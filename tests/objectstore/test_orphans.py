@@ -12,9 +12,9 @@ import pytest
 from natsproto import Client
 from natsproto.errors import ConfigError, InvalidReply
 from natsproto.jetstream import StreamSource
-from natsproto.jetstream._batch_get import StoredMessages
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.batch_get import StoredMessages
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.testing import Server
 from tests.objectstore.helpers import CHUNK, chunks, content, names, only

@@ -24,10 +24,10 @@ from natsproto.errors import (
     PayloadTooLarge,
     StreamProtected,
 )
-from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._publish.fast_batch import FastPublisher
+from natsproto.jetstream._publish.fast.fast_batch import FastPublisher
 from natsproto.jetstream._publish.publisher import Publisher
+from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore._upload import MAX_PENDING_BYTES, Upload
 from natsproto.testing import run_server

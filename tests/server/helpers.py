@@ -20,7 +20,7 @@ import uvloop
 
 from natsproto import sync
 from natsproto._client import Client, connect
-from natsproto._options import OptionArgs
+from natsproto._options.options import OptionArgs
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")

@@ -23,7 +23,7 @@ from natsproto._core.events import (
     Reconnected,
     ServerErrorEvent,
 )
-from natsproto._options import AuthChallenge, Options
+from natsproto._options.options import AuthChallenge, Options
 from natsproto.errors import ConnectFailed, InvalidCredentials, NotAuthorized, RequestTimeout, ServerError
 from natsproto.protocol.auth import Credentials
 from natsproto.testing import Server, run_server

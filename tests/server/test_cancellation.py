@@ -16,7 +16,7 @@ import pytest
 
 import natsproto
 from natsproto._client import Client
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto.errors import NatsError
 from natsproto.protocol.frames import Message

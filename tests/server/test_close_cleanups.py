@@ -9,11 +9,11 @@ import pytest
 
 import natsproto
 from natsproto import Message
-from natsproto._core import engine
 from natsproto._core.cleanups import IN_CLEANUP
-from natsproto._core.engine import CLOSE_TIMEOUT_S, State
+from natsproto._core.engine import engine
+from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.events import Disconnected, HandlerFailed
-from natsproto._core.pending_replies import Resending
+from natsproto._core.replies.pending_replies import Resending
 from natsproto.errors import ConnectionClosed, ConnectionLost, KeyNotFound, OutboxFull
 from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server

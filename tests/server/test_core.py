@@ -13,10 +13,10 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import Closed, Connected, Event
-from natsproto._core.transport import SocketWire
-from natsproto._options import Options
+from natsproto._core.socket.transport import SocketWire
+from natsproto._options.options import Options
 from natsproto.errors import (
     ConnectionClosed,
     LocalProtocolError,

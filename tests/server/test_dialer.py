@@ -14,7 +14,7 @@ import pytest
 
 import natsproto
 from natsproto._core.events import AttemptFailed, Reconnected
-from natsproto._options import Dialer
+from natsproto._options.options import Dialer
 from natsproto.errors import ConfigError, ConnectFailed, RequestTimeout
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.testing import Server, ServerTls, run_server

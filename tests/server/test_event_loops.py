@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import natsproto
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import Closed, Event
-from natsproto._core.transport import SocketWire
+from natsproto._core.socket.transport import SocketWire
 from natsproto.errors import ConnectionClosed, ConnectionLost, LocalProtocolError
 from natsproto.testing import Server, ServerTls, run_server
 from tests.kit.pki import Authority

@@ -11,9 +11,10 @@ import pytest
 
 import natsproto
 from natsproto import Client
-from natsproto._core.transport import SocketWire
+from natsproto._core.socket.transport import SocketWire
 from natsproto.jetstream import JsMessage, PullConsumer
-from natsproto.jetstream._consumer import buffer, consume, messages
+from natsproto.jetstream._consumer import consume, messages
+from natsproto.jetstream._consumer.delivery import buffer
 from natsproto.testing import Server
 from tests.kit.acknowledged import until_all_acknowledged
 from tests.server.helpers import until

@@ -13,9 +13,9 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 import natsproto
-from natsproto._core import engine
+from natsproto._core.engine import engine
 from natsproto._core.events import Event, HandlerFailed
-from natsproto._core.handler import Handler
+from natsproto._core.inbox.handler import Handler
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server

@@ -8,7 +8,7 @@ import pytest
 
 import natsproto
 from natsproto._core.events import AttemptFailed, Disconnected, Reconnected
-from natsproto._options import OptionArgs, Options
+from natsproto._options.options import OptionArgs, Options
 from natsproto.errors import ConnectFailed, NotAuthorized, ServerError, TlsFailed
 from natsproto.testing import Direction, FaultProxy, ProxyLink, Server, ServerTls, run_server
 from tests.kit.identity import Key, Operator

@@ -12,7 +12,7 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto.errors import (
     ConfigError,
     InvalidSubject,

@@ -28,7 +28,7 @@ from natsproto.errors import (
     ServiceError,
     WrongLastSequence,
 )
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server

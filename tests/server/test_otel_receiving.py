@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import SpanKind
 
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.protocol.frames import Message

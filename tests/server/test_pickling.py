@@ -15,7 +15,7 @@ import natsproto
 from natsproto import Client, Message
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream import JetStream
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.service import Request
 from natsproto.testing import Server
 from natsproto.typed import TypedMessage

@@ -11,7 +11,7 @@ import pytest
 
 import natsproto
 from natsproto._client import Client
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import Closed, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import (
     ConnectFailed,

@@ -16,7 +16,7 @@ import pytest
 
 import natsproto
 from natsproto._core.events import Closed, Event, Reconnected, ServersDiscovered
-from natsproto._options import AuthChallenge, Options
+from natsproto._options.options import AuthChallenge, Options
 from natsproto.auth import KeyPair, XKey, decode_jwt
 from natsproto.errors import ConfigError, NatsError
 from natsproto.protocol.addresses import ServerAddress

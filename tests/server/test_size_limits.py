@@ -14,7 +14,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, NoResponders, PayloadTooLarge, ServiceError
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.service import Request
 from natsproto.service._responses import EndpointInfo, EndpointStats, ServiceInfo, ServiceStats, encode, encode_within
 from natsproto.testing import run_server

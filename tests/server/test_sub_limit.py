@@ -10,7 +10,7 @@ import pytest
 
 from natsproto import Client
 from natsproto._core.events import ServerErrorEvent
-from natsproto._core.subscription import Subscription
+from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import ConfigError, TooManySubscriptions
 from natsproto.testing import run_server
 from tests.faults.helpers import SOON, EventRecorder

@@ -17,7 +17,7 @@ import pytest
 
 import natsproto
 from natsproto import sync
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.events import AttemptFailed, Disconnected, Event
 from natsproto.errors import (
     AlreadyAcked,

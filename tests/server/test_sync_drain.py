@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, nullcontext
 import pytest
 
 from natsproto import sync
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto.testing import Server
 from tests.server.helpers import filled_stream, loops
 from tests.server.test_sync_hardship import Crew

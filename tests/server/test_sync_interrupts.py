@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from natsproto import sync
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Fetch
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._policies import AckPolicy
+from natsproto.jetstream._values.policies import AckPolicy
 from natsproto.testing import Server
 from tests.server.helpers import filled_stream
 

@@ -33,9 +33,9 @@ from pathlib import Path
 import pytest
 
 import natsproto
-from natsproto._core import engine
+from natsproto._core.engine import engine
 from natsproto._core.events import AttemptFailed, Disconnected, LameDuck, Reconnected, ServersDiscovered
-from natsproto._options import Options
+from natsproto._options.options import Options
 from natsproto.errors import (
     ConfigError,
     ConnectFailed,

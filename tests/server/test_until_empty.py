@@ -8,7 +8,7 @@ import random
 import pytest
 
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer
-from natsproto.jetstream._consumer.pull_state import DONE, REFILL
+from natsproto.jetstream._consumer.pull.pull_state import DONE, REFILL
 from tests.jetstream.pulling import Pulling
 from tests.kit.acknowledged import until_all_acknowledged
 

@@ -13,9 +13,9 @@ import pytest
 from websockets.frames import Opcode
 
 import natsproto
-from natsproto._core import engine
+from natsproto._core.engine import engine
 from natsproto._core.events import Disconnected, LameDuck, Moved, Reconnected, ServersDiscovered, SlowConsumerDetected
-from natsproto._options import Options
+from natsproto._options.options import Options
 from natsproto.errors import (
     ConfigError,
     ConnectFailed,

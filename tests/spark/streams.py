@@ -7,13 +7,13 @@ from itertools import count
 from typing import Unpack
 
 from natsproto._client import Client
-from natsproto.jetstream._arguments import StreamArgs
-from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._range_reader import Method
+from natsproto.jetstream._values.arguments import StreamArgs
+from natsproto.jetstream._values.config import StreamConfig
+from natsproto.jetstream._values.info import StreamInfo
 from natsproto.protocol.headers import HeadersLike
 from natsproto.spark import SeqRange, SparkNats, read_range
 from natsproto.spark._client import run_on_loop
+from natsproto.spark._range_reader import Method
 
 METHODS: tuple[Method, ...] = ("consumer", "direct")
 _names = (f"R{number}" for number in count())

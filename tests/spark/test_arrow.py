@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import LocalProtocolError
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.headers import encode_headers, parse_headers
 from natsproto.spark._arrow import arrow_schema, delivered_batch, stored_batch
 

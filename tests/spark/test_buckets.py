@@ -22,11 +22,11 @@ import natsproto
 from natsproto import Client, sync
 from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject
 from natsproto.jetstream import JetStream, StreamSource
-from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
 from natsproto.jetstream.kv import KeyValue
 from natsproto.spark import register
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._source import NatsDataSource
+from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_target, write_messages
 from natsproto.testing import Server
 from tests.spark.conftest import need_java, need_spark

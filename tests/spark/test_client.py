@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 from pyspark import TaskContext
 
-import natsproto.sync._row_bridge
+import natsproto.spark._row_bridge
 from natsproto._client import Client
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto.errors import ConfigError, ConnectFailed, ConnectionClosed
 from natsproto.spark import SparkNats, run_partition, worker_client
 from natsproto.spark._client import iterate_on_loop, run_on_loop, run_with_rows, shared_client
@@ -192,7 +192,7 @@ def test_generator_waits_for_a_reader_that_stalls(nats: SparkNats) -> None:
 
 
 def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(natsproto.sync._row_bridge, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
+    monkeypatch.setattr(natsproto.spark._row_bridge, "MAX_PULL_TIME_S", 0.0)  # every row is a slow one
     had = threading.Event()
 
     def slowly() -> Iterator[int]:

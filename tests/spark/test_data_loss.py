@@ -7,11 +7,11 @@ import random
 import pytest
 
 from natsproto.errors import DataLost, StreamNotFound
-from natsproto.jetstream._codec import decode
-from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._range_reader import Method
-from natsproto.jetstream._ranges import DataLossCheck, PullSize
+from natsproto.jetstream._values.codec import decode
+from natsproto.jetstream._values.info import StreamInfo
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
+from natsproto.spark._range_reader import Method
+from natsproto.spark._ranges import DataLossCheck, PullSize
 from tests.spark.streams import METHODS, StreamFixture
 
 

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from natsproto import connect
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._policies import RetentionPolicy
-from natsproto.jetstream._range_reader import INACTIVE_THRESHOLD_S
+from natsproto.jetstream._values.policies import RetentionPolicy
 from natsproto.spark import register
+from natsproto.spark._range_reader import INACTIVE_THRESHOLD_S
 from natsproto.testing._server import Server
 from tests.spark.conftest import need_spark
 

@@ -14,7 +14,7 @@ import pytest
 
 import natsproto
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing._server import Server
 from tests.spark.conftest import need_java
 

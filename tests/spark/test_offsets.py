@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.errors import ConfigError
-from natsproto.jetstream._ranges import StreamBounds
 from natsproto.spark._offsets import (
     BatchRange,
     Offset,
@@ -21,6 +20,7 @@ from natsproto.spark._offsets import (
     shares,
     split_range,
 )
+from natsproto.spark._ranges import StreamBounds
 
 BORN = "2026-01-02T03:04:05.678901234Z"
 REBORN = "2026-02-02T03:04:05Z"

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 
 from natsproto import connect
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._range_reader import INACTIVE_THRESHOLD_S
 from natsproto.spark import register
+from natsproto.spark._range_reader import INACTIVE_THRESHOLD_S
 from natsproto.testing import run_server
 from natsproto.testing._server import Server
 

@@ -13,8 +13,8 @@ from pyspark.sql import Row
 from natsproto import sync
 from natsproto._client import Client
 from natsproto.errors import ConfigError
-from natsproto.jetstream._config import StreamConfig
-from natsproto.jetstream._policies import RetentionPolicy
+from natsproto.jetstream._values.config import StreamConfig
+from natsproto.jetstream._values.policies import RetentionPolicy
 from natsproto.spark import SparkNats, publish_partition
 from natsproto.spark import _publish as publish
 from natsproto.spark._client import close_workers, run_on_loop

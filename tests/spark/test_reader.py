@@ -29,13 +29,13 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream import JetStream
-from natsproto.jetstream import _range_reader as reader
-from natsproto.jetstream._config_parts import StreamConsumerLimits
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._policies import RetentionPolicy
-from natsproto.jetstream._range_reader import Method
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
+from natsproto.jetstream._values.config_parts import StreamConsumerLimits
+from natsproto.jetstream._values.policies import RetentionPolicy
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
+from natsproto.spark import _range_reader as reader
 from natsproto.spark._client import close_workers, run_on_loop, shared_client
+from natsproto.spark._range_reader import Method
 from natsproto.testing import Server, run_server
 from tests.kit.clock import virtual_clock
 from tests.spark.streams import METHODS, StreamFixture

@@ -12,10 +12,10 @@ import pytest
 from natsproto._client import Client
 from natsproto.errors import ConfigError
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._repeatable.task import WriteTask
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 from natsproto.spark import SparkNats, publish_partition
 from natsproto.spark._options import SinkOptions
+from natsproto.spark._task import WriteTask
 from natsproto.spark._writer import write_messages
 from natsproto.testing._server import Server
 

@@ -16,12 +16,12 @@ import natsproto
 from natsproto._client import Client
 from natsproto.errors import ConfigError, InvalidReply, StreamNotFound
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._repeatable.id_writer import ROWS_AT_A_TIME
-from natsproto.jetstream._repeatable.marked_batches import Marker
-from natsproto.jetstream._repeatable.stored_rows import _LAST, StoredRows, look_up
-from natsproto.jetstream._repeatable.task import WriteResult, WriteTask
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.spark._id_writer import ROWS_AT_A_TIME
+from natsproto.spark._marked_batches import Marker
 from natsproto.spark._options import SinkOptions
+from natsproto.spark._stored_rows import _LAST, StoredRows, look_up
+from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_ids, check_target, write_messages
 from natsproto.testing import Server, run_server
 from tests.faults.helpers import monitoring
@@ -416,7 +416,7 @@ async def test_look_up_does_without_locks(
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
-    monkeypatch.setattr("natsproto.jetstream._repeatable.file_lock.flock", unsupported)
+    monkeypatch.setattr("natsproto.spark._file_lock.flock", unsupported)
     await jetstream.publish("out.rows", msg_id="a")
     task = again(folder=str(tmp_path))
     assert (await look_up(jetstream, await out.info(), task, recovery_window=900, remedy="")).known(["a"]) == {"a"}

@@ -5,20 +5,20 @@ from datetime import UTC, datetime, timedelta
 from typing import assert_type
 
 from natsproto import Client, Headers
-from natsproto.jetstream._admin import Admin
-from natsproto.jetstream._api_trace import ApiTrace
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._batch_get import StoredMessages
-from natsproto.jetstream._codec import Unlisted
-from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._api.admin import Admin
+from natsproto.jetstream._api.listing import Listing
+from natsproto.jetstream._api.trace import ApiTrace
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._direct import RawMessage
-from natsproto.jetstream._info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
-from natsproto.jetstream._listing import Listing
-from natsproto.jetstream._policies import RetentionPolicy
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._stream import Stream
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._stream.batch_get import StoredMessages
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.codec import Unlisted
+from natsproto.jetstream._values.config import StreamConfig
+from natsproto.jetstream._values.info import AccountInfo, ConsumerInfo, ConsumerPause, ConsumerReset, PubAck, StreamInfo
+from natsproto.jetstream._values.policies import RetentionPolicy
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.advisories import Advisories, Advisory
 
 

@@ -14,22 +14,22 @@ from time import monotonic
 from types import TracebackType
 from typing import Literal, TypeAlias, cast
 
-from natsproto._async_hints import RunHint
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import HandlerFailed
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import Executor, is_still_running, with_executor, with_timeout
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
+from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
 from natsproto._value import Value
 from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
-from natsproto.jetstream._codec import Duration, accept_seconds
-from natsproto.jetstream._consumer.key_lanes import KeyLanes
+from natsproto.jetstream._consumer.delivery.key_lanes import KeyLanes
+from natsproto.jetstream._consumer.delivery.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
+from natsproto.jetstream._consumer.end_waiters import EndWaiters
+from natsproto.jetstream._consumer.message import ACKED, JsMessage, is_reported, nak_all
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._consumer.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
-from natsproto.jetstream._end_waiters import EndWaiters
-from natsproto.jetstream._message import ACKED, JsMessage, is_reported, nak_all
+from natsproto.jetstream._values.codec import Duration, accept_seconds
 
 BLOCKED_CALL_S = 0.05
 """Seconds of a call after which a ``def`` handler in the event loop blocks: its ``concurrency`` is of no use."""

@@ -16,10 +16,10 @@ from natsproto._core.events import HandlerFailed
 from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
-from natsproto.jetstream._consumer.batch_window import BatchWindow
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
+from natsproto.jetstream._consumer.delivery.batch_window import BatchWindow
+from natsproto.jetstream._consumer.message import JsMessage, nak_all
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage, nak_all
 from natsproto.middleware import unwrap
 
 BatchHandler: TypeAlias = Callable[[list[JsMessage]], HandlerResult]

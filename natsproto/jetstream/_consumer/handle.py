@@ -11,10 +11,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Unpack
 
 from natsproto._core.connection import Connection
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
-from natsproto._nats_py_names import (
+from natsproto._help.nats_py_names import (
     CONSUME,
     CONSUME_BATCHES,
     CONSUMER,
@@ -25,11 +25,7 @@ from natsproto._nats_py_names import (
     wrong_keywords,
 )
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._asset_names import check_consumer_name, check_priority_group
-from natsproto.jetstream._codec import UINT64, Duration, server_time
-from natsproto.jetstream._config import ConsumerConfig
-from natsproto.jetstream._consumer.batch_window import check_window
+from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
     Handler,
@@ -40,10 +36,12 @@ from natsproto.jetstream._consumer.consume import (
     OnSuccess,
 )
 from natsproto.jetstream._consumer.consume_batches import BatchHandler, BatchTasks
-from natsproto.jetstream._consumer.delivery_terms import DeliveryTerms
+from natsproto.jetstream._consumer.delivery.batch_window import check_window
+from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Fetch, Messages
-from natsproto.jetstream._consumer.pull import PullSource
-from natsproto.jetstream._consumer.pull_inbox import PullInbox
+from natsproto.jetstream._consumer.pull.pull import PullSource
+from natsproto.jetstream._consumer.pull.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_EXPIRES_S,
     FetchArgs,
@@ -51,8 +49,10 @@ from natsproto.jetstream._consumer.pull_options import (
     fetch_options,
     pull_options,
 )
-from natsproto.jetstream._info import ConsumerInfo, ConsumerPause, ConsumerReset
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._values.asset_names import check_consumer_name, check_priority_group
+from natsproto.jetstream._values.codec import UINT64, Duration, server_time
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.info import ConsumerInfo, ConsumerPause, ConsumerReset
 
 
 class Consumer:

@@ -13,22 +13,22 @@ from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
-from natsproto._async_hints import AsyncForHint, AwaitHint
 from natsproto._core.connection import Connection
 from natsproto._core.ending import Reader
 from natsproto._core.events import Event
+from natsproto._core.inbox.readers import ReaderTasks
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
 from natsproto._core.notifier import release
-from natsproto._core.readers import ReaderTasks
 from natsproto._durations import seconds
+from natsproto._help.async_hints import AsyncForHint, AwaitHint
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
-from natsproto.jetstream._consumer.buffer import Buffer
-from natsproto.jetstream._consumer.fetch_iterator import FetchIterator
-from natsproto.jetstream._consumer.lending import Lending
-from natsproto.jetstream._consumer.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
-from natsproto.jetstream._message import ACKED, JsMessage, counted_size
+from natsproto.jetstream._consumer.delivery.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
+from natsproto.jetstream._consumer.delivery.buffer import Buffer
+from natsproto.jetstream._consumer.delivery.fetch_iterator import FetchIterator
+from natsproto.jetstream._consumer.delivery.lending import Lending
+from natsproto.jetstream._consumer.delivery.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
+from natsproto.jetstream._consumer.message import ACKED, JsMessage, counted_size
+from natsproto.jetstream._values.codec import Duration
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from typing import Final, NamedTuple, TypedDict, Unpack
 
 from natsproto._durations import seconds, time_limit
 from natsproto.errors import ConfigError
-from natsproto.jetstream._asset_names import check_priority_group
-from natsproto.jetstream._codec import INT64, Duration, Record, integer, text
+from natsproto.jetstream._values.asset_names import check_priority_group
+from natsproto.jetstream._values.codec import INT64, Duration, Record, integer, text
 
 UNBOUNDED_BATCH: Final = 1_000_000
 """The batch of a pull that only bytes limit; without a batch the server delivers one message (ADR-37)."""

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
-from natsproto._async_hints import AsyncForHint
 from natsproto._core.ending import Reader
 from natsproto._durations import seconds
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import (
     BucketNotFound,
     LocalProtocolError,
@@ -23,12 +23,12 @@ from natsproto.errors import (
     StreamNotFound,
     SubscriptionClosed,
 )
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.buffer import Buffer
+from natsproto.jetstream._api.unexpected import wrap_unexpected
+from natsproto.jetstream._consumer.delivery.buffer import Buffer
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._unexpected import wrap_unexpected
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
+from natsproto.jetstream._values.codec import Duration
 
 H = TypeVar("H")
 

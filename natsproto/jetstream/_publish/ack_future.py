@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator
 
 from natsproto._core.notifier import release
 from natsproto.errors import NatsError
-from natsproto.jetstream._info import PubAck, pub_ack
+from natsproto.jetstream._values.info import PubAck, pub_ack
 
 
 class AckFuture:

@@ -21,7 +21,7 @@ from types import TracebackType
 from typing import NamedTuple, Unpack
 
 from natsproto._core.deadline import Deadline
-from natsproto._core.engine import State
+from natsproto._core.engine.engine import State
 from natsproto._core.instrumentation import UNREPORTED
 from natsproto.errors import (
     ApiError,
@@ -35,10 +35,8 @@ from natsproto.errors import (
     RequestTimeout,
     UnsupportedByServer,
 )
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._features import RequiredFeature
-from natsproto.jetstream._info import PubAck, pub_ack
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
 from natsproto.jetstream._publish.outcome import (
     Change,
@@ -55,7 +53,9 @@ from natsproto.jetstream._publish.outcome import (
 )
 from natsproto.jetstream._publish.publish import LEADER_CHECK_S, Lookup, Sent, acknowledgement_of, resolve
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, UNTIL_TIMEOUT, RetryCounter
-from natsproto.jetstream._retry_request import TIMER_SLACK_S
+from natsproto.jetstream._values.error_codes import ErrCode
+from natsproto.jetstream._values.features import RequiredFeature
+from natsproto.jetstream._values.info import PubAck, pub_ack
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.server_errors import SubscriptionDenied

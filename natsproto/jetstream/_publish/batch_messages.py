@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import TypeAlias
 
 from natsproto.errors import FailedMessage, NatsError, PublishFailed
-from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._values.info import PubAck
 
 PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
 """Subject, payload and header block of a message. A plain tuple, since creating a NamedTuple takes four times as long.

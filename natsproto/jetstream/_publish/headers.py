@@ -12,13 +12,13 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import Literal, TypedDict
 
-from natsproto._nats_py_names import PUBLISH, hint
+from natsproto._help.nats_py_names import PUBLISH, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
-from natsproto.jetstream._asset_names import check_stream_name
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._features import RequiredFeature
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
+from natsproto.jetstream._values.asset_names import check_stream_name
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.features import RequiredFeature
 from natsproto.protocol.headers import Headers, HeadersLike, block_of, encode_headers
 from natsproto.protocol.subject import subscribe_subject
 

@@ -51,8 +51,8 @@ from natsproto.errors import (
     StreamNotFound,
     WrongLastSequence,
 )
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._info import PubAck
+from natsproto.jetstream._values.error_codes import ErrCode
+from natsproto.jetstream._values.info import PubAck
 
 _BY_STREAM_HEADER = "nats-expected-last-sequence"
 _BY_SUBJECT_HEADER = "nats-expected-last-subject-sequence"

@@ -9,7 +9,7 @@ from functools import partial
 from typing import NamedTuple, TypeAlias
 
 from natsproto._core.events import Event
-from natsproto._core.pending_replies import Resending
+from natsproto._core.replies.pending_replies import Resending
 from natsproto.errors import (
     ApiError,
     ConnectionClosed,
@@ -21,8 +21,9 @@ from natsproto.errors import (
     StreamWentBack,
     UnsupportedByServer,
 )
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._info import PubAck, StreamInfo, pub_ack
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._api.retry import TIMER_SLACK_S
+from natsproto.jetstream._api.sequence_log import AckedSequence
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs, header_pairs
 from natsproto.jetstream._publish.outcome import (
     AwaitReply,
@@ -41,8 +42,7 @@ from natsproto.jetstream._publish.outcome import (
     refusal_error,
 )
 from natsproto.jetstream._publish.retry_policy import RESEND_AFTER_S, RETRY_WAIT_S, PublishState
-from natsproto.jetstream._retry_request import TIMER_SLACK_S
-from natsproto.jetstream._sequence_log import AckedSequence
+from natsproto.jetstream._values.info import PubAck, StreamInfo, pub_ack
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier
-from natsproto._core.pending_replies import PendingReplies, number_of
-from natsproto._core.wire import RANDOM_BITS
+from natsproto._core.replies.pending_replies import PendingReplies, number_of
+from natsproto._core.socket.wire import RANDOM_BITS
 from natsproto.errors import (
     ApiError,
     ConnectionLost,
@@ -33,9 +33,9 @@ from natsproto.errors import (
     StreamWentBack,
     WrongLastSequence,
 )
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._features import RequiredFeature
-from natsproto.jetstream._info import PLAIN_ACK, PubAck, pub_ack
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._api.sequence_log import AckedSequence
+from natsproto.jetstream._api.unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.failures import Failures
 from natsproto.jetstream._publish.headers import AutoMsgIds, has_msg_id
@@ -62,8 +62,8 @@ from natsproto.jetstream._publish.retry_policy import (
     is_rejected_for_now,
     uncertain_error,
 )
-from natsproto.jetstream._sequence_log import AckedSequence
-from natsproto.jetstream._unexpected import fail_on_unexpected, wrap_unexpected
+from natsproto.jetstream._values.features import RequiredFeature
+from natsproto.jetstream._values.info import PLAIN_ACK, PubAck, pub_ack
 from natsproto.protocol.commands import arguments_length
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import parse_headers

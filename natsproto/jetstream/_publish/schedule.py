@@ -12,7 +12,7 @@ from typing import TypedDict, Unpack, cast
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.jetstream._codec import Duration, accept_lifetime, nanoseconds, server_time
+from natsproto.jetstream._values.codec import Duration, accept_lifetime, nanoseconds, server_time
 from natsproto.protocol.subject import publish_subject
 
 PREDEFINED_SCHEDULES = ("@yearly", "@annually", "@monthly", "@weekly", "@daily", "@midnight", "@hourly")

@@ -25,9 +25,9 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._codec import decode, dumps, encode, loads, parse
 from natsproto.jetstream._publish.headers import TTL_HEADER
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.codec import decode, dumps, encode, loads, parse
 from natsproto.jetstream.groups._partitions import ElasticGroupConfig, GroupConfig, make_mappings
 from natsproto.jetstream.groups._presence import Presence
 from natsproto.jetstream.groups._shares import is_balanced, is_managed, is_member, share_out

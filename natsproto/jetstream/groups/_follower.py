@@ -29,14 +29,14 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._api_errors import ErrCode
-from natsproto.jetstream._codec import loads
-from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import PullConsumer
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._policies import AckPolicy, PriorityPolicy
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.codec import loads
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.error_codes import ErrCode
+from natsproto.jetstream._values.policies import AckPolicy, PriorityPolicy
 from natsproto.jetstream.groups._partitions import (
     DEFAULT_ACK_WAIT_S,
     MIN_PULL_S,

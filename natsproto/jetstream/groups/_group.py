@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mappin
 from contextlib import aclosing, suppress
 from typing import ClassVar, Generic, TypeVar, Unpack
 
-from natsproto._async_hints import items
 from natsproto._handler_threads import Executor
-from natsproto._option_rules import whole
+from natsproto._help.async_hints import items
+from natsproto._options.rules import whole
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -22,16 +22,16 @@ from natsproto.errors import (
     KeyNotFound,
     WrongRevision,
 )
-from natsproto.jetstream._arguments import ConsumerArgs
-from natsproto.jetstream._asset_names import check_consumer_name
-from natsproto.jetstream._codec import Duration, decode, dumps, encode, loads, parse
-from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._features import RequiredFeature
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._policies import DiscardPolicy, RetentionPolicy, StorageType
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.arguments import ConsumerArgs
+from natsproto.jetstream._values.asset_names import check_consumer_name
+from natsproto.jetstream._values.codec import Duration, decode, dumps, encode, loads, parse
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.features import RequiredFeature
+from natsproto.jetstream._values.policies import DiscardPolicy, RetentionPolicy, StorageType
 from natsproto.jetstream.groups._follower import ConfigFollower, MemberHandler
 from natsproto.jetstream.groups._joined import JoinArgs, JoinedMember, OpenGroup
 from natsproto.jetstream.groups._member import Member

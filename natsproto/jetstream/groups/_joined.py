@@ -18,12 +18,12 @@ from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
 from natsproto.errors import ConfigError, ConnectionClosed, NatsError
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._config import ConsumerConfig
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream.groups._coordinator import MAX_TTL_S, Coordinator
 from natsproto.jetstream.groups._follower import ConfigFollower, MemberHandler
 from natsproto.jetstream.groups._member import Member

@@ -9,12 +9,12 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
-from natsproto._async_hints import RunHint
 from natsproto._core.event_bus import ClientLog
 from natsproto._core.notifier import running_loop, wrong_loop_error
+from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
 from natsproto.errors import LocalProtocolError, NatsError
-from natsproto.jetstream._end_waiters import EndWaiters
+from natsproto.jetstream._consumer.end_waiters import EndWaiters
 from natsproto.jetstream.groups._follower import ConfigFollower
 from natsproto.jetstream.groups._stall_watch import StallWatch
 

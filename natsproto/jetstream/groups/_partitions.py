@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
 from natsproto.errors import ConfigError
-from natsproto.jetstream._asset_names import check_consumer_name
-from natsproto.jetstream._codec import Many, Record, Strings, integer, integers, many, strings, text
-from natsproto.jetstream._config_parts import StreamSource, SubjectTransform
+from natsproto.jetstream._values.asset_names import check_consumer_name
+from natsproto.jetstream._values.codec import Many, Record, Strings, integer, integers, many, strings, text
+from natsproto.jetstream._values.config_parts import StreamSource, SubjectTransform
 from natsproto.protocol.subject import subscribe_subject
 
 PRIORITY_GROUP: Final = "PCG"

@@ -29,8 +29,8 @@ from natsproto.errors import (
 )
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._policies import StorageType
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.policies import StorageType
 from natsproto.jetstream.kv._bucket import KeyValue
 
 PRESENCE_BUCKET: Final = "natsproto-group-presence"

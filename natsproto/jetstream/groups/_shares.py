@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 from natsproto.errors import ConfigError, InvalidSubject
-from natsproto.jetstream._asset_names import check_consumer_name
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._values.asset_names import check_consumer_name
 from natsproto.jetstream.groups._partitions import GroupConfig, PartitioningFilter
 from natsproto.protocol.subject import matches
 

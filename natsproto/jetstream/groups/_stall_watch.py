@@ -15,7 +15,7 @@ from typing import ClassVar
 from natsproto._core.events import Event
 from natsproto.errors import MessageNotFound, NatsError, PermissionDenied
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream import Stream
+from natsproto.jetstream._stream.stream import Stream
 
 log = logging.getLogger("natsproto")
 

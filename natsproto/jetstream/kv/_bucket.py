@@ -10,11 +10,11 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
-from natsproto._async_hints import items
 from natsproto._core.deadline import Deadline
 from natsproto._durations import DEFAULT, Default, seconds
 from natsproto._handlers import HandlerResult
-from natsproto._nats_py_names import KEY_VALUE, NotIndexable, explain_missing
+from natsproto._help.async_hints import items
+from natsproto._help.nats_py_names import KEY_VALUE, NotIndexable, explain_missing
 from natsproto.codecs import JSON, Codec, TypeForm
 from natsproto.errors import (
     ConfigError,
@@ -28,18 +28,18 @@ from natsproto.errors import (
     WrongLastSequence,
     WrongRevision,
 )
-from natsproto.jetstream._api import DEFAULT_PREFIX, LEAST_TIMEOUT_S, Api
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._asset_names import check_bucket_name
-from natsproto.jetstream._bucket_config import KV_STREAM
-from natsproto.jetstream._codec import NEVER, Duration
-from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._api.requests import DEFAULT_PREFIX, LEAST_TIMEOUT_S, Api
+from natsproto.jetstream._consumer.watch_callback import WatchCallback
 from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
-from natsproto.jetstream._stream import Stream
-from natsproto.jetstream._watch_callback import WatchCallback
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.asset_names import check_bucket_name
+from natsproto.jetstream._values.bucket_config import KV_STREAM
+from natsproto.jetstream._values.codec import NEVER, Duration
+from natsproto.jetstream._values.error_codes import bucket_errors
+from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream.kv._cache import KeyValueCache
 from natsproto.jetstream.kv._entry import (
     OPERATION_HEADER,

@@ -16,16 +16,16 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic
 
-from natsproto._async_hints import AsyncForHint
 from natsproto._core.notifier import release
 from natsproto._core.time_slice import TIME_SLICE_S
 from natsproto._durations import seconds
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._codec import NEVER, Duration
+from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._publish.headers import ttl_of
-from natsproto.jetstream._timestamp import Timestamp
-from natsproto.jetstream._unexpected import wrap_unexpected
+from natsproto.jetstream._values.codec import NEVER, Duration
+from natsproto.jetstream._values.error_codes import bucket_errors
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv._entry import BucketStream, KeyValueEntry
 from natsproto.jetstream.kv._keys import V
 from natsproto.jetstream.kv._watch import KeyWatcher

@@ -31,17 +31,17 @@ from natsproto.errors import (
 )
 from natsproto.errors._base import shown_payload
 from natsproto.errors._jetstream import with_advice
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import LastGet, RawMessage, headerless_message
-from natsproto.jetstream._message import JsMessage
-from natsproto.jetstream._own_write import WriteLookup, batch_lookup
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._publish.headers import MSG_ID_HEADER, MessageArgs
 from natsproto.jetstream._publish.outcome import Change, Evidence, Expectation
 from natsproto.jetstream._publish.publish import LEADER_CHECK_S, Lookup, Recognition, Sent, publish
 from natsproto.jetstream._publish.retry_policy import UNTIL_TIMEOUT
-from natsproto.jetstream._stream import Stream
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._stream.direct_get import LastGet, RawMessage, headerless_message
+from natsproto.jetstream._stream.own_write import WriteLookup, batch_lookup
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, T, V
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import have_no_wildcards

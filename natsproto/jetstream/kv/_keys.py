@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, cast
 
 from natsproto.codecs import Codec, TypedCodec
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
-from natsproto.jetstream._bucket_config import KV_STREAM, KV_SUBJECTS
-from natsproto.jetstream._config import StreamConfig
+from natsproto.jetstream._values.bucket_config import KV_STREAM, KV_SUBJECTS
+from natsproto.jetstream._values.config import StreamConfig
 from natsproto.protocol.frames import as_bytes
 from natsproto.protocol.subject import is_literal, publish_subject, subscribe_subject
 

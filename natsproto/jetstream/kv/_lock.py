@@ -34,8 +34,8 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._codec import Duration
 from natsproto.jetstream._publish.headers import TTL_HEADER, MessageArgs
+from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation
 from natsproto.jetstream.kv._watch import watch
 from natsproto.protocol.frames import Payload, as_bytes

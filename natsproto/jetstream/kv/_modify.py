@@ -9,11 +9,11 @@ from typing import Literal
 
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto.errors import RequestTimeout, WrongRevision
-from natsproto.jetstream._api import LEAST_TIMEOUT_S
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._direct import RawMessage
+from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S
 from natsproto.jetstream._publish.headers import MessageArgs
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyValueEntry, Operation, Ttl
 from natsproto.jetstream.kv._keys import V
 from natsproto.protocol.headers import Headers

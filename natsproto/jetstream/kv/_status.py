@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from natsproto._value import Value
-from natsproto.jetstream._bucket_config import KeyValueConfig
-from natsproto.jetstream._info import StreamInfo
+from natsproto.jetstream._values.bucket_config import KeyValueConfig
+from natsproto.jetstream._values.info import StreamInfo
 
 
 class KeyValueStatus(Value):

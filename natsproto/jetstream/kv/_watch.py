@@ -9,15 +9,15 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Generic, cast
 
-from natsproto._async_hints import items
+from natsproto._help.async_hints import items
 from natsproto.errors import ConfigError, LimitReached, SubscriptionClosed
-from natsproto.jetstream._codec import Duration
-from natsproto.jetstream._consumer.buffer import Buffer
+from natsproto.jetstream._consumer.delivery.buffer import Buffer
+from natsproto.jetstream._consumer.message import JsMessage, none_has_headers
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
-from natsproto.jetstream._message import JsMessage, none_has_headers
-from natsproto.jetstream._policies import DeliverPolicy
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.policies import DeliverPolicy
 from natsproto.jetstream.kv._entry import BucketStream, KeyValueEntry, Operation, operation_in
 from natsproto.jetstream.kv._keys import V, without_covered
 

@@ -34,19 +34,19 @@ from natsproto.errors import (
 )
 from natsproto.errors._base import is_transient
 from natsproto.errors._jetstream import with_advice
-from natsproto.jetstream._api import LEAST_TIMEOUT_S, Api
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._bucket_config import OBJECT_STREAM
-from natsproto.jetstream._codec import NEVER, Duration, dumps
+from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._consumer.ordered import OrderedConsumer
+from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.watch import WatchBase
-from natsproto.jetstream._direct import LastGet, RawMessage, leader_get
-from natsproto.jetstream._info import PubAck, StreamInfo
 from natsproto.jetstream._publish.outcome import Change, NotStored, Stored
 from natsproto.jetstream._publish.publish import publish
-from natsproto.jetstream._stream import Stream
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._stream.direct_get import LastGet, RawMessage, leader_get
+from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.bucket_config import OBJECT_STREAM
+from natsproto.jetstream._values.codec import NEVER, Duration, dumps
+from natsproto.jetstream._values.error_codes import bucket_errors
+from natsproto.jetstream._values.info import PubAck, StreamInfo
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import (
     ObjectInfo,
     all_chunk_subjects,

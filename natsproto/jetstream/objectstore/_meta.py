@@ -14,10 +14,10 @@ from hashlib import sha256
 from typing import cast
 
 from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
-from natsproto.jetstream._bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
-from natsproto.jetstream._codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
-from natsproto.jetstream._record import Field
-from natsproto.jetstream._timestamp import Timestamp
+from natsproto.jetstream._values.bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
+from natsproto.jetstream._values.codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
+from natsproto.jetstream._values.record import Field
+from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 
 DEFAULT_CHUNK_BYTES = 128 * 1024

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from natsproto._async_hints import AsyncForHint
+from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import (
     BucketNotFound,
     ConfigError,
@@ -34,12 +34,12 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._asset_names import check_bucket_name
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._codec import Duration
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._message import JsMessage
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._values.asset_names import check_bucket_name
+from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.error_codes import bucket_errors
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
     ObjectInfo,

@@ -14,10 +14,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, overload
 
-from natsproto._async_hints import items
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
-from natsproto._nats_py_names import OBJECT_STORE, explain_missing, wrong_keywords
+from natsproto._help.async_hints import items
+from natsproto._help.nats_py_names import OBJECT_STORE, explain_missing, wrong_keywords
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -31,16 +31,16 @@ from natsproto.errors import (
     PublishUncertain,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._api import Api
-from natsproto.jetstream._api_errors import bucket_errors
-from natsproto.jetstream._asset_names import check_bucket_name
-from natsproto.jetstream._backup import Progress
-from natsproto.jetstream._bucket_config import ObjectStoreConfig
-from natsproto.jetstream._codec import NEVER, Duration, dumps
-from natsproto.jetstream._info import StreamInfo
-from natsproto.jetstream._policies import DeliverPolicy
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._consumer.watch_callback import WatchCallback
 from natsproto.jetstream._publish.outcome import Change
-from natsproto.jetstream._watch_callback import WatchCallback
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._values.asset_names import check_bucket_name
+from natsproto.jetstream._values.bucket_config import ObjectStoreConfig
+from natsproto.jetstream._values.codec import NEVER, Duration, dumps
+from natsproto.jetstream._values.error_codes import bucket_errors
+from natsproto.jetstream._values.info import StreamInfo
+from natsproto.jetstream._values.policies import DeliverPolicy
 from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import (
     DEFAULT_CHUNK_BYTES,

@@ -21,17 +21,17 @@ from typing import Protocol, TypeAlias, cast
 
 from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain, RequestTimeout
 from natsproto.errors._jetstream import with_advice
-from natsproto.jetstream._api_errors import ErrCode, bucket_errors
-from natsproto.jetstream._backup import Progress
 from natsproto.jetstream._publish.ack_future import AckFuture
-from natsproto.jetstream._publish.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
-from natsproto.jetstream._publish.fast_batch_state import FastOptions
+from natsproto.jetstream._publish.fast.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
+from natsproto.jetstream._publish.fast.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S, UNTIL_TIMEOUT
+from natsproto.jetstream._stream.backup import Progress
+from natsproto.jetstream._values.error_codes import ErrCode, bucket_errors
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 

@@ -1,4 +1,4 @@
-"""What shows each row of natsproto.compat._differences: something that ends in two ways, with nats-py and here.
+"""What shows each row of tests.compat.differences.table: something that ends in two ways, with nats-py and here.
 
 Owns the list of them. A row that is no longer true, or that nothing shows, fails test_differences.py.
 """

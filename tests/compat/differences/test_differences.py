@@ -1,4 +1,4 @@
-"""Every row of natsproto.compat._differences is true, of nats-py and of natsproto.compat.nats."""
+"""Every row of tests.compat.differences.table is true, of nats-py and of natsproto.compat.nats."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager
 import pytest
 
 import natsproto
-from natsproto.compat._differences import REFUSED, SAFER
 from natsproto.testing import Server, run_server
 from tests.compat.differences import SHOWN, Shown
+from tests.compat.differences.table import REFUSED, SAFER
 
 for name in ("connections", "messages", "services", "stores", "streams"):
     importlib.import_module(f"tests.compat.differences.{name}")

@@ -1,4 +1,4 @@
-"""The differences that are allowed: each is a row of natsproto.compat._differences, and the cases that it covers.
+"""The differences that are allowed: each is a row of tests.compat.differences.table, and the cases that it covers.
 
 Owns the cases. A case looks at the values and at the calls before; none covers a class or a method as a whole.
 """
@@ -365,7 +365,7 @@ CASES: dict[str, Case] = {
     "Metadata of objects": stored_ids,
     "`update` and `delete(last=...)` with a later revision than the bucket has": late_refusal,
 }
-"""The rows of natsproto.compat._differences.SAFER that the kit meets."""
+"""The rows of tests.compat.differences.table.SAFER that the kit meets."""
 
 
 def unexplained(found: list[Difference]) -> list[Difference]:

@@ -1,4 +1,4 @@
-"""Programs cannot tell natsproto.compat.nats from nats-py, except by the rows of natsproto.compat._differences.
+"""Programs cannot tell natsproto.compat.nats from nats-py, except by the rows of tests.compat.differences.table.
 
 Each sequence runs twice in a row with each package. ``make hunt ARGS=tests/compat`` draws others.
 """
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from natsproto.compat._differences import SAFER
+from tests.compat.differences.table import SAFER
 from tests.compat.differential.compare import Difference, differences
 from tests.compat.differential.draw import Draw
 from tests.compat.differential.known import CONNECT, KNOWN, PUSH, STREAM

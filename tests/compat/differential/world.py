@@ -17,7 +17,7 @@ from typing import Any
 import natsproto
 from natsproto import Headers
 from natsproto.jetstream import ConsumerInfo
-from natsproto.jetstream._codec import encode
+from natsproto.jetstream._values.codec import encode
 from natsproto.testing import FaultProxy, Server, run_server
 from tests.compat.differential.observe import consumer_name, seen, text
 

@@ -1,0 +1,1 @@
+"""The life of a client: connecting and reconnecting, subscriptions on the server, draining and closing."""

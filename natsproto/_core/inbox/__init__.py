@@ -1,0 +1,1 @@
+"""Messages that wait for the user: subscriptions, their limits, handlers and readers."""

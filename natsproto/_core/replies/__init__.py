@@ -1,0 +1,1 @@
+"""Pending requests and their replies."""

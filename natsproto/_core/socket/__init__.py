@@ -1,0 +1,1 @@
+"""One connection to a server: dialling, TLS, WebSocket, reading and writing."""

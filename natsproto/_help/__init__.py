@@ -1,0 +1,1 @@
+"""Advice for wrong guesses: names of other clients, missing awaits, wrong keywords."""

@@ -1,0 +1,1 @@
+"""The options of a connection: their rules, NATS contexts and credentials, proxies."""

@@ -1,0 +1,105 @@
+"""The streams that a context knows: their subjects, and for how long they recognise message ids.
+
+Rules:
+
+1. Every info that the context reads is noted. No request is made for this while messages are acknowledged.
+2. A copy of a message with an id is sent only while the stream knows the id. A stream that is not known is looked up at
+   the first silence or reconnect after such a message; until the answer no copy is sent.
+3. Where the stream may not be looked up, the server's default of ``duplicate_window`` is assumed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import NamedTuple
+
+from natsproto.errors import NatsError
+from natsproto.errors._base import is_transient
+from natsproto.jetstream._values.info import StreamInfo
+from natsproto.protocol.subject import matches
+
+DEFAULT_DUPLICATE_WINDOW_S = 120.0
+"""The server's default."""
+USABLE_WINDOW = 0.9
+"""The part of the window in which a copy is sent: it has to arrive, too."""
+MAX_KNOWN_STREAMS = 1000
+MAX_OPEN_BATCHES = 50
+"""Atomic batches of a stream that a server holds at a time, by default."""
+
+
+class KnownStream(NamedTuple):
+    """A part of a stream's configuration; ``name`` is "" for one that may not be looked up."""
+
+    name: str
+    subjects: tuple[str, ...]
+    duplicate_window: float
+    """In seconds."""
+
+
+class KnownStreams:
+    """The streams that one context knows. ``request_info`` returns the info of the stream of a subject."""
+
+    __slots__ = ("_batch_turns", "_lookups", "_request_info", "_streams")
+
+    def __init__(self, request_info: Callable[[str], Awaitable[StreamInfo]]) -> None:
+        self._request_info = request_info
+        self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._streams: dict[str, KnownStream] = {}
+        self._batch_turns: dict[str, asyncio.Semaphore] = {}
+
+    def add(self, info: StreamInfo) -> None:
+        """Note the info of a stream."""
+        window = info.config.duplicate_window or DEFAULT_DUPLICATE_WINDOW_S
+        self._put(info.name, KnownStream(info.name, tuple(info.config.subjects), window))
+
+    def remove(self, name: str) -> None:
+        """The stream was deleted."""
+        self._streams.pop(name, None)
+
+    def of_subject(self, subject: str) -> KnownStream | None:
+        """Return the stream that listens on a subject; None if it is not known."""
+        for stream in self._streams.values():
+            if any(pattern == subject or matches(pattern, subject) for pattern in stream.subjects):
+                return stream
+        return None
+
+    def knows_id(self, subject: str, sent_at: float) -> bool:
+        """Return True if a stream that got a message on this subject at ``sent_at`` (loop time) still knows its id.
+        False while the stream is not known, which starts a lookup.
+        """
+        stream = self.of_subject(subject)
+        if stream is None:
+            self._look_up_later(subject)
+            return False
+        return asyncio.get_running_loop().time() - sent_at < USABLE_WINDOW * stream.duplicate_window
+
+    def batch_turns(self, subject: str) -> asyncio.Semaphore:
+        """Return the turns of atomic batches to the stream of a subject; all streams that are not known share them."""
+        stream = self.of_subject(subject)
+        return self._batch_turns.setdefault("" if stream is None else stream.name, asyncio.Semaphore(MAX_OPEN_BATCHES))
+
+    async def look_up(self, subject: str, timeout: float) -> None:
+        """Look the stream of a subject up, unless it is known or ``timeout`` seconds pass."""
+        if self.of_subject(subject) is None:
+            await asyncio.wait((self._look_up_later(subject),), timeout=timeout)
+
+    def _look_up_later(self, subject: str) -> asyncio.Task[None]:
+        task = self._lookups.get(subject)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._look_up(subject), name="natsproto stream lookup")
+            self._lookups[subject] = task
+            task.add_done_callback(lambda _: self._lookups.pop(subject, None))
+        return task
+
+    async def _look_up(self, subject: str) -> None:
+        try:
+            self.add(await self._request_info(subject))
+        except NatsError as exc:
+            if not is_transient(exc):  # no permission, for example
+                self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
+
+    def _put(self, key: str, stream: KnownStream) -> None:
+        if len(self._streams) >= MAX_KNOWN_STREAMS:
+            self._streams.clear()
+        self._streams[key] = stream

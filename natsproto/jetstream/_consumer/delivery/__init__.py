@@ -1,0 +1,1 @@
+"""Delivered messages until they are settled: waiting, lent, still this client's, acknowledged."""

@@ -1,0 +1,56 @@
+"""When the server may have sent what arrives: the time of a delivery is not on the wire.
+
+It was sent after the pull, if only one is open, and after the socket was last known to be empty, less the time that it
+travels. While a timer ticks, the event loop has polled the sockets between two ticks, so all that had come by one tick
+was read by the next. Without a timer, the watch of the event loop knows for how long it has stood still.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from natsproto._core.connection import Connection
+from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage
+from natsproto.protocol.frames import Route
+
+
+class ArrivalTimes:
+    """The times after which the server has sent what arrives at one reader."""
+
+    def __init__(self, connection: Connection) -> None:
+        self.ticked_at: float = 0.0
+        """The last tick of the timer."""
+        self._connection = connection
+        self._emptied_at = 0.0  # all that had come by then is read
+        self._pulled_at = 0.0
+
+    def on_pull(self) -> None:
+        """A pull is sent, and no other one is open."""
+        self._pulled_at = monotonic()
+
+    def on_start(self, now: float) -> None:
+        """The timer starts."""
+        self.ticked_at = self._emptied_at = now
+
+    def on_tick(self, now: float) -> None:
+        """The timer ticks."""
+        if self._connection._round_trips.is_emptied:
+            self._emptied_at = self.ticked_at
+        self.ticked_at = now
+
+    def sent_after(self, now: float, travel: float, *, is_ticking: bool) -> float:
+        """Return the time after which the server has sent what arrives now, if that travels so long at most."""
+        emptied_at = self._emptied_at if is_ticking else now - self._connection._loop_stood_still(now)
+        return min(max(emptied_at - travel, self._pulled_at), now)
+
+
+def stamp_arrival(messages: list[JsMessage], route: Route, free: float, since: float | None = None) -> None:
+    """Stamp messages that have arrived together, and prepare the stamp of those that arrive next.
+
+    The server has sent them after ``since`` (None: just now). They may be handed over as they are for ``free`` seconds.
+    """
+    note = messages[0]._note
+    if type(note) is DeliveryStamp and not note.arrived:
+        now = monotonic()
+        note.set_ages(now if since is None else since, now, free)
+        route.note = note.next()

@@ -1,0 +1,293 @@
+"""The handle of an ordered consumer, which replaces the server's consumer when that fails (ADR-17)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from types import TracebackType
+from typing import TYPE_CHECKING, Unpack
+
+from natsproto._handler_threads import Executor
+from natsproto._help.nats_py_names import READ_CONSUMER, misused
+from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.jetstream._api.requests import Api
+from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
+from natsproto.jetstream._consumer.handle import no_message_error
+from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._consumer.messages import Fetch, Messages
+from natsproto.jetstream._consumer.ordered.ordered_reader import OrderedReader
+from natsproto.jetstream._consumer.ordered.ordered_state import OrderedState
+from natsproto.jetstream._consumer.pull_options import (
+    DEFAULT_EXPIRES_S,
+    FetchArgs,
+    PullMode,
+    fetch_options,
+    pull_options,
+)
+from natsproto.jetstream._values.codec import NEVER, Duration
+from natsproto.jetstream._values.config import ConsumerConfig
+from natsproto.jetstream._values.info import ConsumerInfo
+from natsproto.jetstream._values.timestamp import Timestamp
+
+
+class OrderedConsumer:
+    """Reads a stream in order, each message once. Created by ``stream.ordered_consumer``; sends nothing until it is
+    read.
+
+    ``fetch``, ``next``, ``messages`` and ``consume`` continue where the last of them ended; only one may be active.
+    Messages need no acknowledgement. There is no gap, duplicate or disorder when the consumer on the server is deleted,
+    the server restarts, the stream is purged or its leader changes; a missing message was removed from the stream.
+    Reading ends with StreamNotFound (also when the stream was recreated), with PermissionDenied, and with the server's
+    error for a configuration.
+    """
+
+    if not TYPE_CHECKING:
+        __aiter__ = misused(READ_CONSUMER)
+
+    def __init__(
+        self,
+        api: Api,
+        stream: str,
+        config: ConsumerConfig,
+        *,
+        push: bool = False,
+        stream_created: Timestamp = NEVER,
+        name_prefix: str = "",
+    ) -> None:
+        config.check()
+        self.stream_name: str = stream
+        """The stream that it reads."""
+        self._state = OrderedState(
+            api, stream, config, push=push, stream_created=stream_created, name_prefix=name_prefix
+        )
+
+    # ---------------------------------------------------------------- properties
+
+    @property
+    def name(self) -> str:
+        """The name of the consumer in use, which changes when it is replaced."""
+        return self._state.cursor.name
+
+    @property
+    def last_seq(self) -> int:
+        """The stream sequence of the last message received, 0 before the first."""
+        return self._state.cursor.stream_seq
+
+    @property
+    def cached_info(self) -> ConsumerInfo:
+        """The info of the consumer in use, from its creation. LocalProtocolError before the first consumer."""
+        if self._state.info is None:
+            raise self._not_created_error()
+        return self._state.info
+
+    async def wait_created(self) -> ConsumerInfo:
+        """Wait for the first consumer; its ``num_pending`` is the number of messages to read at that time.
+
+        Raises the error that ends reading; SubscriptionClosed when its reader stops before, LocalProtocolError when it
+        has no reader. Cancelling ends the wait.
+        """
+        if self._state.has_no_reader:
+            raise LocalProtocolError(f"{self._description} has no reader that could create a consumer: read it first")
+        return await self._state.wait_created()
+
+    async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
+        """Get the info of the consumer in use. LocalProtocolError before the first consumer; ConsumerNotFound when it
+        is gone.
+
+        Args:
+            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+        """
+        if self._state.info is None:
+            raise self._not_created_error()
+        return await self._state.api.call_for(
+            ConsumerInfo,
+            f"CONSUMER.INFO.{self.stream_name}.{self.name}",
+            operation=f"info of {self._description}",
+            timeout=timeout,
+        )
+
+    # ---------------------------------------------------------------- reading
+
+    def fetch(
+        self,
+        max_messages: int | None = None,
+        *,
+        timeout: Duration | None = 5.0,
+        max_bytes: int | None = None,
+        no_wait: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Fetch:
+        """Fetch up to ``max_messages`` of the next messages; see PullConsumer.fetch. ConfigError with ``push``.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait until the list is full; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit. PullRefused when the next
+                message alone has more.
+            no_wait: Return what is there now. The same as ``timeout=0``.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+        """
+        mode = PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
+        return self._fetch(mode, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat)
+
+    def fetch_available(
+        self,
+        max_messages: int | None = None,
+        *,
+        timeout: Duration | None = 5.0,
+        max_bytes: int | None = None,
+        heartbeat: Duration | None = None,
+    ) -> Fetch:
+        """Fetch the messages that are available, at least one; see PullConsumer.fetch_available.
+
+        Args:
+            max_messages: The most messages to get; None: 500, or no limit with ``max_bytes``.
+            timeout: Seconds to wait for the first one; None: no limit, 0: only those that are there now.
+            max_bytes: The most bytes to get, with subjects and headers; None: no limit. PullRefused when the next
+                message alone has more.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+        """
+        return self._fetch(
+            PullMode.AVAILABLE, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
+        )
+
+    def _fetch(self, mode: PullMode, timeout: Duration | None, **arguments: Unpack[FetchArgs]) -> Fetch:
+        if self._state.push:
+            raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
+        options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
+        return Fetch(OrderedReader(self._state, options), self._state.put_back)
+
+    async def next(self, timeout: Duration | None = 5.0) -> JsMessage:
+        """Return the next message; RequestTimeout when none came within ``timeout`` seconds (None: no limit),
+        ConnectionClosed when the client is closed or drained meanwhile, SubscriptionClosed when this is stopped.
+
+        Args:
+            timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
+        """
+        messages = await self.fetch(1, timeout=timeout)
+        if not messages:
+            raise no_message_error(self._state.connection, self._description, timeout)
+        return messages[0]
+
+    def messages(
+        self,
+        *,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
+        expires: Duration = DEFAULT_EXPIRES_S,
+        heartbeat: Duration | None = None,
+        refill_at: int | None = None,
+        refill_at_bytes: int | None = None,
+        stop_after: int = 0,
+    ) -> Messages:
+        """Return all messages from here on. Use it with ``async with``, then iterate it. The arguments are those of
+        PullConsumer.messages.
+
+        Without a limit or threshold, 500 messages are prefetched at first, and for a fast reader as many as it handles
+        within 0.1 s (up to 4,096), but not more than about 16 MiB. With ``push`` the server's flow control is the limit
+        instead of ``prefetch`` and ``prefetch_bytes``.
+
+        Args:
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
+            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
+            stop_after: End after this many messages; 0: no limit.
+        """
+        options = pull_options(
+            max_messages=prefetch,
+            max_bytes=prefetch_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            refill_at=refill_at,
+            refill_at_bytes=refill_at_bytes,
+            stop_after=stop_after,
+        )
+        return Messages(OrderedReader(self._state, options), self._state.description, self._state.put_back)
+
+    def consume(
+        self,
+        handler: Handler,
+        *,
+        prefetch: int | None = None,
+        prefetch_bytes: int | None = None,
+        expires: Duration = DEFAULT_EXPIRES_S,
+        heartbeat: Duration | None = None,
+        stop_after: int = 0,
+        concurrency: int = 1,
+        key: Callable[[JsMessage], Hashable] | None = None,
+        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
+        executor: Executor = None,
+        timeout: Duration | None = None,
+    ) -> ConsumeContext:
+        """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged.
+
+        Args:
+            handler: Called with each message, ``def`` or ``async def``.
+            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
+            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
+            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
+            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
+                again. None: 2 at most.
+            stop_after: End after this many messages; 0: no limit.
+            concurrency: How many messages are handled at a time; 1 keeps their order.
+            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
+            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
+                event; None: not called.
+            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
+                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
+            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
+                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
+                ends. None: no limit.
+        """
+        messages = self.messages(
+            prefetch=prefetch,
+            prefetch_bytes=prefetch_bytes,
+            expires=expires,
+            heartbeat=heartbeat,
+            stop_after=stop_after,
+        )
+        handler_options = HandlerOptions(
+            concurrency=concurrency,
+            key=key,
+            on_success="nothing",
+            on_error="nothing",
+            error_cb=error_cb,
+            executor=executor,
+            timeout=timeout,
+        )
+        tasks = HandlerTasks(self._state.connection, self._description, messages, handler, handler_options)
+        return ConsumeContext(self._description, messages, tasks)
+
+    async def stop(self) -> None:
+        """End its reader and delete the server's consumer, if there is one.
+
+        ``messages`` and ``consume`` end after the messages that have arrived. ``fetch`` returns those; ``fetch`` and
+        ``next`` raise SubscriptionClosed when there are none. Reading again creates another consumer, which continues
+        after the last message.
+        """
+        if (reader := self._state.reader) is not None:
+            await reader.finish()
+        self._state.drop_kept_consumer()
+
+    async def __aenter__(self) -> OrderedConsumer:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.stop()
+
+    def __repr__(self) -> str:
+        return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"
+
+    def _not_created_error(self) -> LocalProtocolError:
+        return LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
+
+    @property
+    def _description(self) -> str:
+        return self._state.description

@@ -1,0 +1,1 @@
+"""Push consumers: a subscription to which the server delivers by itself."""
