@@ -34,7 +34,7 @@ from tests.kit.history import SETTLE_S, History, Outcome, in_flight_at_faults, j
 from tests.kit.workloads import PATIENCE_S, STREAMS, Workloads, contradictions, insist
 
 OBJECTS = 4
-"""Tasks that change objects, each with two names."""
+"""Tasks that change objects, each with three names."""
 MAX_OBJECT = 5_000_000
 """Bytes; sizes are drawn between one and this, small ones as often as large ones."""
 PAUSE_S = 0.5
@@ -116,7 +116,13 @@ class Objects:
         chance = self.book.chance
         while not self.book.over.is_set():
             name, other = chance.sample(names, 2)
-            kind = chance.choice(["put", "put", "rename", "delete"])
+            kind = chance.choice(["put", "rename", "rename", "delete"])
+            if kind == "rename" and chance.random() < 0.9:  # mostly what exists, to a name that is free
+                free = [one for one in names if None in self.may_be[one]]
+                other = chance.choice(free or names)
+                name = chance.choice([one for one in names if one != other and self.may_be[one] != {None}] or [name])
+            if name == other:
+                kind = "put"
             timeout = chance.choice([2.0, 20.0])
             after: dict[str, set[str | None]] = {name: {None}}
             if kind == "put":
@@ -393,7 +399,7 @@ class Others:
         works = [_request(self.clients[0], self.book, number) for number in range(3)]
         works += [self.mirror.write(self._bucket, number) for number in range(3)]
         for number in range(OBJECTS):
-            names = [f"object {number}", f"other {number}"]
+            names = [f"object {number}", f"other {number}", f"third {number}"]
             works += [self.objects.change(self._store, names), self.objects.get(self._store, names[0])]
         return works
 

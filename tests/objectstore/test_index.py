@@ -27,7 +27,6 @@ from natsproto.jetstream._values.bucket_config import ObjectStoreConfig
 from natsproto.jetstream._values.config_parts import Placement
 from natsproto.jetstream._values.policies import StorageType
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectLink, ObjectStore
-from natsproto.jetstream.objectstore import _store as stores
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import meta_subject
 from natsproto.testing import run_server
@@ -430,32 +429,3 @@ async def test_store_in_a_domain() -> None:
         assert await store.get_bytes("o") == content(300_000)
         await store.put("o", b"1")
         await only(store, ["o"])
-
-
-@pytest.mark.parametrize("survivor", ["a", "b"])
-@pytest.mark.parametrize("how", ["delete", "put"])
-async def test_client_that_ends_within_a_rename(
-    jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, survivor: str, how: str
-) -> None:
-    """Both names have the content then. What happens to one of them leaves the other as it is."""
-
-    async def end(*_: object) -> None:
-        raise ZeroDivisionError
-
-    store, data = await jetstream.create_object_store("b"), b"content" * 50_000
-    await store.put("a", data)
-    with monkeypatch.context() as patch:
-        patch.setattr(stores._RenameStep, "leave", end)
-        with pytest.raises(ZeroDivisionError):
-            await store.update_meta("a", rename="b")
-    other = await jetstream.object_store("b")
-    gone = "b" if survivor == "a" else "a"
-    await (other.delete(gone) if how == "delete" else other.put(gone, b"new"))
-    assert await other.get_bytes(survivor) == data
-    await other.update_meta(survivor, description="changed")
-    assert await other.get_bytes(survivor) == data
-    await other.delete(survivor)
-    await other.delete(survivor)  # cleans up again
-    left = 0 if how == "delete" else 1
-    stream = await jetstream.stream("OBJ_b")
-    assert len([subject async for subject, _ in stream.subjects("$O.b.C.>")]) == left

@@ -259,6 +259,7 @@ class ObjectIndex:
         deadline = Deadline(self.api.seconds(timeout))
         has_failed = early is not None and early.done() and early.exception() is not None
         before = await (self.find(name, timeout=timeout) if early is None or has_failed else early)
+        uncertain: PublishUncertain | None = None
         uncertain_writes = 0
         with change or Change(f"object {name!r}") as change:
             while True:
@@ -274,13 +275,16 @@ class ObjectIndex:
                     )
                 except WrongLastSequence:
                     pass
-                except PublishUncertain:
+                except PublishUncertain as exc:
+                    uncertain = exc
                     uncertain_writes += 1
                     if uncertain_writes > MAX_UNCERTAIN_WRITES:
                         raise
                 now = await self.find(name, timeout=max(deadline.left, LEAST_TIMEOUT_S))
                 if now is not None and now.info.replace(mtime=new.mtime) == new and now.is_renamed == is_marked:
                     return before, self._noted(now)  # it was stored; only the reply was lost
+                if uncertain is not None and expected != (now.sequence if now else 0):
+                    raise uncertain  # it may have been stored and replaced by another client, which purged its chunks
                 before = now
 
     def _noted(self, entry: IndexEntry) -> IndexEntry:

@@ -245,11 +245,14 @@ class ObjectStore:
         return now.info
 
     async def _settle_put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None]) -> None:
-        """Purge the old chunks if the new content is found. That it is not found proves nothing."""
+        """Purge the old chunks if the new content is found. That it is not found proves nothing.
+
+        ``early`` is older than the attempt to publish: the old content may have got another name since.
+        """
         before = early.result() if not early.cancelled() and early.exception() is None else None
         now = await self._index.find(made.name)
         if before is not None and now is not None and now.info.nuid != before.info.nuid:
-            await self._index.purge_replaced(before, now)
+            await self._index.purge_replaced(before._replace(is_renamed=True), now)
 
     # ---------------------------------------------------------------- getting
 
@@ -486,8 +489,9 @@ class ObjectStore:
     async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
         """Publish the info under the new name, then delete the old. Each step fails after a concurrent change.
 
-        The old info is marked first: if the client ends between the steps, both names have the content, and deleting
-        one of them leaves it to the other. After an outage the rest is done in the background.
+        The old info is marked first, and the new one is marked: if the client ends between the steps, both names have
+        the content, deleting one of them leaves it to the other, and another rename completes this one. After an outage
+        the rest is done in the background.
         """
         index = self._index
         found = await index.find(name, timeout=timeout)
@@ -500,18 +504,18 @@ class ObjectStore:
             return found.info.replace(mtime=NEVER)
 
         def take(existing: IndexEntry | None) -> ObjectInfo:
-            if existing is not None and not existing.info.deleted:
+            # The same content has both names after a client has ended within this rename.
+            if existing is not None and not existing.info.deleted and existing.info.nuid != made.nuid:
                 raise ObjectExists(self.bucket, rename)
             return made
 
-        if (taken := await index.find(rename, timeout=timeout)) is not None and not taken.info.deleted:
-            raise ObjectExists(self.bucket, rename)
+        take(await index.find(rename, timeout=timeout))
         old = found
         if found.info.chunks:
             _, old = await index.change(name, keep, timeout=timeout, is_renamed=True)
         step = _RenameStep(index, old, made, timeout)
         try:
-            _, now = await index.change(rename, take, timeout=timeout)
+            _, now = await index.change(rename, take, timeout=timeout, is_renamed=old.is_renamed)
         except PublishUncertain:
             index.complete_later(step.run)
             raise
@@ -724,7 +728,9 @@ class _RenameStep:
         try:
             _, deletion = await index.change(name, self._delete_old, timeout=self._timeout)
         except ObjectChanged:
-            await index.change(self._made.name, partial(self._give_back, now.sequence), timeout=self._timeout)
+            give_back = partial(self._give_back, now.sequence)
+            _, given = await index.change(self._made.name, give_back, timeout=self._timeout)
+            await index.purge_content(now, given)
             raise
         except PublishUncertain:
             self._may_be_done = True
@@ -739,8 +745,10 @@ class _RenameStep:
             raise ObjectChanged(self._index.bucket, old.info.name)
         return _deleted_info(old.info)
 
-    def _give_back(self, sequence: int, existing: IndexEntry | None) -> ObjectInfo | None:
-        return None if existing is None or existing.sequence != sequence else _deleted_info(self._made)
+    def _give_back(self, sequence: int, existing: IndexEntry | None) -> ObjectInfo:
+        if existing is None or existing.sequence != sequence:
+            raise ObjectChanged(self._index.bucket, self._made.name)
+        return _deleted_info(self._made)
 
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:
