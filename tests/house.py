@@ -2,7 +2,7 @@
 
     python -m tests.house            the figures; fails on a broken rule
     python -m tests.house english    every sentence that the figure for English counts, with its place
-    python -m tests.house rooms      the lines of code of each package
+    python -m tests.house rooms      the lines of code of each folder, and the imports among what is in it
 
 ``KNOWN`` lists the exceptions of today. An exception may shrink and go away, and it has to go when it is not needed.
 """
@@ -20,6 +20,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.tools import rooms
+
 ROOT = Path(__file__).parent.parent
 
 MAX_FILE_LINES = 600
@@ -33,6 +35,8 @@ MAX_FIELDS = 15
 MIN_MODULE_LINES = 40
 MAX_TEST_NAME = 50
 MAX_DECISION_WORDS = 600
+MAX_ENTRIES = {"natsproto/jetstream": 16}
+"""The most files and folders that a folder may show."""
 
 KNOWN: dict[str, dict[str, int]] = {
     "file lines": {
@@ -197,6 +201,21 @@ def room_sizes() -> Counter[str]:
         for room in (name.rpartition("/")[0], "in all"):
             sizes[room] += code_lines(path.read_text())
     return sizes
+
+
+def import_graph() -> rooms.Graph:
+    """The imports among the modules of natsproto, in any place."""
+    return rooms.import_graph({name: parsed(path) for name, path in sources("natsproto")})
+
+
+def full_folders() -> list[str]:
+    """Folders with more entries than ``MAX_ENTRIES``."""
+    counts = {folder: len(rooms.entries(ROOT / folder)) for folder in MAX_ENTRIES}
+    return [
+        f"{folder}: {count} entries, at most {MAX_ENTRIES[folder]}"
+        for folder, count in counts.items()
+        if count > MAX_ENTRIES[folder]
+    ]
 
 
 def small_modules() -> list[str]:
@@ -562,6 +581,8 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
     """All broken rules, one line each; an empty list is good."""
     return [
         *broken_sizes(list(all_sizes()) if figures is None else figures),
+        *rooms.all_circles(import_graph()),
+        *full_folders(),
         *small_modules(),
         *decision_numbers(),
         *long_decisions(),
@@ -578,6 +599,19 @@ def all_sizes() -> Iterator[Figure]:
     yield from state_sizes()
 
 
+def room_figures() -> Iterator[str]:
+    """How the listing shows the architecture: circles, and what stands in which folder."""
+    graph = import_graph()
+    found = rooms.all_circles(graph)
+    files = sum("files:" in line for line in found)
+    yield f"circles of imports, those of types and in functions too: {files} of files, {len(found) - files} of folders"
+    for folder, inside in sorted(rooms.folders_of(graph).items()):
+        if folder in ("natsproto", "natsproto._core", "natsproto.jetstream", "natsproto.jetstream._consumer"):
+            arrows = sum(map(len, inside.values()))
+            count = len(rooms.entries(ROOT / folder.replace(".", "/")))
+            yield f"{folder}: {count} entries, {arrows} arrows among them, {rooms.floors(inside)} floors"
+
+
 def report(figures: list[Figure]) -> Iterator[str]:
     """The largest things of each kind and the totals."""
     for rule in KNOWN:
@@ -585,6 +619,7 @@ def report(figures: list[Figure]) -> Iterator[str]:
         above = sum(figure.value > figure.limit for figure in figures if figure.rule == rule)
         limit = largest[0].limit
         yield f"{rule} (<= {limit}): {above} above; " + ", ".join(f"{one.value} {one.name}" for one in largest)
+    yield from room_figures()
     for subject, counts in (("sentences to reword", english()), ("test names to shorten", long_test_names())):
         totals = Counter({directory: len(found) for directory, found in counts.items() if found})
         parts = ", ".join(f"{count} {directory}" for directory, count in totals.most_common())
@@ -596,7 +631,7 @@ def main(arguments: list[str]) -> int:
         print(*(line for found in english().values() for line in found), sep="\n")
         return 0
     if arguments == ["rooms"]:
-        print(*(f"{size:6} {room}" for room, size in sorted(room_sizes().items())), sep="\n")
+        print(*(f"{size:6} {room}" for room, size in sorted(room_sizes().items())), *room_figures(), sep="\n")
         return 0
     figures = list(all_sizes())
     print(*report(figures), sep="\n")

@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from tests import house
+from tests.tools import rooms
 
 
 def test_pyproject_is_small() -> None:
@@ -58,3 +59,24 @@ def test_house_english_pattern() -> None:
 def test_house_code_lines() -> None:
     text = '"""A module."""\n\nX = """not\none"""  # a comment\n\n# another\ndef f():\n    """One."""\n    return 1\n'
     assert house.code_lines(text) == 4
+
+
+def trees(**files: str) -> dict[str, ast.AST]:
+    return {f"p/{name.replace('__', '/')}.py": ast.parse(source) for name, source in files.items()}
+
+
+def test_house_finds_circles_of_files() -> None:
+    source = "if TYPE_CHECKING:\n    from p.b import B\n"
+    graph = rooms.import_graph(trees(a=source, b="def f():\n    from p import a\n", c="import p.a\n"))
+    assert rooms.all_circles(graph) == ["a circle of 2 files: p.a, p.b", "a circle in p: a, b"]
+
+
+def test_house_finds_circles_of_folders() -> None:
+    graph = rooms.import_graph(trees(x__one="import p.y.one", y__one="", y__two="import p.x.two", x__two=""))
+    assert rooms.circles(graph) == []
+    assert rooms.all_circles(graph) == ["a circle in p: x, y"]
+
+
+def test_house_counts_floors() -> None:
+    graph = rooms.import_graph(trees(a="import p.b\nimport p.c", b="import p.c", c=""))
+    assert rooms.floors(rooms.folders_of(graph)["p"]) == 3

@@ -6,7 +6,9 @@ The classes that implement them are in the modules that nats-py has, which impor
 from __future__ import annotations
 
 from collections.abc import Awaitable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
+
+import natsproto
 
 
 class MessagePeer(Protocol):
@@ -49,3 +51,43 @@ class EntryPeer(Protocol):
     revision: int | None
     delta: int | None
     operation: str | None
+
+
+class ClientPeer(Protocol):
+    """The client of a message, a subscription or a JetStream context."""
+
+    @property
+    def is_connected(self) -> bool: ...
+
+    @property
+    def is_closed(self) -> bool: ...
+
+    @property
+    def is_draining(self) -> bool: ...
+
+    @property
+    def _opened(self) -> natsproto.Client: ...
+
+    @property
+    def _drain_timeout(self) -> float: ...
+
+    @property
+    def _nuid(self) -> Any: ...
+
+    def new_inbox(self) -> str: ...
+
+    def publish(
+        self, subject: str, payload: bytes = b"", reply: str = "", headers: dict[str, str] | None = None
+    ) -> Awaitable[None]: ...
+
+    def request(self, subject: str, payload: bytes = b"", timeout: float | None = 0.5) -> Awaitable[Any]: ...
+
+    def _message(self, message: natsproto.Message, sid: int | None) -> Any: ...
+
+    def _answer(self, reply: str, words: bytes) -> Awaitable[None]: ...
+
+    def _respond(self, reply: str, payload: bytes, headers: dict[str, str] | None) -> Awaitable[None]: ...
+
+    def _refused(self, error: BaseException) -> None: ...
+
+    def _failed(self, where: str, error: BaseException) -> Awaitable[None]: ...

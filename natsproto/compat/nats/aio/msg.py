@@ -6,21 +6,19 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from natsproto import Message
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat.nats.errors import Error, MsgAlreadyAckdError, NotJSMessageError
 from natsproto.protocol.subject import is_api_subject
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
 
 
 @dataclass
 class Msg(Message):
     """A message. ``reply`` is "" when no reply is expected; ``headers`` is None when there are none."""
 
-    _client: Client
+    _client: ClientPeer
     subject: str = ""
     reply: str = ""  # pyright: ignore[reportIncompatibleMethodOverride]
     data: bytes = b""

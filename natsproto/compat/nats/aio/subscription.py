@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
 
 import natsproto
 from natsproto import NatsError
 from natsproto import errors as ours
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
 
 DEFAULT_SUB_PENDING_MSGS_LIMIT = 512 * 1024
 DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
@@ -24,7 +21,7 @@ MAX_AUTO_UNSUBSCRIBE = 999_999_999
 class Subscription:
     """A subscription to a subject. Created by ``Client.subscribe``."""
 
-    def __init__(self, conn: Client, id: int, subject: str, queue: str, *, is_read: bool) -> None:
+    def __init__(self, conn: ClientPeer, id: int, subject: str, queue: str, *, is_read: bool) -> None:
         self._conn = conn
         self._id = id
         self._subject = subject

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import natsproto
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import (
     BadBucketError,
@@ -19,9 +20,6 @@ from natsproto.compat.nats.js.manager import JetStreamManager
 from natsproto.compat.nats.js.object_store import VALID_BUCKET_RE, ObjectStore
 from natsproto.jetstream import JetStream
 
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
-
 DUPLICATE_WINDOW_S = 120.0
 MAX_HISTORY = 64
 
@@ -35,7 +33,7 @@ def _check_bucket(bucket: str | None) -> str:
 class Buckets(JetStreamManager):
     """The part of ``JetStreamContext`` that creates and opens buckets."""
 
-    def __init__(self, conn: Client, prefix: str, timeout: float) -> None:
+    def __init__(self, conn: ClientPeer, prefix: str, timeout: float) -> None:
         super().__init__(conn, prefix, timeout)
         self._cached: tuple[natsproto.Client, JetStream] | None = None
 

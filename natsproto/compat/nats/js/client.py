@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from natsproto.compat._options import clean_headers
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error, translate_errors
 from natsproto.compat.nats import errors
 from natsproto.compat.nats.aio.msg import Msg
@@ -52,9 +53,6 @@ from natsproto.compat.nats.js.object_store import (
 )
 from natsproto.jetstream import AckFuture, ConsumerConfig, Messages, Publisher
 
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
-
 log: Final = logging.getLogger("natsproto")
 
 DEFAULT_JS_SUB_PENDING_MSGS_LIMIT = 512 * 1024
@@ -97,7 +95,7 @@ class JetStreamContext(Buckets):
 
     def __init__(
         self,
-        conn: Client,
+        conn: ClientPeer,
         prefix: str = api.DEFAULT_PREFIX,
         domain: str | None = None,
         timeout: float = 5,

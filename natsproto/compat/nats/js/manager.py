@@ -9,11 +9,12 @@ import base64
 import json
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from natsproto import NatsError
 from natsproto import errors as ours
 from natsproto.compat._json import parse_time
+from natsproto.compat._peers import ClientPeer
 from natsproto.compat._translate import translate_error
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.errors import NoRespondersError as NoRespondersError
@@ -21,9 +22,6 @@ from natsproto.compat.nats.js import api
 from natsproto.compat.nats.js.errors import APIError, ConsumerInvalidResetError, NotFoundError, ServiceUnavailableError
 from natsproto.protocol.headers import parse_headers
 from natsproto.protocol.subject import subscribe_subject
-
-if TYPE_CHECKING:
-    from natsproto.compat.nats.aio.client import Client
 
 DEFAULT_TIMEOUT_S = 5.0
 INVALID_RESET = 10204
@@ -39,7 +37,7 @@ def _check_name(what: str, name: str | None) -> str:
 
 
 class JetStreamManager:
-    def __init__(self, conn: Client, prefix: str = api.DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT_S) -> None:
+    def __init__(self, conn: ClientPeer, prefix: str = api.DEFAULT_PREFIX, timeout: float = DEFAULT_TIMEOUT_S) -> None:
         self._nc = conn
         self._prefix = prefix
         self._timeout = timeout

@@ -1,0 +1,1 @@
+"""Programs that write lists and texts of the project, and that measure it."""
