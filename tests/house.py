@@ -107,6 +107,7 @@ LAYER_INTERFACE = {
 Everything else with an underscore is private to its package."""
 
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
+    "_cli": {},
     "spark": {
         "natsproto._durations": {"positive_seconds"},
         "natsproto._help.introspection": {"import_late_types"},
@@ -131,6 +132,7 @@ FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loo
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
 
 ROOMS = [
+    "_cli",
     "_core",
     "auth",
     "codecs",

@@ -18,7 +18,7 @@ import pytest
 import natsproto
 import natsproto.sync
 from natsproto import Client, Options
-from natsproto._doctor import examine
+from natsproto._cli._doctor import examine
 from natsproto.compat import nats
 from natsproto.errors import NatsError
 from natsproto.protocol.addresses import parse_servers

@@ -1,4 +1,4 @@
-"""The examination of ``python -m natsproto doctor``: each step of connecting, in words.
+"""The examination of ``natsproto doctor``: each step of connecting, in words.
 
 Owns the order of the steps and their texts, which contain no secret. It uses what every program may use, and prints
 nothing.
