@@ -324,9 +324,11 @@ class Outbox:
             self.must_wait = True
 
     def check_open(self, operation: str) -> None:
-        """Raise ConnectionClosed if messages of the current task are refused."""
+        """Raise ConnectionClosed if messages of this task are refused, LocalProtocolError outside of the loop."""
         if self._is_refused():
             raise self.closed_error(operation)
+        if self._running() is not self._loop:
+            raise wrong_loop_error()
 
     def closed_error(self, operation: str) -> ConnectionClosed:
         """Return the error of calls after close(), with the reason of that."""

@@ -398,6 +398,7 @@ class Service(WarnIfUnused, Group):
             until: An event whose setting ends the wait, such as that of ``stop_event()``; None: it waits until stopped.
         """
         check_until(until)
+        self._connection._check_loop()
         if until is None:
             return await asyncio.shield(self._stopped)
         is_set = asyncio.ensure_future(until.wait())

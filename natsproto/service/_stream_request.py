@@ -214,6 +214,7 @@ class IncomingStream:
 
     async def open(self) -> None:
         """Send the request."""
+        self._connection._check_loop()
         if not self.is_new:
             raise LocalProtocolError("a response can be requested once: call stream() again")
         self.is_new = False
@@ -239,6 +240,7 @@ class IncomingStream:
 
     def close(self) -> None:
         """End the stream because nobody reads it any more."""
+        self._connection._check_loop()
         self._finish(None, cancel=True)
         self._inbox.clear()
 

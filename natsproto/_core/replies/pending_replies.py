@@ -20,6 +20,7 @@ from math import inf
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
+from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._core.replies.held_requests import HeldRequests, MessageQueue
 from natsproto._core.replies.outages import Outages
 from natsproto._core.socket.wire import RANDOM_BITS
@@ -221,13 +222,15 @@ class RequestMux:
         Errors of ``put`` are raised, and no request is pending then. The request is sent again as ``resending`` says,
         None: never.
         """
+        loop = self._loop
+        if running_loop() is not loop:  # ``put`` does not always notice
+            raise wrong_loop_error()
         replies, pending = self._replies, self._pending
         replies.count = count = replies.count + 1
         token = str(count << RANDOM_BITS | replies.random_bits())
         control = self._control_lines.message_line(
             encoded_subject, replies.prefix + token.encode(), block, len(payload)
         )
-        loop = self._loop
         future: asyncio.Future[Message] = loop.create_future()
         due = loop.time() + timeout
         copy = None

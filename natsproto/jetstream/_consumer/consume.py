@@ -449,6 +449,7 @@ class ConsumeContext(RunHint):
 
     async def __aenter__(self) -> ConsumeContext:
         self._begun = True
+        self._connection._check_loop()
         if not self._tasks:
             await self._messages.__aenter__()
             self._tasks = self._handler_tasks.start()
@@ -458,6 +459,7 @@ class ConsumeContext(RunHint):
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._connection._check_loop()
         if exc is not None and self._tasks:
             self._handler_tasks.halt()
             self._begin_end(self._connection._drain_timeout)  # before the naks: it would get the messages again
@@ -526,7 +528,6 @@ class ConsumeContext(RunHint):
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
-        self._connection._check_loop()
         self._check_started()
         await self._end(wait)
 
@@ -595,6 +596,7 @@ class ConsumeContext(RunHint):
 
     def _check_started(self) -> None:
         self._begun = True  # suppresses the warning about an unused object
+        self._connection._check_loop()
         if not self._tasks:
             raise LocalProtocolError(f"enter consume() of {self._description} with async with first")
 

@@ -377,6 +377,7 @@ class Messages(AsyncForHint):
 
     def _start(self) -> None:
         """Start reading, as entering does."""
+        self._source.connection._check_loop()
         if not self._started:
             self._started = True
             self._source.start()
@@ -453,6 +454,7 @@ class Messages(AsyncForHint):
             raise LocalProtocolError(
                 f"enter the messages of {self.what} first: async with consumer.messages() as messages"
             )
+        self._source.connection._check_loop()
 
     def _at_end(self) -> bool:
         """With an empty buffer: True if reading has ended. Raises the error that ended it."""

@@ -70,7 +70,8 @@ class WatchBase(AsyncForHint, Generic[H]):
                 raise SubscriptionClosed(self.what, "stopped")
 
     async def stop(self) -> None:
-        """Stop the watch and drop unread messages. Never raises."""
+        """Stop the watch and drop unread messages.."""
+        self._ordered._state.connection._check_loop()
         poll, self._poll = self._poll, None
         if poll is not None:
             poll.cancel()
@@ -141,6 +142,7 @@ class WatchBase(AsyncForHint, Generic[H]):
     def _require_entered(self) -> Messages:
         if self._messages is None:
             raise LocalProtocolError(f"enter the {self.what} first: async with … as watcher")
+        self._ordered._state.connection._check_loop()
         return self._messages
 
     def _check_end(self, buffer: Buffer) -> None:

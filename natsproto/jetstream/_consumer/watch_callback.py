@@ -150,6 +150,7 @@ class WatchCallback(RunHint, Generic[E]):
 
     async def __aenter__(self) -> WatchCallback[E]:
         self._begun = True
+        self._connection._check_loop()
         if self._task is None:
             await self._watcher.__aenter__()
             self._task = asyncio.create_task(self._run(), name=f"natsproto {self._where}")
@@ -160,6 +161,7 @@ class WatchCallback(RunHint, Generic[E]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         task = self._task
+        self._connection._check_loop()
         if exc is not None and task is not None:
             task.cancel()
         await self.stop()
@@ -181,6 +183,7 @@ class WatchCallback(RunHint, Generic[E]):
 
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # suppresses the warning about an unused object
+        self._connection._check_loop()
         if self._task is None:
             raise LocalProtocolError(f"enter the {self._watcher.what} with async with first")
         return self._task

@@ -257,6 +257,7 @@ class AtomicBatch:
     ) -> None:
         if self._ended:
             return
+        self._connection._check_loop()
         if exc is None:
             await self.commit()
         else:
@@ -267,6 +268,7 @@ class AtomicBatch:
     # ---------------------------------------------------------------- internals
 
     def _check_open(self) -> None:
+        self._connection._check_loop()
         if self._ended:
             raise LocalProtocolError("the batch is over: it was committed or abandoned")
 

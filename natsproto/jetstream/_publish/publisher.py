@@ -105,6 +105,7 @@ class Publisher:
 
         Cancelling changes nothing.
         """
+        self._connection._check_loop()
         await self._window.flush()
         self._window.raise_failures()
 
@@ -124,6 +125,7 @@ class Publisher:
         return len(self._window.replies.pending)
 
     async def __aenter__(self) -> Publisher:
+        self._connection._check_loop()
         if self._entered:
             raise LocalProtocolError("a publisher can be entered once: make another one")
         self._window.open()
@@ -134,6 +136,7 @@ class Publisher:
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         window = self._window
+        self._connection._check_loop()
         try:
             if exc is None:
                 await window.flush()

@@ -123,9 +123,7 @@ class Member(RunHint):
         """
         self._begun = True
         if self._task is not None and not self._task.done():
-            if self._task.get_loop() is not running_loop():
-                raise wrong_loop_error()
-            self._task.cancel()
+            self._started().cancel()
             if self._follower is not None and self._follower.is_caller_inside:
                 return
             with self._end_waiters.waiting():
@@ -135,6 +133,8 @@ class Member(RunHint):
         self._begun = True  # avoids the warning about an unused object
         if self._task is None:
             raise LocalProtocolError(f"enter member {self.name!r} with async with first")
+        if self._task.get_loop() is not running_loop():
+            raise wrong_loop_error()
         return self._task
 
     # ---------------------------------------------------------------- internals

@@ -82,6 +82,7 @@ class Lock:
     def __init__(self, bucket: BucketStream[bytes], key: str, ttl: Duration, value: Payload) -> None:
         stored_key = bucket.subjects.encode_key(key)
         self._bucket, self._key, self._value = bucket, key, as_bytes(value)
+        self._check_loop = bucket.api.connection._check_loop
         self._ttl = seconds("ttl", ttl)
         if self._ttl < 1:
             raise ConfigError("ttl", ttl, "must be at least one second")
@@ -122,6 +123,7 @@ class Lock:
 
     async def wait_lost(self) -> None:
         """Wait until the lock is no longer held. Cancelling ends the wait."""
+        self._check_loop()
         if self._revision:
             await self._lost.wait()
 
@@ -140,6 +142,7 @@ class Lock:
             timeout: Seconds to wait for the lock; None: no limit.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
+        self._check_loop()
         expiry = asyncio.timeout(wait)
         try:
             async with expiry:
@@ -183,6 +186,7 @@ class Lock:
 
         Cancelling ends only the wait: it is released in the background, and ``drain`` and ``close`` wait for that.
         """
+        self._check_loop()
         if self._revision:
             await asyncio.wait((self._start_release(),))
 
@@ -224,6 +228,7 @@ class Lock:
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._check_loop()
         task, self._block_task = self._block_task, None
         lost = not self._revision
         await self.release()
@@ -269,6 +274,7 @@ class Lock:
             raise
 
     def _require_not_held(self) -> None:
+        self._check_loop()
         if self._revision:
             raise LocalProtocolError(
                 f"{self._description} is already held by this object: create another one with kv.lock"

@@ -270,6 +270,7 @@ class OrderedConsumer:
         ``next`` raise SubscriptionClosed when there are none. Reading again creates another consumer, which continues
         after the last message.
         """
+        self._state.connection._check_loop()
         if (reader := self._state.reader) is not None:
             await reader.finish()
         self._state.drop_kept_consumer()

@@ -439,6 +439,7 @@ class FastPublisher:
         return self._messages.lost
 
     def _check_entered(self) -> None:
+        self._connection._check_loop()
         if not self._entered:
             raise LocalProtocolError("a publisher publishes inside its block: async with js.fast_publisher() as pub")
 
@@ -464,6 +465,7 @@ class FastPublisher:
         return message_block(subject, headers, args, msg_id, auto_id)
 
     async def __aenter__(self) -> FastPublisher:
+        self._connection._check_loop()
         if self._entered:
             raise LocalProtocolError("a publisher can be entered once: make another one")
         _FEATURE.check(self._connection.server_info)
