@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from natsproto._core.deadline import Deadline
+from natsproto._core.deadline import CONGESTED, Deadline
 from natsproto._core.notifier import release
 from natsproto._durations import NO_LIMIT_S
-from natsproto.errors import PublishFailed
+from natsproto.errors import PublishFailed, RequestTimeout
 from natsproto.sync._portal import Portal
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ MIN_SIZE_TO_WAIT = 16 * 1024
 class PublishQueue(Generic[T]):
     """Messages that ``send`` publishes one by one. ``put`` is for all threads, the rest runs on the event loop."""
 
-    def __init__(self, portal: Portal, send: Callable[[T], Awaitable[object]]) -> None:
-        self._portal = portal
+    def __init__(self, portal: Portal, send: Callable[[T], Awaitable[object]], timeout: float | None = None) -> None:
+        self._portal, self._timeout = portal, timeout
         self._send = send
         self._items: deque[T] = deque()
         self._sender: asyncio.Task[None] | None = None
@@ -49,19 +49,29 @@ class PublishQueue(Generic[T]):
         return len(self._items)
 
     def put(self, item: T, size: int) -> None:
-        """Append a message with a payload of ``size`` bytes. Raises the errors of earlier messages instead, if any."""
-        self._raise()
+        """Append a message with a payload of ``size`` bytes. Raises the errors of earlier messages instead, if any, and
+        RequestTimeout when a full queue is not sent within ``timeout`` seconds (None: no limit).
+        """
+        self.raise_errors()
+        if len(self._items) >= MAX_QUEUED_MSGS and not self._portal.call(self.wait_sent, self._timeout):
+            assert self._timeout is not None
+            raise unsent(self._timeout)
         self._items.append(item)
         if not self._posted:
             self._posted = True
             self._portal.post(self._start)
-        if len(self._items) >= MAX_QUEUED_MSGS or size >= MIN_SIZE_TO_WAIT:
+        if size >= MIN_SIZE_TO_WAIT:
             self._portal.call(self.wait_sent)
+
+    def take_back(self) -> list[T]:
+        """Remove the messages that are not being sent, and return them."""
+        taken = [self._items.pop() for _ in range(len(self._items) - (self._sender is not None))]
+        return taken[::-1]
 
     async def join(self, timeout: float | None = None) -> bool:
         """Wait as ``wait_sent`` does, then raise the errors."""
         are_sent = await self.wait_sent(timeout)
-        self._raise()
+        self.raise_errors()
         return are_sent
 
     async def wait_sent(self, timeout: float | None = None) -> bool:
@@ -102,7 +112,8 @@ class PublishQueue(Generic[T]):
             self._sender = None
             self._start()
 
-    def _raise(self) -> None:
+    def raise_errors(self) -> None:
+        """Raise the errors of earlier messages, if any."""
         if not self._errors:
             return
         error: Exception | None = None
@@ -113,6 +124,11 @@ class PublishQueue(Generic[T]):
                 break
         if error is not None:
             raise error
+
+
+def unsent(timeout: float, operation: str = "publish") -> RequestTimeout:
+    """Return the error of a call that has waited for messages before it, and has sent nothing."""
+    return RequestTimeout(operation, timeout, sent=False, advice=CONGESTED)
 
 
 def merge_errors(first: Exception | None, then: Exception) -> Exception:

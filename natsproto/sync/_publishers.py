@@ -10,6 +10,7 @@ import threading
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
+from time import monotonic
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, Self, TypeVar, Unpack
 
@@ -24,7 +25,7 @@ from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
 from natsproto.sync._portal import Portal
-from natsproto.sync._publish_queue import MIN_SIZE_TO_WAIT, PublishQueue, merge_errors
+from natsproto.sync._publish_queue import MIN_SIZE_TO_WAIT, PublishQueue, merge_errors, unsent
 from natsproto.sync._wrapper import SyncContext, blocking
 
 W = TypeVar("W", bound=publisher.Publisher | fast_batch.FastPublisher, covariant=True)
@@ -180,7 +181,8 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
 
     def __init__(self, portal: Portal, inner: W) -> None:
         super().__init__(portal, inner)
-        self._queue: PublishQueue[T] = PublishQueue(portal, self._send)
+        self._queue: PublishQueue[T] = PublishQueue(portal, self._send, inner._timeout)
+        self._is_given_up = False
         self._open = False
         self._count_lock = threading.Lock()
         self._count = 0
@@ -197,7 +199,8 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
 
     def flush(self) -> None:
         """Wait until every message so far is acknowledged or has failed. PublishFailed lists failures whose future was
-        never examined. An interrupt only ends the wait.
+        never examined; RequestTimeout when queued messages are not sent within the publisher's ``timeout``. An
+        interrupt only ends the wait.
         """
         self._check_open()
         self._portal.call(self._join, self._inner.flush)
@@ -225,8 +228,13 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             await self._inner.__aexit__(kind, exc, trace)
             return
         try:
-            await self._queue.wait_sent()
-        except asyncio.CancelledError as interrupt:
+            if not await self._queue.wait_sent(self._inner._timeout):
+                self._is_given_up, left = True, self._queue.take_back()
+                error = unsent(self._inner._timeout, f"publish of {len(left)} queued messages")
+                for item in left:
+                    self._on_unsent(item, error)
+                raise error
+        except (asyncio.CancelledError, RequestTimeout) as interrupt:
             await self._inner.__aexit__(type(interrupt), interrupt, None)
             raise
         await self._join(partial(self._inner.__aexit__, None, None, None))
@@ -234,8 +242,9 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
     async def _join(self, method: Callable[[], Awaitable[object]]) -> None:
         """Send all queued messages, await ``method``, and raise the errors of both."""
         queue_error: Exception | None = None
+        await self._wait_queue("flush")
         try:
-            await self._queue.join()
+            self._queue.raise_errors()
         except Exception as exc:
             queue_error = exc
         try:
@@ -247,8 +256,17 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
 
     async def _in_order(self, method: Callable[[], Awaitable[R]]) -> R:
         """Await ``method`` after all queued messages, which keeps the order of publishing."""
-        await self._queue.join()
+        await self._wait_queue("publish")
+        self._queue.raise_errors()
         return await method()
+
+    async def _wait_queue(self, operation: str) -> None:
+        """Wait until the queued messages are sent, for the publisher's timeout: RequestTimeout."""
+        if not await self._queue.wait_sent(self._inner._timeout):
+            raise unsent(self._inner._timeout, operation)
+
+    def _on_unsent(self, item: T, error: Exception) -> None:
+        """A queued message is not sent any more."""
 
     async def _send(self, item: T) -> None:
         raise NotImplementedError
@@ -267,7 +285,7 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             raise LocalProtocolError("publish inside the publisher's block: with js.publisher() as pub")
 
 
-class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture]"]):
+class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture, float]"]):
     """Publishes to streams without waiting for each acknowledgement. Use it with ``with``; threads may share one.
 
     Leaving the block waits until every message is acknowledged or has failed, and raises PublishFailed for failures
@@ -309,25 +327,30 @@ class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture]
         message = _checked_message(subject, payload, msg_id, headers, args)
         future = AckFuture(self._portal, subject)
         if len(message.payload) < MIN_SIZE_TO_WAIT:
-            self._queue.put((message, future), len(message.payload))
+            self._queue.put((message, future, monotonic()), len(message.payload))
         else:
-            self._portal.call(self._in_order, partial(self._send, (message, future)))
+            self._portal.call(self._in_order, partial(self._send, (message, future, monotonic())))
         with self._count_lock:
             self._count += 1
         return future
 
-    async def _send(self, item: tuple[_Message, AckFuture]) -> None:
-        message, future = item
+    async def _send(self, item: tuple[_Message, AckFuture, float]) -> None:
+        message, future, put_at = item
         subject, payload, msg_id, headers, args = message
 
         async def send() -> None:
             future._set_published(await self._inner.publish(subject, payload, msg_id=msg_id, headers=headers, **args))
 
         try:
+            if monotonic() - put_at >= self._inner._timeout:  # for which it has waited in the queue
+                raise unsent(self._inner._timeout)
             await self._despite_failures(send)
         except Exception as exc:
             future._set_published(exc)
             raise
+
+    def _on_unsent(self, item: tuple[_Message, AckFuture, float], error: Exception) -> None:
+        item[1]._set_published(error)
 
 
 class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
@@ -411,7 +434,12 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
                 self._count = max(self._count, self._inner.published)
 
     async def _send(self, item: _Message) -> None:
-        await self._despite_failures(partial(self._publish, item))
+        while True:
+            try:
+                return await self._despite_failures(partial(self._publish, item))
+            except RequestTimeout as exc:
+                if exc.sent or self._is_given_up:
+                    raise  # else its number is given: it is sent later
 
     async def _publish(self, message: _Message) -> int:
         subject, payload, msg_id, headers, args = message

@@ -160,3 +160,46 @@ def test_blocking_timeout_counts_the_queue(nats_server: Server, name: str, seed:
     nats_server.kill()
     with suppress(NatsError):  # of the messages that were not sent
         nc.close()
+
+
+@pytest.mark.parametrize("kind", ["publisher", "fast_publisher"])
+def test_publishers_wait_for_their_timeout(nats_server: Server, kind: str, seed: int) -> None:
+    """In the blocking client, too: for the queue before the call; and what was not sent in time is never sent."""
+    timeout = round(random.Random(seed).uniform(0.2, 0.6), 2)
+    with sync.connect(nats_server.url) as other:
+        js = other.jetstream()
+        stream = js.create_stream("S", subjects=["s"], allow_batched=True, storage="memory")
+        nc = sync.connect(nats_server.url)
+        publisher = getattr(nc.jetstream(), kind)(timeout=timeout).__enter__()
+        publisher.publish("s", b"first")
+        publisher.flush()
+        nats_server.freeze()
+        took, accepted = list[tuple[str, float]](), list[Any]()
+
+        def timed(name: str, call: Callable[[], object]) -> Exception | None:
+            began, error = monotonic(), None
+            try:
+                accepted.append(call())
+            except NatsError as exc:
+                error = exc
+            took.append((name, monotonic() - began))
+            return error
+
+        while not isinstance(timed("publish", lambda: publisher.publish("s", bytes(10_000))), NatsError):
+            assert len(accepted) < 20_000
+        timed("flush", publisher.flush)
+        timed("exit", lambda: publisher.__exit__(None, None, None))
+        late = [(name, seconds) for name, seconds in took if seconds > 3 * timeout + LATE_S]
+        assert not late
+        unsent = sum(isinstance(error, RequestTimeout) and error.sent is False for error in errors_of(accepted))
+        nats_server.thaw()
+        other.flush(timeout=60)
+        with suppress(NatsError):
+            nc.close()
+        if kind == "publisher":
+            assert unsent
+            assert stream.info().state.messages <= len(accepted) + 1 - unsent
+
+
+def errors_of(futures: list[Any]) -> list[Exception | None]:
+    return [each.exception(timeout=5) for each in futures if isinstance(each, sync.AckFuture)]

@@ -12,6 +12,7 @@ from types import TracebackType
 from typing import Unpack
 
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Deadline
 from natsproto._core.instrumentation import UNREPORTED
 from natsproto._core.notifier import Notifier
 from natsproto.errors import (
@@ -95,10 +96,13 @@ class FastBatchSender:
     # ------------------------------------------------------------ publishing
 
     async def wait_for_room(self) -> None:
-        """Wait until another message is accepted, or there is an outcome to report. Cancelling changes nothing."""
+        """Wait until another message is accepted, or there is an outcome to report. Cancelling changes nothing.
+
+        RequestTimeout when the connection takes no data for the publisher's ``timeout``.
+        """
         state = self.state
         if self._outbox.must_wait:
-            await self._outbox.wait_writable()
+            await self._outbox.wait_writable(Deadline(self._options.timeout))
         while state.full and self.messages.fatal_error is None and not state.has_too_many_failures:
             state.commit_if_short()
             await self._send_and_wait()
@@ -309,6 +313,7 @@ class FastPublisher:
     """
 
     def __init__(self, connection: Connection, options: FastOptions, *, auto_msg_id: bool) -> None:
+        self._timeout: float = options.timeout
         self._connection, self._outbox = connection, connection._outbox
         self._reports = UNREPORTED if connection._instrumentation is None else connection._instrumentation.batch()
         self._sender = FastBatchSender(connection, options)
