@@ -1,6 +1,6 @@
 """Retries and dead letters for messages whose handler raises.
 
-Owns the retry policy, the middleware that applies it, the headers of a dead letter, and the replay of dead letters.
+Owns the retry policy and the middleware that applies it. ``natsproto._dead_letters`` makes and replays dead letters.
 Consumers know only which messages it has nakked.
 
 A message is terminated only after the stream has acknowledged its dead letter. If the worker dies in between, the
@@ -12,43 +12,45 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from natsproto._core.engine.engine import State
 from natsproto._core.events import Event, HandlerFailed
+from natsproto._dead_letters import (
+    DEAD_LETTER_ADVISORIES,
+    NOT_ACKNOWLEDGED,
+    SET_ASIDE,
+    DeadLetter,
+    DeadLetterLeft,
+    FailedMessage,
+    forms_of,
+    message_id_of,
+    replay,
+)
 from natsproto._durations import seconds
 from natsproto._handler_threads import is_still_running, note_running
 from natsproto._handlers import Blocking, HandlerResult, finish
 from natsproto._value import Value
 from natsproto.errors import (
-    ApiError,
     ConfigError,
     InvalidHeader,
     InvalidPayload,
-    InvalidSubject,
     LocalProtocolError,
-    MessageNotFound,
     MessageTooLarge,
     NatsError,
-    NoStream,
     PayloadTooLarge,
-    PermissionDenied,
 )
-from natsproto.errors._base import is_transient
 from natsproto.jetstream._consumer.message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream._values.codec import accept_delays, accept_seconds
 from natsproto.middleware import Call
-from natsproto.protocol.frames import Message
-from natsproto.protocol.headers import Headers, encode_headers
-from natsproto.protocol.subject import is_api_subject, matches, publish_subject
+from natsproto.protocol.subject import publish_subject
 
 __all__ = [
+    "DEAD_LETTER_ADVISORIES",
     "DeadLetter",
     "DeadLetterLeft",
     "MessageDeadLettered",
@@ -62,20 +64,8 @@ Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 """An exception class or several, as ``except`` takes them."""
 
-SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
-SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer"
-ATTEMPTS_HEADER = "Dead-Letter-Attempts"
-ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
-LEFT_OUT_HEADER = "Dead-Letter-Left-Out"
-
-_BUCKETS = ("$KV.", "$O.")
-_OF_ONE_LETTER = (ApiError, ConfigError, LocalProtocolError, NoStream, PermissionDenied)
-"""Errors of one dead letter, which is left; the others may be sent."""
-_PERMANENT = (ConfigError, LocalProtocolError, MessageTooLarge, PermissionDenied)
-"""Refusals of a dead letter that no repetition mends."""
-_MAX_ERROR_CHARS = 1024
-_CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
-_NOT_ACKNOWLEDGED = "its last worker ended, took longer than ack_wait, had no policy or could not store the dead letter"
+_PERMANENT = (ConfigError, LocalProtocolError)
+"""Refusals of a dead letter by this client, which no repetition mends."""
 _rng = random.SystemRandom()
 
 
@@ -123,19 +113,8 @@ class MessageDeadLettered(Event):
 
     def log_line(self) -> tuple[int, str]:
         """See Event."""
-        line = self.line if self.error is not None else self.line.replace("%(error)r", _NOT_ACKNOWLEDGED)
+        line = self.line if self.error is not None else self.line.replace("%(error)r", NOT_ACKNOWLEDGED)
         return self.level, line.replace(" attempts", " attempt") if self.attempts == 1 else line
-
-
-class DeadLetterLeft(Event):
-    """A replay has left a dead letter in its stream, because of ``error``; ``seq`` is its sequence there."""
-
-    stream: str
-    seq: int
-    error: NatsError
-
-    level = logging.WARNING
-    line = "dead letter %(seq)d of stream %(stream)r is not replayed: %(error)s"
 
 
 class RetryPolicy(Value):
@@ -195,15 +174,6 @@ class RetryPolicy(Value):
         if attempt >= self.max_attempts or isinstance(error, self.give_up_on):
             return True
         return not isinstance(error, self.retry_on)
-
-
-class _Letter(NamedTuple):
-    """A message that is to become a dead letter."""
-
-    message: JsMessage
-    metadata: Metadata
-    attempts: int
-    error: BaseException | None
 
 
 class Retry:
@@ -357,8 +327,9 @@ class Retry:
         delivered for the last time.
         """
         metadata = message.metadata
-        letter = _Letter(message, metadata, metadata.num_delivered - (error is None), error)  # else there was no call
-        failure = await self._store(letter)
+        attempts = metadata.num_delivered - (error is None)  # else there was no call
+        failed = FailedMessage(message, metadata, attempts, error)
+        failure = await self._store(failed)
         if failure is None or message.is_acked:
             return
         limit = max_deliver_of(message)
@@ -366,27 +337,27 @@ class Retry:
             await self._nak(message, seconds("max_delay", self.policy.max_delay))
         elif not isinstance(failure, _PERMANENT):  # else the server reports it: MAX_DELIVERIES
             name = f"natsproto dead letter {metadata.stream_seq}"
-            keeping = asyncio.create_task(self._keep_until_stored(letter), name=name)
+            keeping = asyncio.create_task(self._keep_until_stored(failed), name=name)
             self._keeping.add(keeping)
             keeping.add_done_callback(self._keeping.discard)
             note_running(message, keeping)
 
-    async def _keep_until_stored(self, letter: _Letter) -> None:
+    async def _keep_until_stored(self, failed: FailedMessage) -> None:
         """Keep a message in progress and try again, while the client is open."""
         attempt, connection = 0, self._js.connection
-        async with letter.message.keep_alive():
-            while connection.state is not State.CLOSED and not letter.message.is_acked:
+        async with failed.message.keep_alive():
+            while connection.state is not State.CLOSED and not failed.message.is_acked:
                 attempt += 1
                 await asyncio.sleep(self.policy.delay_of(attempt))
-                if isinstance(failure := await self._store(letter), _PERMANENT) or failure is None:
+                if isinstance(failure := await self._store(failed), _PERMANENT) or failure is None:
                     return
 
-    async def _store(self, letter: _Letter) -> NatsError | None:
+    async def _store(self, failed: FailedMessage) -> NatsError | None:
         """Publish a dead letter and terminate its message; return the error of that."""
-        message, metadata, subject = letter.message, letter.metadata, self.policy.dead_letter_subject
+        message, metadata, subject = failed.message, failed.metadata, self.policy.dead_letter_subject
         try:
-            await self._publish(letter)
-            await message.term(f"dead letter on {subject}")
+            await self._publish(failed)
+            await message.term(f"{SET_ASIDE} on {subject}")
         except NatsError as exc:
             self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
             return exc
@@ -396,20 +367,20 @@ class Retry:
                 stream=metadata.stream,
                 consumer=metadata.consumer,
                 seq=metadata.stream_seq,
-                attempts=letter.attempts,
+                attempts=failed.attempts,
                 dead_letter_subject=subject,
-                error=letter.error,
+                error=failed.error,
             )
         )
         return None
 
-    async def _publish(self, letter: _Letter) -> None:
+    async def _publish(self, failed: FailedMessage) -> None:
         """Publish a dead letter; with less if the server or the stream does not accept it as it is."""
         refusal: NatsError | None = None
-        for data, headers in _forms_of(letter):
+        for data, headers in forms_of(failed):
             try:
                 await self._js.publish(
-                    self.policy.dead_letter_subject, data, headers=headers, msg_id=_dead_letter_id(letter.metadata)
+                    self.policy.dead_letter_subject, data, headers=headers, msg_id=message_id_of(failed.metadata)
                 )
                 return
             except (PayloadTooLarge, InvalidHeader, MessageTooLarge) as exc:
@@ -428,208 +399,3 @@ class Retry:
     def _report(self, where: str, error: NatsError) -> None:
         self._js.connection._log.warning("%s failed: %s", where, error)
         self._js.connection._emit(HandlerFailed(handler=where, error=error))
-
-
-class DeadLetter(Value):
-    """A decoded dead letter: the original message, and the error of the last attempt.
-
-    ``seq`` is the message's sequence in ``stream``, from which ``consumer`` delivered it. ``headers`` are the
-    original ones without those that servers act upon (``Nats-…``).
-    """
-
-    subject: str
-    """Where the message was published to, not that of the dead letter."""
-    data: bytes
-    """The payload as it was."""
-    headers: Headers
-    stream: str
-    seq: int
-    consumer: str
-    attempts: int
-    """How often it was delivered to a handler, also before there was a policy."""
-    error_type: str
-    """The class of the last error, such as ``builtins.ValueError``."""
-    error: str
-    """The text of the last error."""
-    left_out: str = ""
-    """Parts of the message that the dead letter could not carry, such as ``headers``; empty: none."""
-
-    @classmethod
-    def of(cls, message: Message | RawMessage) -> DeadLetter:
-        """Decode the headers of a message. LocalProtocolError when it is not a dead letter.
-
-        Args:
-            message: What a consumer or ``get_message`` of the stream of dead letters returned.
-        """
-        headers = message.headers
-        subject = headers.get(SUBJECT_HEADER)
-        try:
-            if subject is None:
-                raise ValueError
-            return cls(
-                subject=subject,
-                data=message.data,
-                headers=Headers(_original(headers)),
-                stream=headers.get(STREAM_HEADER) or "",
-                seq=int(headers.get(SEQUENCE_HEADER) or 0),
-                consumer=headers.get(CONSUMER_HEADER) or "",
-                attempts=int(headers.get(ATTEMPTS_HEADER) or 0),
-                error_type=headers.get(ERROR_TYPE_HEADER) or "",
-                error=headers.get(ERROR_HEADER) or "",
-                left_out=headers.get(LEFT_OUT_HEADER) or "",
-            )
-        except ValueError:
-            raise LocalProtocolError(f"the message on {message.subject!r} is not a dead letter") from None
-
-
-async def replay(
-    js: JetStream,
-    stream: str,
-    *,
-    subject: str = ">",
-    select: Callable[[DeadLetter], bool] | None = None,
-    to: str | None = None,
-    streams: Iterable[str] | None = None,
-) -> int:
-    """Publish the dead letters of a stream on their original subjects, delete them, and return their number.
-
-    It replays the dead letters that are in the stream now, oldest first. ``subject`` (wildcards allowed) and ``select``
-    choose among them. ``to`` is another subject to publish to. A dead letter is deleted after its publication was
-    acknowledged. It is published with a message id, so if the deletion failed, another replay within the target
-    stream's ``duplicate_window`` stores the message only once. Other messages of the stream are left alone.
-
-    The sender of a dead letter has chosen what its headers say, and it is published with the permissions of this
-    client. Without ``to``, its subject must be one of the subjects of ``streams``, by their configuration; without
-    ``streams``, of the stream that the dead letter names, which must be no bucket. Subjects of APIs (``$JS.API.>``,
-    ``$SYS.>``) are refused. A dead letter that is refused, cannot be read, or is rejected by the server or this client
-    stays in the stream, with a DeadLetterLeft event, and the others are replayed.
-
-    StreamNotFound for the stream, or one of ``streams``; PublishUncertain and the errors of a lost connection.
-    Cancelling leaves the remaining dead letters.
-
-    Args:
-        js: A context of the account in question, from ``nc.jetstream()``.
-        stream: The stream of dead letters.
-        subject: Only dead letters on this subject; wildcards allowed.
-        select: Returns True for dead letters to replay; None: all.
-        to: The subject to publish them to; None: each to its original subject.
-        streams: Publish only to subjects of these streams, which may be buckets; None: of the stream that each dead
-            letter names.
-    """
-    targets = _Targets(js, to, None if streams is None else await _subjects_of(js, streams))
-    letters = await js.stream(stream)
-    last = (await letters.info()).state.last_seq
-    number, seq = 0, 1
-    while seq <= last:
-        try:
-            message = await letters.get_next_message(subject, start_seq=seq)
-        except MessageNotFound:
-            break
-        seq = message.seq + 1
-        if message.seq > last or SUBJECT_HEADER not in message.headers:
-            continue
-        try:
-            letter = DeadLetter.of(message)
-            if select is not None and not select(letter):
-                continue
-            if "payload" in letter.left_out:
-                raise LocalProtocolError(f"its payload is in message {letter.seq} of stream {letter.stream!r} only")
-            msg_id = f"replay:{stream}:{message.seq}:{message.time.ns}"
-            target = await targets.of(letter)
-            await js.publish(target, letter.data, headers=letter.headers or None, msg_id=msg_id)
-        except _OF_ONE_LETTER as exc:
-            if is_transient(exc, existed=False):
-                raise
-            js.connection._emit(DeadLetterLeft(stream=stream, seq=message.seq, error=exc))
-            continue
-        try:
-            await letters.delete_message(message.seq)
-        except MessageNotFound:
-            continue  # another program has replayed it too
-        number += 1
-    return number
-
-
-class _Targets:
-    """Where dead letters may be published: ``to``, or their own subjects if one of ``allowed`` matches. ``allowed`` is
-    None for the subjects of the stream that each of them names.
-    """
-
-    def __init__(self, js: JetStream, to: str | None, allowed: Sequence[str] | None) -> None:
-        self._js, self._to, self._allowed = js, to, allowed
-        self._known: dict[str, Sequence[str]] = {}
-
-    async def of(self, letter: DeadLetter) -> str:
-        """Return the subject to publish to. InvalidSubject if it is not allowed; StreamNotFound."""
-        if self._to is not None:
-            return self._to
-        subject, allowed = letter.subject, self._allowed
-        publish_subject(subject)
-        if allowed is None:
-            if is_api_subject(subject):
-                raise InvalidSubject("subject", subject, "is one of an API or a bucket: name the bucket in streams=")
-            if letter.stream not in self._known:
-                self._known[letter.stream] = await _subjects_of(self._js, (letter.stream,))
-            allowed = self._known[letter.stream]
-        elif is_api_subject(subject) and not subject.startswith(_BUCKETS):
-            raise InvalidSubject("subject", subject, "is one of an API")
-        if not any(matches(pattern, subject) for pattern in allowed):
-            where = "the stream that it names" if self._allowed is None else "the given streams"
-            raise InvalidSubject("subject", subject, f"is no subject of {where}: pass streams= or to=")
-        return subject
-
-
-async def _subjects_of(js: JetStream, streams: Iterable[str]) -> Sequence[str]:
-    """Return the subjects that these streams listen to. StreamNotFound."""
-    if isinstance(streams, str):
-        raise TypeError("streams must be names of streams, not one str")
-    return [subject for name in streams for subject in (await js.stream(name)).cached_info.config.subjects]
-
-
-def _forms_of(letter: _Letter) -> Iterator[tuple[bytes, Headers]]:
-    """Return the payload and headers of a dead letter: as it is, without its headers, then without its payload."""
-    message, own = letter.message, _dead_letter_headers(letter)
-    original = _original(message.headers)
-    sendable = [pair for pair in original if _is_sendable(pair)]
-    count = len(original) - len(sendable) + len(message.headers.invalid_lines)
-    yield message.data, Headers([*sendable, *own, *_left_out(f"{count} headers" if count else "")])
-    yield message.data, Headers([*own, *_left_out("headers")])
-    yield b"", Headers([*own, *_left_out(f"headers and payload of {len(message.data)} bytes")])
-
-
-def _left_out(what: str) -> list[tuple[str, str]]:
-    return [(LEFT_OUT_HEADER, what)] if what else []
-
-
-def _is_sendable(pair: tuple[str, str]) -> bool:
-    try:
-        encode_headers([pair])
-    except InvalidHeader:
-        return False
-    return True
-
-
-def _dead_letter_headers(letter: _Letter) -> list[tuple[str, str]]:
-    metadata, error, kind, text = letter.metadata, letter.error, "", _NOT_ACKNOWLEDGED
-    if error is not None:
-        kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
-    added = {
-        SUBJECT_HEADER: letter.message.subject,
-        STREAM_HEADER: metadata.stream,
-        SEQUENCE_HEADER: str(metadata.stream_seq),
-        CONSUMER_HEADER: metadata.consumer,
-        ATTEMPTS_HEADER: str(letter.attempts),
-        ERROR_TYPE_HEADER: kind,
-        ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].strip(),
-    }
-    return [(name, value.encode("utf-8", "replace").decode()) for name, value in added.items() if value]
-
-
-def _original(headers: Headers) -> list[tuple[str, str]]:
-    """Return the publisher's headers, without those for the server (ids, expectations, TTLs) and of dead letters."""
-    return [(name, value) for name, value in headers.pairs() if not name.lower().startswith(("nats-", "dead-letter-"))]
-
-
-def _dead_letter_id(metadata: Metadata) -> str:
-    """Return a message id that is the same in every attempt, and different if the stream is recreated."""
-    return f"dead:{metadata.stream}:{metadata.consumer}:{metadata.stream_seq}:{metadata.timestamp.ns}"

@@ -87,10 +87,10 @@ async def _doctor(args: argparse.Namespace) -> int:
 
 async def _list_dead_letters(args: argparse.Namespace) -> int:
     async with connecting(args) as nc:
-        number, stream = 0, await nc.jetstream().stream(args.stream)
-        async for message in stream.get_batch(subject=args.subject):
+        js, number = nc.jetstream(), 0
+        async for message in (await js.stream(args.stream)).get_batch(subject=args.subject):
             try:
-                letter = DeadLetter.of(message)
+                letter = DeadLetter.of(message) if number >= args.limit else await DeadLetter.load(js, message)
             except NatsError:
                 continue  # another message
             if (number := number + 1) > args.limit:
@@ -101,7 +101,8 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
                 print(json_text(fields | payload_fields(letter.data)))
             else:
                 tried = f"{letter.attempts} attempts" if letter.attempts != 1 else "1 attempt"
-                print(printable(f"{message.seq:6} {letter.subject} after {tried}: {error}"))
+                name = letter.subject or f"message {letter.seq} of {letter.stream}"
+                print(printable(f"{message.seq:6} {name} after {tried}: {error}"))
     if number > args.limit:
         print(f"{args.limit} of {number} dead letters: raise --limit", file=sys.stderr if args.json else sys.stdout)
     elif not args.json:

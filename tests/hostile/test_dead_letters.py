@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 import natsproto
 from natsproto.errors import StreamNotFound
 from natsproto.jetstream import JetStream, StreamSource
-from natsproto.retry import DeadLetter, DeadLetterLeft, replay
+from natsproto.retry import DEAD_LETTER_ADVISORIES, DeadLetter, DeadLetterLeft, replay
 from natsproto.testing import Server
 from tests.hostile.helpers import publish_literally
 from tests.kit.watch import Watch
@@ -120,6 +121,37 @@ async def test_odd_letters_are_left_and_told(nats_server: Server, js: JetStream,
     assert await stored(js, "ORDERS") == ["orders.last"]
     assert [event.seq for event in watch.all(DeadLetterLeft)][: len(odd)] == odd
     assert await replay(js, "DEAD") == 0
+
+
+REPORT = {"type": "io.nats.jetstream.advisory.v1.max_deliver", "stream": "ORDERS", "consumer": "C", "stream_seq": 1}
+
+
+@pytest.mark.parametrize(
+    ("subject", "report"),
+    [
+        ("MAX_DELIVERIES.OTHER.C", REPORT),
+        ("MAX_DELIVERIES.ORDERS.D", REPORT),
+        ("MSG_TERMINATED.ORDERS.C", REPORT),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "type": "io.nats.jetstream.advisory.v1.terminated"}),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "type": "io.nats.jetstream.advisory.v1.nak"}),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "stream_seq": "1"}),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "stream_seq": 0}),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "stream_seq": 2**70}),
+        ("MAX_DELIVERIES.ORDERS.C", {**REPORT, "stream_seq": 77}),
+        ("MAX_DELIVERIES.a.b.C", {**REPORT, "stream": "a.b"}),
+        ("MAX_DELIVERIES.NONE.C", {**REPORT, "stream": "NONE"}),
+        ("MAX_DELIVERIES.KV_cfg.C", {**REPORT, "stream": "KV_cfg", "timestamp": "2099-01-01T00:00:00Z"}),
+        ("MAX_DELIVERIES.ORDERS.C", []),
+    ],
+)
+async def test_forged_reports_replay_nothing(js: JetStream, subject: str, report: object) -> None:
+    await js.publish("orders.1", b"x")
+    await js.update_stream("DEAD", subjects=["dead.>", *DEAD_LETTER_ADVISORIES])
+    await js.publish(f"$JS.EVENT.ADVISORY.CONSUMER.{subject}", json.dumps(report).encode())
+    assert await replay(js, "DEAD") == 0
+    assert await stored(js, "ORDERS") == ["orders.1"]
+    assert len(await stored(js, "DEAD")) == 1
+    assert await stored(js, "KV_cfg") == ["$KV.cfg.admin"]
 
 
 async def test_select_sees_only_letters_that_can_be_read(js: JetStream, watch: Watch) -> None:

@@ -354,7 +354,8 @@ class HandlerTasks:
 
     def _log_failure(self, message: JsMessage, error: BaseException, delay: float, how: OnError) -> None:
         """Log which message failed, how often it was delivered, and when it comes again."""
-        next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": "again after ack_wait"}
+        nothing = "which is kept in progress" if is_still_running(message) else "again after ack_wait"
+        next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": nothing}
         self.connection._log.failure(
             "%s failed for message %d (%r), delivery %d%s: %r",
             self._where,
