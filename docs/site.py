@@ -13,6 +13,7 @@ import importlib
 import math
 import re
 import tomllib
+from collections.abc import Iterator
 from html import escape
 from pathlib import Path
 from typing import Any
@@ -194,6 +195,37 @@ def with_note(markdown: str) -> str:
     return f"{markdown[:first]}{note}\n\n{markdown[first:]}"
 
 
+def on_post_page(output: str, **_: Any) -> str:
+    """The link to the repository asks no other server for its number of stars."""
+    return output.replace('data-md-component="source"', "")
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """llms.txt (llmstxt.org): every page of the menu with its address and its first sentence."""
+    lines = [f"# {config.site_name}", "", f"> {config.site_description}", ""]
+    for place, title in _pages_of(config.nav or []):
+        path = Path(config.docs_dir, place)
+        text = path.read_text() if path.exists() else ""
+        heading = re.search(r"^# (.+)$", text, re.MULTILINE)
+        paragraphs = (part for part in f"\n{text}".partition("\n# ")[2].split("\n\n") if part[:1].isalpha())
+        sentence = re.split(r"(?<=[.:])\s", " ".join(next(paragraphs, "").split()), maxsplit=1)[0]
+        said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
+        name = heading[1] if heading else title or place
+        address = f"{config.site_url}{place.removesuffix('.md').removesuffix('index')}"
+        lines.append(f"- [{name}]({address.rstrip('/')}/)" + (f": {said}" if said else ""))
+    Path(config.site_dir, "llms.txt").write_text("\n".join([*lines, ""]))
+
+
+def _pages_of(nav: list[Any]) -> Iterator[tuple[str, str]]:
+    """The pages of the menu with their titles there."""
+    for entry in nav:
+        for title, below in entry.items() if isinstance(entry, dict) else [("", entry)]:
+            if isinstance(below, str):
+                yield below, title
+            else:
+                yield from _pages_of(below)
+
+
 def on_page_content(html: str, page: Page, **_: Any) -> str:
     """Cells of tables that are too wide for a narrow screen get the name of their column; code breaks between words."""
     html = re.sub(r"<table>.*?</table>", lambda found: with_labels(found[0]), html, flags=re.DOTALL)
@@ -241,7 +273,18 @@ def with_labels(table: str) -> str:
         short = " data-short" if lengths[column] <= SHORT - len(titles[column]) // 2 else ""
         return f'<td data-label="{escape(titles[column], quote=True)}"{short}'
 
+    if titles[-1] == "proved by":
+        table = re.sub(r"<td\b([^>]*)>((?:(?!</td>).)*)</td>\n</tr>", _proof, table, flags=re.DOTALL)
     return re.sub(r"<td\b", cell, table.replace("<table>", f'<table data-columns="{len(titles)}">'))
+
+
+def _proof(found: re.Match[str]) -> str:
+    """The last cell of a row, folded: how many tests there are, and below that their names."""
+    number = found[2].count("<a ") or found[2].count("<code>")
+    if not number:
+        return found[0]
+    summary = f"{number} tests" if number > 1 else "1 test"
+    return f'<td{found[1]}><details class="proof"><summary>{summary}</summary>{found[2]}</details></td>\n</tr>'
 
 
 def _texts(pattern: str, table: str) -> list[str]:

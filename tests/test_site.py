@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 WAIT = 60  # seconds, far beyond what a page takes
 FINDS = {
-    "security": "credentials, password, creds, nkey, jwt, tls, certificate",
+    "security": "credentials, password, creds, nkey, jwt, tls, certificate, tls ca",
     "messaging": "headers, publish, subscribe, request, queue group, wildcard, request_many, slow consumer",
     "errors": "timeout, NoResponders, retry, exception",
-    "command-line": "cannot connect, doctor, dead-letters",
+    "command-line": "cannot connect, doctor, dead-letters, consumer lag, top",
     "connecting": "reconnect, max_reconnect_attempts, connection options, ping_interval, context, proxy, cluster",
-    "jetstream-publishing": "batch, msg_id, deduplication, schedule, atomic batch, counter",
+    "jetstream-publishing": "batch, msg_id, deduplication, schedule, atomic batch, counter, cron",
     "jetstream-consumers": "at least once, ack, fetch, consume, ordered consumer, dead letter, durable, nak, "
-    "pull consumer, durable_name",
+    "pull consumer, durable_name, rate limit",
     "fields": "max_ack_pending, ack_wait, retention, max_age, max_deliver, num_replicas",
     "workers": "prefetch, concurrency, threads, worker",
-    "jetstream-streams": "create_stream, backup, mirror, purge, replay",
-    "key-value": "kv, watch, ttl, lock, compare and set, create_key_value, limit_marker_ttl, cache",
+    "jetstream-streams": "create_stream, backup, mirror, purge, replay, delete stream, how many messages",
+    "key-value": "kv, watch, ttl, lock, compare and set, create_key_value, limit_marker_ttl, cache, key exists",
     "object-store": "object, files, progress",
     "services": "service",
     "observability": "health check, opentelemetry, logging",
