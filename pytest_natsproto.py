@@ -1,4 +1,4 @@
-"""pytest fixtures with a real nats-server: ``nats_server``, ``nats_client`` and ``jetstream``.
+"""pytest fixtures with a real nats-server: ``nats_server``, ``nats_client``, ``jetstream``, and others to share.
 
 pytest loads this module in every run where natsproto is installed. It is outside the package, whose import takes as
 long as half of pytest's, and imports nothing of it before a test uses a fixture. The asynchronous fixture is
@@ -15,7 +15,7 @@ import pytest
 if TYPE_CHECKING:
     from natsproto import Client
     from natsproto.jetstream import JetStream
-    from natsproto.testing import Server
+    from natsproto.testing import Cluster, Server
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -46,6 +46,24 @@ def nats_server() -> Iterator[Server]:
 
     with run_server(jetstream=True) as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def nats_session_server() -> Iterator[Server]:
+    """Run one nats-server for all tests of the process, with JetStream; what a test leaves there the next one finds."""
+    from natsproto.testing import run_server
+
+    with run_server(jetstream=True) as server:
+        yield server
+
+
+@pytest.fixture
+def nats_cluster() -> Iterator[Cluster]:
+    """Run three nats-servers in a cluster for the test, with JetStream and temporary stores, on free ports."""
+    from natsproto.testing import run_cluster
+
+    with run_cluster() as cluster:
+        yield cluster
 
 
 @_async_fixture

@@ -35,6 +35,22 @@ def test_fixtures_work_for_users_in_both_asyncio_modes(pytester: pytest.Pytester
 
 
 @pytest.mark.slow
+def test_shared_server_and_cluster(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("""
+        urls = []
+
+        def test_first(nats_session_server, nats_server):
+            urls.append(nats_session_server.url)
+            assert nats_server.url != nats_session_server.url
+
+        def test_second(nats_session_server, nats_cluster):
+            assert urls == [nats_session_server.url]
+            assert len(nats_cluster.urls) == 3 and all(server.running for server in nats_cluster.servers)
+    """)
+    pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=2)
+
+
+@pytest.mark.slow
 def test_server_fixture_needs_no_asyncio_plugin(pytester: pytest.Pytester) -> None:
     pytester.makepyfile("def test_server(nats_server): assert nats_server.running")
     pytester.runpytest_subprocess("-p", "no:asyncio").assert_outcomes(passed=1)
