@@ -9,6 +9,7 @@ from contextvars import ContextVar
 
 import pytest
 
+import natsproto
 from natsproto import Client, Message
 from natsproto.errors import (
     ApiError,
@@ -24,6 +25,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv import KeyValue, KeyValueEntry
 from natsproto.jetstream.kv import _entry as entries
+from natsproto.testing import run_cluster
 
 STORED = (
     b"NATS/1.0\r\nNats-Stream: KV_b\r\nNats-Subject: $KV.b.k\r\nNats-Sequence: 7\r\n"
@@ -266,3 +268,20 @@ async def test_get_with_default(jetstream: JetStream) -> None:
     gone = await jetstream.key_value("nowhere", bind=True)
     with pytest.raises(BucketNotFound):
         await gone.get("a", default=None)
+
+
+@pytest.mark.slow
+async def test_reads_of_the_leader_see_own_writes() -> None:
+    """Replicas may be behind: their values are older ones, never others."""
+    async with run_cluster() as cluster, natsproto.connect(cluster.urls) as nc:
+        js = nc.jetstream()
+        kv = await js.create_key_value("three", num_replicas=3)
+        single = await js.create_key_value("one")
+        for number in range(200):
+            value = b"%d" % number
+            revision, own = await kv.put("k", value), await single.put("k", value)
+            entry = await kv.get("k", direct=False)
+            assert (entry.revision, entry.data) == (revision, value)
+            assert (await kv.stream.get_last_message("$KV.three.k", direct=False)).seq == revision
+            assert (await kv.get("k")).revision <= revision
+            assert (await single.get("k")).revision == own
