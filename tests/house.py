@@ -109,12 +109,12 @@ Everything else with an underscore is private to its package."""
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "_cli": {},
     "spark": {
+        "natsproto._core.deadline": {"Backoff", "Deadline"},
         "natsproto._durations": {"positive_seconds"},
         "natsproto._help.introspection": {"import_late_types"},
         "natsproto._options.options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
         "natsproto._value": {"Value"},
         "natsproto.errors._base": {"HIDDEN", "hide_arguments", "is_transient"},
-        "natsproto.jetstream._api.retry": {"growing_pauses"},
         "natsproto.jetstream._values.asset_names": {"check_bucket_name", "check_stream_name"},
         "natsproto.jetstream._values.codec": {"UINT64"},
         "natsproto.jetstream._stream.direct_get": {"stored_header_blocks", "stored_times"},

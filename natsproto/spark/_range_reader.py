@@ -6,7 +6,6 @@ follow from the range and the subjects alone. A message that was removed after t
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import AsyncGenerator, Callable, Sequence
@@ -15,6 +14,7 @@ from datetime import datetime
 from operator import attrgetter
 from typing import Literal, TypeAlias, TypeVar
 
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
@@ -42,7 +42,6 @@ from natsproto.jetstream import (
     RetentionPolicy,
     Stream,
 )
-from natsproto.jetstream._api.retry import growing_pauses
 from natsproto.jetstream._values.codec import UINT64
 from natsproto.protocol.subject import matches
 from natsproto.spark._ranges import DataLossCheck, PullSize, SeqRange, StreamBounds
@@ -58,8 +57,8 @@ INACTIVE_THRESHOLD_S = 30.0
 """Seconds after which the server removes the consumer of a killed process."""
 NO_REPLY_TIMEOUT_S = 60.0
 """Seconds without any reply after which reading ends with RequestTimeout."""
-RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.05, 0.1
-"""Seconds between attempts to pull, and the part of the elapsed time that is added."""
+RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.05, 2.0
+"""Seconds between attempts to read: the shortest and the longest."""
 SMALL_RANGE, TINY_RANGE = 1000, 16
 """Sequences that "auto" reads without a consumer, which every server of a cluster would get to know; the latter one by
 one if the stream does not allow direct get, or with payloads that are not wanted."""
@@ -266,9 +265,8 @@ class RangeReader:
 
     async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
         """The next messages; none if there are no more. RequestTimeout after a minute without any reply."""
-        loop = asyncio.get_running_loop()
-        size, give_up = self._pace.next(), loop.time() + NO_REPLY_TIMEOUT_S
-        pauses = growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH)
+        size = self._pace.next()
+        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
         while True:
             try:
                 if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
@@ -278,10 +276,9 @@ class RangeReader:
             except NatsError as exc:
                 if not may_pass(exc):
                     raise
-                if loop.time() >= give_up:
+                if not await backoff.pause(deadline):
                     what = f"messages of stream {self._range.stream!r} (last error: {exc})"
                     raise RequestTimeout(what, NO_REPLY_TIMEOUT_S) from exc
-                await asyncio.sleep(next(pauses))
 
     # ---------------------------------------------------------------- by sequence
 
@@ -298,9 +295,12 @@ class RangeReader:
     async def _direct_pages(
         self, source: Stream, subject: str, size: Callable[[], int]
     ) -> AsyncGenerator[list[RawMessage]]:
-        """Messages from any server that has the stream. One that lags behind the leader is asked again."""
-        start, pauses = self._range.start, growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH)
-        give_up = asyncio.get_running_loop().time() + NO_REPLY_TIMEOUT_S
+        """Messages from any server that has the stream. One that lags behind the leader is asked again.
+
+        RequestTimeout after a minute without a message.
+        """
+        start = self._range.start
+        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
         while start <= self._range.end:
             asked = size()
             count = 0
@@ -313,9 +313,11 @@ class RangeReader:
             if count < asked and start <= self._range.end:
                 if not await self._has_more(source, subject, start):
                     return
-                if asyncio.get_running_loop().time() >= give_up:
+                if not count and not await backoff.pause(deadline):
                     raise RequestTimeout(f"message {start} of stream {self._range.stream!r}", NO_REPLY_TIMEOUT_S)
-                await asyncio.sleep(next(pauses))
+            if count:
+                deadline = Deadline(NO_REPLY_TIMEOUT_S)
+                backoff.reset()
 
     async def _has_more(self, source: Stream, subject: str, start: int) -> bool:
         """True if the leader has another message in the range. PermissionDenied if it may not be asked, unless no other

@@ -6,7 +6,6 @@ exceptions. It knows which requests are idempotent and keeps no state between ca
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from itertools import chain, repeat
@@ -15,6 +14,7 @@ from typing import NoReturn, TypeVar
 
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.connection import Connection
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.events import HandlerFailed
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.replies.pending_replies import AFTER_LOSS, Resending
@@ -67,6 +67,8 @@ because each of them is work for every server.
 """
 RETRY_AFTER_S = (1.0, 2.0)
 """Seconds without a reply before the first repetition, and before each further one."""
+MIN_RETRY_PAUSE_S = 0.1
+"""Seconds before the first repetition of a request that a server without a leader refused."""
 
 LEAST_TIMEOUT_S = 0.1
 """Seconds that the last request of a call gets, so that its answer is told rather than a timeout."""
@@ -182,8 +184,7 @@ class Api:
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
         wait = self.seconds(timeout)
         is_idempotent = retry and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
-        loop = asyncio.get_running_loop()
-        deadline = loop.time() + wait
+        deadline, backoff = Deadline(wait), Backoff(MIN_RETRY_PAUSE_S, RETRY_AFTER_S[0])
         while True:
             payload = parse(
                 (await self._reply(endpoint, data, wait, headers, is_idempotent, operation)).data, operation
@@ -193,10 +194,9 @@ class Api:
             error = api_error(payload, operation)
             if error.err_code == ErrCode.CLUSTER_NOT_AVAIL:
                 self.on_silence()
-            wait = deadline - loop.time() - RETRY_AFTER_S[0]
-            if not is_idempotent or error._transience is not Transience.ELECTION or wait <= 0:
+            if not is_idempotent or error._transience is not Transience.ELECTION or not await backoff.pause(deadline):
                 raise error
-            await asyncio.sleep(RETRY_AFTER_S[0])
+            wait = deadline.left
 
     async def _reply(
         self,

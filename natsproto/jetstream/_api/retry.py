@@ -6,7 +6,7 @@ Owns the timing. The caller knows which requests are idempotent.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
 from natsproto._core.replies.outages import Outages
@@ -16,14 +16,6 @@ T = TypeVar("T")
 
 TIMER_SLACK_S = 0.002
 """Seconds by which a timer may fire early."""
-
-
-def growing_pauses(first: float, growth: float) -> Iterator[float]:
-    """Pauses that grow by a part of the elapsed time."""
-    clock = asyncio.get_running_loop().time
-    started_at = clock()
-    while True:
-        yield first + growth * (clock() - started_at)
 
 
 async def retry_request(

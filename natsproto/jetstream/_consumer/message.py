@@ -13,6 +13,7 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
 from natsproto._value import Value
@@ -317,12 +318,11 @@ class JsMessage(Message):
     async def _confirm(self, connection: Connection, wait: float, api_prefix: str) -> None:
         """Send the acknowledgement until the server confirms it."""
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
-        loop = asyncio.get_running_loop()
-        deadline, left = loop.time() + wait, wait
-        resend, pause = RESEND_INTERVAL_S, RETRY_WAIT_S
+        deadline, backoff = Deadline(wait), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
+        resend = RESEND_INTERVAL_S
         while True:
             try:
-                await connection.request(subject, b"+ACK", timeout=min(resend, left))
+                await connection.request(subject, b"+ACK", timeout=min(resend, deadline.left or wait))
                 return
             except RequestTimeout:
                 error: NatsError = RequestTimeout(f"ack_sync of a message of {self.subject!r}", wait)
@@ -331,14 +331,9 @@ class JsMessage(Message):
                 if not is_transient(exc):
                     raise
                 error = exc
-            if (left := deadline - loop.time()) > 0 and not isinstance(error, ConnectionLost):
+            if (left := deadline.left) > 0 and not isinstance(error, ConnectionLost):
                 await self._check_delivery(connection, min(left, RESEND_INTERVAL_S), api_prefix)
-                left = deadline - loop.time()
-            if left <= 0:
-                raise error
-            await asyncio.sleep(min(pause, left))
-            pause = min(2 * pause, MAX_RETRY_WAIT_S)
-            if (left := deadline - loop.time()) <= 0:
+            if not await backoff.pause(deadline):
                 raise error
 
     async def _check_delivery(self, connection: Connection, wait: float, api_prefix: str) -> None:

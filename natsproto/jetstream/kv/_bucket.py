@@ -10,7 +10,7 @@ from time import monotonic
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
-from natsproto._core.deadline import Deadline
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto._durations import DEFAULT, Default, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
@@ -59,8 +59,8 @@ from natsproto.protocol.frames import Payload
 
 D = TypeVar("D")
 
-MAX_MIRROR_POLLS, MIRROR_POLL_INTERVAL_S = 20, 0.05
-"""How often ``create`` reads a mirror to find the deletion that it overwrites, and the seconds between."""
+MIN_MIRROR_PAUSE_S, MAX_MIRROR_PAUSE_S = 0.02, 0.5
+"""Seconds before ``create`` reads a mirror again to find the deletion that it overwrites."""
 MAX_CONCURRENT_PURGES = 64
 """Keys that ``purge_deletes`` purges at a time."""
 KEEP_DELETES_S = 30 * 60.0
@@ -226,8 +226,8 @@ class KeyValue(NotIndexable, Generic[V]):
         bucket = self._bucket
         payload = bucket.subjects.encode_value(value)
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
-        expected, unchanged = 0, 0
-        write_id, deadline = bucket.new_write_id(), Deadline(bucket.api.seconds(timeout))
+        expected, write_id = 0, bucket.new_write_id()
+        deadline, backoff = Deadline(bucket.api.seconds(timeout)), Backoff(MIN_MIRROR_PAUSE_S, MAX_MIRROR_PAUSE_S)
         with Change(bucket.subjects.write_prefix + bucket.subjects.encode_key(key)) as change:
             while True:
                 left = max(deadline.left, LEAST_TIMEOUT_S)
@@ -241,11 +241,8 @@ class KeyValue(NotIndexable, Generic[V]):
                         raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
                     # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
                     before, expected = expected, 0 if found is None else found.revision
-                    if expected == before:
-                        unchanged += 1
-                        if unchanged == MAX_MIRROR_POLLS:
-                            raise
-                        await asyncio.sleep(MIRROR_POLL_INTERVAL_S)
+                    if expected == before and not await backoff.pause(deadline):
+                        raise
 
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None

@@ -69,8 +69,8 @@ MAX_OWN_CHANGES = 1000
 """The most names of which an index knows that it has changed them: older changes have long reached all servers."""
 MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to purge chunks: the shortest and the longest."""
-MAX_LAGGING_READS, LAG_PAUSE_S = 5, 0.5
-"""Reads of all entries until a server has the last change, and the seconds between them."""
+LAG_TIMEOUT_S = 5.0
+"""Seconds in which all entries are read again until a server has the last change."""
 MAX_CHUNKS_PER_PULL = 1000
 """Chunks whose headers are requested at a time."""
 RENAMED_HEADER = "Natsproto-Renamed"
@@ -395,7 +395,8 @@ class ObjectIndex:
 
         If that entry is gone, the chunks stay, for ``purge_orphans``.
         """
-        for _ in range(MAX_LAGGING_READS):
+        deadline, backoff = Deadline(LAG_TIMEOUT_S), Backoff(MIN_RETRY_PAUSE_S, REQUEST_TIMEOUT_S)
+        while True:
             try:
                 is_current, is_named = await self._is_named(nuid, sequence)
             except _FINAL_ERRORS:
@@ -407,7 +408,8 @@ class ObjectIndex:
             if is_current:
                 await self._purge_chunks(nuid, settled=True)
                 return
-            await asyncio.sleep(LAG_PAUSE_S)
+            if not await backoff.pause(deadline):
+                return
 
     async def _is_named(self, nuid: str, sequence: int) -> tuple[bool, bool]:
         """Read all entries; return whether the one with this sequence, or a later one, was among them, and whether one

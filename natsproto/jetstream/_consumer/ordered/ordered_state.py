@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from itertools import count
 from typing import Final
 
 from natsproto._core.engine.engine import State
@@ -21,7 +22,7 @@ from natsproto.errors import (
 )
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
-from natsproto.jetstream._api.retry import growing_pauses, retry_request
+from natsproto.jetstream._api.retry import retry_request
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
@@ -155,9 +156,9 @@ class OrderedState:
             self.create_timeout = max(MIN_CREATE_TIMEOUT_S, CREATE_TIMEOUT_FACTOR * (loop.time() - started_at))
             return info
 
-        info = await retry_request(
-            ask, growing_pauses(RETRY_WAIT_S, RETRY_WAIT_GROWTH), timeout, operation, self.connection._outages
-        )
+        began = loop.time()
+        pauses = (RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - began) for _ in count())
+        info = await retry_request(ask, pauses, timeout, operation, self.connection._outages)
         self.identity.on_consumer(info.created)
         self.info = info
         self.cursor.on_created(info)
