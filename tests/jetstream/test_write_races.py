@@ -11,22 +11,22 @@ import pytest
 import natsproto
 from natsproto.errors import NatsError, PublishUncertain
 from natsproto.jetstream import JetStream, PubAck
-from natsproto.jetstream._api.known_streams import MAX_OPEN_BATCHES
+from natsproto.jetstream._api.known_streams import MAX_OPEN_BATCHES, BatchTurns
 from natsproto.testing import Cluster, Direction, End, FaultProxy, Server, run_cluster
 
 
 async def test_more_batches_than_a_server_holds_are_queued(jetstream: JetStream) -> None:
-    """A server holds 50 open batches of a stream."""
+    """A server holds 50 open batches of a stream. With the default timeout."""
     stream = await jetstream.create_stream("S", subjects=["s.>"], storage="memory", allow_atomic=True)
 
     async def store(number: int) -> None:
-        async with jetstream.atomic_batch(timeout=30) as batch:
+        async with jetstream.atomic_batch() as batch:
             for part in range(3):
                 await batch.publish(f"s.{number}", b"%d" % part)
                 await asyncio.sleep(0)
 
-    await asyncio.gather(*map(store, range(200)))
-    assert (await stream.info()).state.messages == 600
+    await asyncio.gather(*map(store, range(400)))
+    assert (await stream.info()).state.messages == 1200
 
 
 async def test_abandoned_batches_leave_their_turns(jetstream: JetStream) -> None:
@@ -51,6 +51,39 @@ async def test_abandoned_batches_leave_their_turns(jetstream: JetStream) -> None
         assert not turns.locked()
         await turns.acquire()
     assert turns.locked()
+
+
+async def test_batches_wait_while_others_end() -> None:
+    """The timeout is for a queue that stands still."""
+    turns = BatchTurns()
+    for _ in range(MAX_OPEN_BATCHES):
+        assert await turns.take(1)
+    waiting = [asyncio.create_task(turns.take(0.05)) for _ in range(6)]
+    for _ in range(5):
+        await asyncio.sleep(0.03)
+        turns.release()
+    assert [await one for one in waiting] == [True] * 5 + [False]
+
+
+async def test_one_lookup_serves_many_ids(nats_server: Server) -> None:
+    """Their stream is not known when the connection is lost."""
+    async with FaultProxy(nats_server.host, nats_server.port) as proxy, natsproto.connect(nats_server.url) as direct:
+        stream = await direct.jetstream().create_stream("S", subjects=["s.>"])
+        async with natsproto.connect(proxy.url, reconnect_wait=0.02) as nc:
+            js = nc.jetstream()
+            arrived = await direct.subscribe("s.>")
+            asked = await direct.subscribe("$JS.API.STREAM.NAMES")
+            await direct.flush()
+            proxy.stall(Direction.TO_CLIENT)
+            publishing = [asyncio.create_task(js.publish(f"s.{n}", b"x", msg_id=f"m{n}")) for n in range(100)]
+            for _ in range(100):
+                await arrived.next(timeout=5)
+            proxy.cut(End.RST)
+            proxy.heal()
+            await asyncio.gather(*publishing)
+            await asked.next(timeout=5)
+            assert asked.pending_msgs == 0
+        assert (await stream.info()).state.messages == 100
 
 
 @pytest.mark.slow

@@ -24,8 +24,10 @@ DEFAULT_DUPLICATE_WINDOW_S = 120.0
 USABLE_WINDOW = 0.9
 """The part of the window in which a copy is sent: it has to arrive, too."""
 MAX_KNOWN_STREAMS = 1000
-MAX_OPEN_BATCHES = 50
-"""Atomic batches of a stream that a server holds at a time, by default."""
+MAX_OPEN_BATCHES = 20
+"""Atomic batches of a stream that are open at a time. A server holds 50, and drops the messages of others: those of
+other clients, and those that it holds for ten seconds after their clients have begun them again.
+"""
 
 
 class KnownStream(NamedTuple):
@@ -37,16 +39,49 @@ class KnownStream(NamedTuple):
     """In seconds."""
 
 
+class BatchTurns(asyncio.Semaphore):
+    """The turns of the atomic batches to one stream."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_OPEN_BATCHES)
+        self._ended = 0
+
+    async def take(self, patience: float) -> bool:
+        """Wait for a turn; return False if none has become free for ``patience`` seconds."""
+        while True:
+            ended = self._ended
+            try:
+                async with asyncio.timeout(patience):
+                    return await self.acquire()
+            except TimeoutError:
+                if self._ended == ended:
+                    return False
+
+    def release(self) -> None:
+        """End a turn."""
+        self._ended += 1
+        super().release()
+
+
 class KnownStreams:
     """The streams that one context knows. ``request_info`` returns the info of the stream of a subject."""
 
-    __slots__ = ("_batch_turns", "_lookups", "_request_info", "_streams")
+    __slots__ = (
+        "_batch_turns",
+        "_failures",
+        "_lookup_turn",
+        "_lookups",
+        "_request_info",
+        "_streams",
+    )
 
     def __init__(self, request_info: Callable[[str], Awaitable[StreamInfo]]) -> None:
         self._request_info = request_info
         self._lookups: dict[str, asyncio.Task[None]] = {}
+        self._lookup_turn = asyncio.Lock()
+        self._failures = 0  # lookups without an answer
         self._streams: dict[str, KnownStream] = {}
-        self._batch_turns: dict[str, asyncio.Semaphore] = {}
+        self._batch_turns: dict[str, BatchTurns] = {}
 
     def add(self, info: StreamInfo) -> None:
         """Note the info of a stream."""
@@ -74,10 +109,10 @@ class KnownStreams:
             return False
         return asyncio.get_running_loop().time() - sent_at < USABLE_WINDOW * stream.duplicate_window
 
-    def batch_turns(self, subject: str) -> asyncio.Semaphore:
+    def batch_turns(self, subject: str) -> BatchTurns:
         """Return the turns of atomic batches to the stream of a subject; all streams that are not known share them."""
         stream = self.of_subject(subject)
-        return self._batch_turns.setdefault("" if stream is None else stream.name, asyncio.Semaphore(MAX_OPEN_BATCHES))
+        return self._batch_turns.setdefault("" if stream is None else stream.name, BatchTurns())
 
     async def look_up(self, subject: str, timeout: float) -> None:
         """Look the stream of a subject up, unless it is known or ``timeout`` seconds pass."""
@@ -93,11 +128,18 @@ class KnownStreams:
         return task
 
     async def _look_up(self, subject: str) -> None:
-        try:
-            self.add(await self._request_info(subject))
-        except NatsError as exc:
-            if not is_transient(exc):  # no permission, for example
-                self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
+        """Look a stream up, one at a time: after a reconnect, many subjects are mostly those of one stream."""
+        failures = self._failures
+        async with self._lookup_turn:
+            if self.of_subject(subject) is not None or self._failures != failures:
+                return  # whoever still needs it asks again
+            try:
+                self.add(await self._request_info(subject))
+            except NatsError as exc:
+                if is_transient(exc):
+                    self._failures += 1
+                else:  # no permission, for example
+                    self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
 
     def _put(self, key: str, stream: KnownStream) -> None:
         if len(self._streams) >= MAX_KNOWN_STREAMS:

@@ -314,10 +314,10 @@ class AtomicBatch:
         """Send one message and wait for the server's confirmation. A leader that steps down drops messages without a
         reply: the first message is then sent to the next leader, in another batch.
         """
+        if self._leave_turn is None:
+            await self._take_turn(message.subject)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        if self._leave_turn is None:
-            await self._take_turn(message.subject, deadline)
         request = self._connection._request_resending
         retry_counter = self._retry_counter()
         patience = RESEND_AFTER_S if sequence == 1 else self._timeout
@@ -344,15 +344,15 @@ class AtomicBatch:
                 raise failure
             await asyncio.sleep(pause)
 
-    async def _take_turn(self, subject: str, deadline: float) -> None:
-        """Wait until fewer than MAX_OPEN_BATCHES of the stream are open in this context."""
+    async def _take_turn(self, subject: str) -> None:
+        """Wait until fewer than MAX_OPEN_BATCHES of the stream are open in this context.
+
+        RequestTimeout if none of them ends for ``timeout`` seconds.
+        """
         turns = self._api.streams.batch_turns(subject)
-        try:
-            async with asyncio.timeout_at(deadline):
-                await turns.acquire()
-        except TimeoutError as exc:
+        if not await turns.take(self._timeout):
             operation = f"atomic batch to {subject!r}, behind other open batches of the stream"
-            raise RequestTimeout(operation, self._timeout, sent=False) from exc
+            raise RequestTimeout(operation, self._timeout, sent=False)
         self._leave_turn = weakref.finalize(self, turns.release)
 
     def _end_turn(self) -> None:
