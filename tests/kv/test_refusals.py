@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import natsproto
 from natsproto.errors import WrongRevision
 from natsproto.jetstream import JetStream
-from natsproto.testing import Server
+from natsproto.testing import Direction, End, FaultProxy, Server
 from tests.kit.second_responder import deposed_leader
 
 
@@ -66,3 +68,27 @@ async def test_update_of_an_expired_key_is_refused(jetstream: JetStream) -> None
     with pytest.raises(WrongRevision) as caught:
         await kv.update("k", b"1", revision)
     assert (caught.value.expected, caught.value.actual) == (revision, 0)
+
+
+async def test_updates_have_ids_after_an_outage_only(nats_server: Server) -> None:
+    """Two servers may answer a message then, and only the id tells whether a copy that is refused is stored."""
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(nats_server.url) as direct,
+        natsproto.connect(proxy.url, reconnect_wait=0.02) as nc,
+    ):
+        kv = await nc.jetstream().create_key_value(bucket="b", storage="memory", history=5)
+        revisions = [await kv.put("k", b"")]
+        for cut in (False, True, False):
+            arrived = await direct.subscribe("$KV.b.k")
+            await direct.flush()
+            if cut:
+                proxy.stall(Direction.TO_CLIENT)
+            writing = asyncio.create_task(kv.update("k", b"", revisions[-1]))
+            await arrived.next(timeout=5)
+            if cut:
+                proxy.cut(End.RST)
+                proxy.heal()
+            revisions.append(await writing)
+        messages = [await kv.stream.get_message(revision) for revision in revisions]
+    assert ["Nats-Msg-Id" in message.headers for message in messages] == [False, False, False, True]

@@ -6,6 +6,8 @@ Rules:
 2. A copy of a message with an id is sent only while the stream knows the id. A stream that is not known is looked up at
    the first silence or reconnect after such a message; until the answer no copy is sent.
 3. Where the stream may not be looked up, the server's default of ``duplicate_window`` is assumed.
+4. After a sign of an election, until no deposed leader can answer any more, conditional writes have ids, too: a copy of
+   them that is refused is then no riddle. At other times they need none, which would fill the server's memory.
 """
 
 from __future__ import annotations
@@ -24,6 +26,8 @@ DEFAULT_DUPLICATE_WINDOW_S = 120.0
 USABLE_WINDOW = 0.9
 """The part of the window in which a copy is sent: it has to arrive, too."""
 MAX_KNOWN_STREAMS = 1000
+UNSETTLED_S = 30.0
+"""Seconds after a sign of an election in which two servers may answer one message, with a reserve."""
 MAX_OPEN_BATCHES = 20
 """Atomic batches of a stream that are open at a time. A server holds 50, and drops the messages of others: those of
 other clients, and those that it holds for ten seconds after their clients have begun them again.
@@ -73,6 +77,7 @@ class KnownStreams:
         "_lookups",
         "_request_info",
         "_streams",
+        "_unsettled",
     )
 
     def __init__(self, request_info: Callable[[str], Awaitable[StreamInfo]]) -> None:
@@ -82,6 +87,7 @@ class KnownStreams:
         self._failures = 0  # lookups without an answer
         self._streams: dict[str, KnownStream] = {}
         self._batch_turns: dict[str, BatchTurns] = {}
+        self._unsettled: dict[str, float] = {}  # until when, in the loop's time, by the names of streams
 
     def add(self, info: StreamInfo) -> None:
         """Note the info of a stream."""
@@ -108,6 +114,21 @@ class KnownStreams:
             self._look_up_later(subject)
             return False
         return asyncio.get_running_loop().time() - sent_at < USABLE_WINDOW * stream.duplicate_window
+
+    def unsettle(self, subject: str) -> None:
+        """Note a sign of an election in the stream of a subject: no reply, no responders, or a leader that is new."""
+        stream = self.of_subject(subject)
+        if stream is not None:
+            self._unsettled[stream.name] = asyncio.get_running_loop().time() + UNSETTLED_S
+
+    def is_unsettled(self, subject: str) -> bool:
+        """True if there was such a sign in the last UNSETTLED_S seconds."""
+        if not self._unsettled:
+            return False  # nearly always
+        now = asyncio.get_running_loop().time()
+        self._unsettled = {name: until for name, until in self._unsettled.items() if until > now}
+        stream = self.of_subject(subject)
+        return stream is not None and stream.name in self._unsettled
 
     def batch_turns(self, subject: str) -> BatchTurns:
         """Return the turns of atomic batches to the stream of a subject; all streams that are not known share them."""

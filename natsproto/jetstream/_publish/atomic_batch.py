@@ -8,7 +8,7 @@ Owns the messages of one batch and sends them to the server. Rules:
 3. A commit that a server refuses as incomplete, or for an expectation, may have been made by another one: ``outcome``
    decides. If it was not made, the batch is sent again under another id.
 4. Where the stream is known, or has confirmed a message, "no responders" is an election, and waited for.
-5. A server holds 50 open batches of a stream. More than those of one context wait for their turn.
+5. A server holds 50 open batches of a stream. Of one context 20 are open at a time: the others wait for their turn.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from natsproto.errors import (
     StreamWentBack,
     UnsupportedByServer,
 )
+from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.sequence_log import AckedSequence
@@ -31,6 +32,7 @@ from natsproto.jetstream._publish.outcome import (
     Decision,
     Evidence,
     Expectation,
+    Leadership,
     NotStored,
     Outcome,
     Resend,
@@ -265,6 +267,8 @@ class _Sending:
         """Return the acknowledgement in spite of an error, or the seconds until the message is sent again."""
         if isinstance(error, (RequestTimeout, NoResponders)):
             self._api.on_silence()
+        if is_transient(error):
+            self._api.streams.unsettle(self._attempt.subject)
         if isinstance(error, ConnectionLost) and self._state.is_resendable:
             await self._await_connection(error)
         elif isinstance(error, NoResponders) and self._await_leader is not None:
@@ -308,7 +312,7 @@ class _Sending:
             lambda: Sent(self._expected, below, clock() - first_sent_at, self._left),
             lambda waits, evidence: state.step(situation, waits, evidence, clock()),
             self._await_reply,
-            None if recognition is None else recognition.lookup,
+            None if recognition is None else self._look_up,
             situation.refusal,
         )
         if isinstance(outcome, Stored):
@@ -319,6 +323,13 @@ class _Sending:
         if isinstance(outcome, Unknown) or state.deadline - clock() <= pause:
             raise refusal_error(state.subject, situation.refusal, error)
         return pause
+
+    async def _look_up(self, sent: Sent) -> Evidence:
+        assert self._recognition is not None
+        evidence = await self._recognition.lookup(sent)
+        if evidence.leadership < Leadership.UNDISPUTED:
+            self._api.streams.unsettle(self._attempt.subject)
+        return evidence
 
     async def _await_reply(self, seconds: float) -> PubAck | None:
         """Wait for the acknowledgement of another server than the one that refused."""

@@ -370,7 +370,7 @@ class BucketStream(Generic[V]):
             own_id = write_id or self.new_write_id()
             # No message of the key need be left to show what came before this write, so the server remembers its id.
             with_id = args
-            if write_id or revision == 0:
+            if write_id or revision == 0 or self.api.streams.is_unsettled(subject):
                 with_id = {**args, "msg_id": own_id}
             recognition = self._recognition(own_id, subject, args, is_empty_checked=not write_id)
         try:
