@@ -7,48 +7,80 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from inspect import iscoroutinefunction
+from inspect import CO_VARARGS, CO_VARKEYWORDS, iscoroutinefunction, unwrap
+from types import FunctionType
 from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_EVENTS = "pass on_event=, which gets all events"
+_EVENTS = "pass 'on_event', which gets all events"
 _STATE = "use nc.state"
 _CONSUMER = "make a consumer with stream.create_consumer(...), then use its consume, messages or fetch"
 _PUBLISHER = "use async with js.publisher() as publisher"
 _OF_STREAM = "streams have it: use stream = await js.stream(name), then"
 _OF_JETSTREAM = "use js = nc.jetstream(), then"
 _READ_CONSUMER = "make a consumer with stream.create_consumer(name), then use its"
+_PAYLOAD = "give the payload second, without a name, or as payload="
 _OF_INFO = "this is an info: use stream = await js.stream(info.config.name), then"
 
 OPTIONS: Mapping[str, str] = {
-    **dict.fromkeys(("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb"), _EVENTS),
+    **dict.fromkeys(
+        ("error_cb", "disconnected_cb", "reconnected_cb", "closed_cb", "on_error", "on_disconnect", "on_reconnect"),
+        _EVENTS,
+    ),
     **dict.fromkeys(("discovered_server_cb", "lame_duck_mode_cb"), _EVENTS),
-    "dont_randomize": "pass randomize=False",
-    **dict.fromkeys(("host", "hostname", "port", "uri", "url"), 'give the URL first: connect("nats://host:4222")'),
+    "dont_randomize": "pass 'randomize', False",
+    **dict.fromkeys(
+        ("address", "host", "hostname", "port", "uri", "url"), 'give the URL first: connect("nats://host:4222")'
+    ),
     **dict.fromkeys(("tracer_provider", "meter_provider"), "give it to natsproto.otel.Telemetry, and use its connect"),
     **dict.fromkeys(
-        ("ca", "cafile", "ca_file", "ca_certs", "cacert", "tls_ca", "tls_ca_cert", "ssl_cafile"), 'pass tls="ca.pem"'
+        ("ca", "cafile", "ca_file", "ca_certs", "cacert", "tls_ca", "tls_ca_cert", "ssl_cafile"),
+        "pass 'tls', with the path: tls='ca.pem'",
     ),
-    **dict.fromkeys(("ssl", "ssl_context", "tls_context"), "pass tls=, with an ssl.SSLContext"),
+    **dict.fromkeys(("ssl", "ssl_context", "tls_context", "context_tls"), "pass 'tls', with an ssl.SSLContext"),
     **dict.fromkeys(
         ("verify", "tls_verify", "insecure", "tls_insecure", "skip_verify", "verify_ssl"),
-        'pass tls="ca.pem" for an authority of your own; only an SSLContext of yours in tls= can skip the verification',
+        "pass 'tls': tls='ca.pem' for an authority of your own; only an SSLContext of yours can skip the verification",
     ),
-    "timeout": "pass connect_timeout= (one attempt to connect) or request_timeout= (each reply)",
-    **dict.fromkeys(("reconnect", "auto_reconnect", "no_reconnect"), "pass allow_reconnect="),
+    **dict.fromkeys(
+        ("timeout", "connection_timeout", "connect_time_out"),
+        "pass 'connect_timeout' (seconds of one attempt to connect), or 'request_timeout' for replies",
+    ),
+    **dict.fromkeys(
+        ("reconnect", "auto_reconnect", "no_reconnect", "reconnects"),
+        "pass 'allow_reconnect' (True is the default), or 'max_reconnect_attempts'",
+    ),
+    **dict.fromkeys(
+        ("max_reconnects", "max_reconnect", "reconnect_attempts", "max_retries", "retries"),
+        "pass 'max_reconnect_attempts'",
+    ),
+    **dict.fromkeys(("reconnect_interval", "backoff", "retry_delay"), "pass 'reconnect_wait' and 'reconnect_wait_max'"),
+    **dict.fromkeys(("username", "login", "user_name"), "pass 'user'"),
+    **dict.fromkeys(("passwd", "pwd", "passphrase"), "pass 'password'"),
+    **dict.fromkeys(("pinginterval", "ping", "heartbeat", "keepalive", "keep_alive"), "pass 'ping_interval'"),
+    **dict.fromkeys(("max_pings_out", "max_outstanding"), "pass 'max_outstanding_pings'"),
+    **dict.fromkeys(("credentials", "creds_file", "credentials_file"), "pass 'creds'"),
+    **dict.fromkeys(("nkey", "seed"), "pass 'nkey_seed'"),
+    **dict.fromkeys(("client_name", "connection_name"), "pass 'name'"),
+    **dict.fromkeys(("buffer_size", "reconnect_buf_size"), "pass 'outbox_limit'"),
+    **dict.fromkeys(("loop", "io_loop"), "a client uses the running event loop: connect inside of it"),
+    "handshake_first": "pass 'tls_first'",
+    "max_payload": "the server has that limit: nc.max_payload; 'max_message_size' is the largest one to receive",
+    "no_randomize": "pass 'randomize', False",
+    "ws_headers": "pass 'websocket_headers'",
     "flush_timeout": "pass a timeout to flush",
-    "nkeys_seed": "pass nkey_seed=",
-    "nkeys_seed_str": "pass nkey_seed=",
-    "pending_size": "pass outbox_limit=",
-    "reconnect_time_wait": "pass reconnect_wait=",
-    "reconnect_to_server_handler": "pass reconnect_to_server=",
-    "signature_cb": "pass auth=",
-    "tls_handshake_first": "pass tls_first=",
-    "user_credentials": "pass creds=",
-    "user_jwt_cb": "pass auth=",
-    "ws_connection_headers": "pass websocket_headers=",
+    "nkeys_seed": "pass 'nkey_seed'",
+    "nkeys_seed_str": "pass 'nkey_seed'",
+    "pending_size": "pass 'outbox_limit'",
+    "reconnect_time_wait": "pass 'reconnect_wait'",
+    "reconnect_to_server_handler": "pass 'reconnect_to_server'",
+    "signature_cb": "pass 'auth'",
+    "tls_handshake_first": "pass 'tls_first'",
+    "user_credentials": "pass 'creds'",
+    "user_jwt_cb": "pass 'auth'",
+    "ws_connection_headers": "pass 'websocket_headers'",
 }
 
 CLIENT: Mapping[str, str] = {
@@ -179,22 +211,24 @@ PUBLISH: Mapping[str, str] = {
     ),
     **dict.fromkeys(("expiration", "expires", "msg_ttl"), "use ttl="),
     **dict.fromkeys(("id", "message_id", "dedup_id"), "use msg_id="),
+    **dict.fromkeys(("data", "message", "body", "msg"), _PAYLOAD),
+    **dict.fromkeys(("header", "hdrs"), "use headers="),
     "stream": "use expected_stream=",
 }
 """Names of arguments of publishing to a stream."""
 
 CORE_PUBLISH: Mapping[str, str] = {
     **{name: f"only js.publish, to a stream, has it: {advice}" for name, advice in PUBLISH.items()},
+    **dict.fromkeys(("data", "message", "body", "msg"), _PAYLOAD),
     **dict.fromkeys(("ttl", "msg_id", "schedule", "expected_stream"), "only js.publish, to a stream, has it"),
     **dict.fromkeys(("timeout", "wait"), "publish waits for no response: use nc.request, or await nc.flush(timeout)"),
     **dict.fromkeys(("reply_to", "reply_subject"), "use reply="),
     **dict.fromkeys(("header", "hdrs"), "use headers="),
-    **dict.fromkeys(("body", "data", "message"), "give the payload second, without a name"),
 }
 """Names of arguments of publishing without a stream."""
 
 SUBSCRIBE: Mapping[str, str] = {
-    **dict.fromkeys(("callback", "handler"), "use cb="),
+    **dict.fromkeys(("callback", "handler", "on_message"), "use cb="),
     **dict.fromkeys(("group", "queue_group"), "use queue="),
     "max_msgs": "use max_messages=",
 }
@@ -204,7 +238,8 @@ CONSUME: Mapping[str, str] = {
     **dict.fromkeys(("callback", "cb"), "pass the handler first"),
     **dict.fromkeys(("max_messages", "batch", "batch_size"), "use prefetch=, or consume_batches"),
     **dict.fromkeys(
-        ("workers", "threads", "max_workers"), "use concurrency=, and executor=True for a handler that blocks"
+        ("workers", "threads", "max_workers", "parallel"),
+        "use concurrency=; executor=True for a handler that blocks",
     ),
     **dict.fromkeys(("max_retries", "retries", "retry", "dead_letter"), "use natsproto.retry.Retry around the handler"),
 }
@@ -222,7 +257,21 @@ FIELDS: Mapping[str, str] = {
     **dict.fromkeys(("visibility_timeout", "ack_timeout", "consumer_timeout"), "use ack_wait="),
     **dict.fromkeys(("prefetch", "prefetch_count", "concurrency", "keep_alive"), "it is an argument of consume"),
 }
-"""Names of fields of configurations."""
+"""Names that are no fields of configurations."""
+
+FIELD_MEANINGS: Mapping[str, tuple[str, ...]] = {
+    **dict.fromkeys(("deliver", "start"), ("deliver_policy",)),
+    **dict.fromkeys(("filter", "filters"), ("filter_subject",)),
+    **dict.fromkeys(("subject", "topic", "topics"), ("subjects", "filter_subject")),
+    **dict.fromkeys(("max_in_flight", "max_inflight", "max_pending"), ("max_ack_pending",)),
+    **dict.fromkeys(("ttl", "expire", "expires", "retention_time", "max_age"), ("ttl", "max_age")),
+    **dict.fromkeys(("max_messages", "max_len", "maxlen"), ("max_msgs",)),
+    **dict.fromkeys(("dedup_window", "duplicates"), ("duplicate_window",)),
+    **dict.fromkeys(("versions", "revisions"), ("history",)),
+    "ack": ("ack_policy",),
+    "replicas": ("num_replicas",),
+}
+"""Names of fields of configurations, and those that are meant: the first that the configuration has."""
 
 NAME_SUBJECTS = "name the fields: subjects=['orders.>']"
 NAME_FILTER = "name the fields: filter_subject='orders.eu'"
@@ -230,8 +279,102 @@ NAME_BUCKET_FIELDS = "name the fields: ttl=60"
 ONE_URL = "give one URL: connect('nats://host:4222')"
 """The advice for values that need a name."""
 
-MESSAGE_COUNT = "use max_messages="
-"""The hint for the names that other clients have for a number of messages."""
+_TTL = dict.fromkeys(("ex", "expire", "expires", "px", "expiry"), "use ttl=, in seconds")
+_REVISION = dict.fromkeys(("rev", "version", "last", "last_revision"), "use revision=")
+_TIMEOUT = dict.fromkeys(("deadline", "wait", "time_out", "expires", "max_wait"), "use timeout=, in seconds")
+
+REQUEST: Mapping[str, str] = {
+    **dict.fromkeys(("data", "message", "body", "msg", "content"), _PAYLOAD),
+    **dict.fromkeys(("header", "hdrs"), "use headers="),
+    **_TIMEOUT,
+}
+"""Names of arguments of request."""
+
+REQUEST_MANY: Mapping[str, str] = {
+    **REQUEST,
+    **dict.fromkeys(("count", "limit", "max_replies"), "use max_messages="),
+}
+"""Names of arguments of request_many."""
+
+FETCH: Mapping[str, str] = {
+    **dict.fromkeys(("batch", "batch_size", "count", "limit", "max_msgs", "n", "num", "size"), "use max_messages="),
+    **_TIMEOUT,
+}
+"""Names of arguments of fetch and next."""
+
+MESSAGES: Mapping[str, str] = {
+    **dict.fromkeys(("max_messages", "batch"), "use prefetch="),
+    "timeout": "pass it to next of what this returns",
+}
+"""Names of arguments of messages."""
+
+KV_PUT: Mapping[str, str] = {
+    **_TTL,
+    **dict.fromkeys(("revision", "last", "version"), "use kv.update(key, value, revision)"),
+    "nx": "use kv.create(key, value)",
+}
+"""Names of arguments of a bucket's put and create."""
+
+KV_READ: Mapping[str, str] = {**_REVISION, "name": "give the key first, without a name, or as key="}
+"""Names of arguments of a bucket's get, update, delete, purge and history."""
+
+KV_WATCH: Mapping[str, str] = {
+    **dict.fromkeys(("key", "pattern", "filter", "subject"), "name no keys: kv.watch('orders.*')"),
+    **dict.fromkeys(("from_revision", "revision", "since"), "use resume_from="),
+    **dict.fromkeys(("callback", "handler"), "use cb="),
+    "headers_only": "use meta_only=",
+    "history": "use include_history=",
+}
+"""Names of arguments of a bucket's watch."""
+
+KV_LOCK: Mapping[str, str] = {**_TTL, **dict.fromkeys(("timeout", "lease"), "use ttl=, in seconds")}
+"""Names of arguments of a bucket's lock."""
+
+OBJECT: Mapping[str, str] = {
+    **dict.fromkeys(("on_progress", "callback"), "use progress="),
+    **dict.fromkeys(("chunksize", "chunk"), "use chunk_size="),
+    "meta": "use metadata=",
+}
+"""Names of arguments of an object store's methods."""
+
+OBJECT_GET: Mapping[str, str] = {
+    **dict.fromkeys(("start", "begin"), "use offset="),
+    **dict.fromkeys(("size", "count"), "use length="),
+    "progress": "store.get_file(name, path, progress=...) has it",
+}
+"""Names of arguments of an object store's get."""
+
+MESSAGE: Mapping[str, str] = {
+    **dict.fromkeys(("payload", "body", "content", "value"), "use message.data, or message.text"),
+    **dict.fromkeys(("header", "hdr"), "use message.headers"),
+    "reply_to": "use message.reply",
+    "topic": "use message.subject",
+}
+"""Names of attributes of messages."""
+
+JS_MESSAGE: Mapping[str, str] = {
+    **MESSAGE,
+    **dict.fromkeys(("nack", "reject", "negative_ack"), "use message.nak()"),
+    **dict.fromkeys(("num_delivered", "deliveries", "delivery_count"), "use message.metadata.num_delivered"),
+    **dict.fromkeys(("num_pending", "pending"), "use message.metadata.num_pending"),
+    **dict.fromkeys(("sequence", "stream_seq", "offset"), "use message.seq"),
+    **dict.fromkeys(("working", "wpi", "progress"), "use message.in_progress()"),
+    "commit": "use message.ack()",
+    "double_ack": "use message.ack_sync()",
+    "timestamp": "use message.time",
+}
+"""Names of attributes of messages of streams."""
+
+ENTRY: Mapping[str, str] = {
+    **dict.fromkeys(("text", "decode", "payload"), "use entry.value, the bytes: entry.value.decode()"),
+    **dict.fromkeys(("json", "loads"), "use json.loads(entry.value), or kv.typed(kind)"),
+    **dict.fromkeys(("rev", "version", "seq"), "use entry.revision"),
+    **dict.fromkeys(("timestamp", "time", "modified"), "use entry.created"),
+    "deleted": "use entry.is_deleted",
+    "name": "use entry.key",
+    "op": "use entry.operation",
+}
+"""Names of attributes of entries of buckets."""
 
 
 def hint(name: str, old: Mapping[str, str]) -> str:
@@ -248,38 +391,77 @@ def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function, not one called for every message, so that these keywords raise a TypeError with a hint.
+    """Decorate a function so that the TypeError for a keyword that it lacks has the hint, or the keywords that it has.
 
-    Too many positional arguments raise one that says what to name: ``named``, or the keywords of the function.
+    Too many positional arguments raise one that says what to name: ``named``, or the keywords of the function. Nothing
+    is looked at before Python has raised its own TypeError.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        code = function.__code__
+        code = cast("FunctionType", unwrap(function)).__code__
         most = code.co_argcount
-        own = most - (code.co_varnames[0] == "self")
-        keywords = (f"{name}=" for name in code.co_varnames[most : most + code.co_kwonlyargcount])
-        advice = named or f"name {', '.join(keywords)}"
+        names = code.co_varnames[: most + code.co_kwonlyargcount]
+        required = names[: most - len(cast("FunctionType", unwrap(function)).__defaults__ or ())]
+        takes_any = code.co_flags & CO_VARKEYWORDS
+        own = most - (names[0] == "self")
+        keywords = ", ".join(f"{name}=" for name in names[most:])
 
-        def check(*args: P.args, **kwargs: P.kwargs) -> None:
+        def explained(args: tuple[object, ...], kwargs: Mapping[str, object]) -> TypeError | None:
             for name in kwargs:
-                if name in hints:
-                    raise TypeError(f"{function.__name__}() has no argument {name!r}: {hints[name]}")
-            if len(args) > most:
-                raise TypeError(f"{function.__name__}() takes {own} argument without its name; {advice}")
+                if name in hints or not (takes_any or name in names):
+                    advice = hints.get(name) or f"it has {', '.join(one for one in names if one != 'self')}"
+                    return TypeError(f"{function.__name__}() has no argument {name!r}: {advice}")
+            missing = [name for name in required[len(args) :] if name not in kwargs]
+            if missing and named:
+                return TypeError(f"{', '.join(missing)} is missing: {named}")
+            if len(args) > most and not code.co_flags & CO_VARARGS:
+                advice = named or f"name {keywords}"
+                return TypeError(f"{function.__name__}() takes {own} argument without its name; {advice}")
+            return None
 
         @wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            check(*args, **kwargs)
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except TypeError:
+                if (error := explained(args, kwargs)) is None:
+                    raise
+            raise error
 
         @wraps(function)
         async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            check(*args, **kwargs)
-            return await cast("Awaitable[Any]", function(*args, **kwargs))
+            try:
+                return await cast("Awaitable[Any]", function(*args, **kwargs))
+            except TypeError:
+                if (error := explained(args, kwargs)) is None:
+                    raise
+            raise error
 
         return cast("Callable[P, T]", call_async) if iscoroutinefunction(function) else call
 
     return decorate
+
+
+class WrongName:
+    """The descriptor of an attribute that is meant by another name: reading it raises an AttributeError with a hint.
+
+    For classes whose attributes are read for every message: ``__getattr__`` would make every read slower.
+    """
+
+    def __init__(self, advice: str) -> None:
+        self._advice = advice
+
+    def __set_name__(self, owner: type[object], name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: object, owner: type[object]) -> NoReturn:
+        text = f"{owner.__name__!r} object has no attribute {self._name!r}: {self._advice}"
+        raise AttributeError(text, name=self._name, obj=instance)
+
+
+def wrong_names(table: Mapping[str, str]) -> dict[str, WrongName]:
+    """Return the descriptors of a table, for the body of a class: ``locals().update(wrong_names(MESSAGE))``."""
+    return {name: WrongName(advice) for name, advice in table.items()}
 
 
 def explain_publish(error: BaseException | None) -> None:

@@ -401,6 +401,8 @@ class Options(Value):
                 advice = hint(name, OPTIONS) or did_you_mean(name, _OPTIONS)
                 raise TypeError(f"there is no option {name!r}{advice}")
             made[name] = option.default if value is None and option.default is None else option.rule(name, value)
+            if option.rule is positive_seconds:
+                rules.note_milliseconds(name, made[name])
         made["_addresses"] = tuple(parse_servers(self.servers))
         self._check_together()
 

@@ -5,6 +5,7 @@ Each takes the name of the option, for the error, and the value.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
@@ -216,3 +217,11 @@ def servers(_name: str, value: object) -> str | tuple[str, ...]:
     if isinstance(value, (bytes, bytearray)) or not isinstance(value, Sequence):
         raise TypeError(f"servers must be a str or a sequence of str, not {type(value).__name__}")
     return tuple(value)
+
+
+def note_milliseconds(what: str, value: float) -> None:
+    """Log a warning for a duration that looks like milliseconds: a whole number of thousands."""
+    if value >= 1000 and value % 1000 == 0:
+        logging.getLogger("natsproto").warning(
+            "%s=%d means %d seconds: if these are milliseconds, pass %s=%g", what, value, value, what, value / 1000
+        )

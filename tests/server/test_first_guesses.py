@@ -359,11 +359,11 @@ store.read("f") | store.get_bytes(name)
 store.list_objects() | store.list()
 store.keys() | store.list()
 store.remove("f") | store.delete(name)
-natsproto.connect("nats://a", error_cb=print) | pass on_event=
-natsproto.connect(user_credentials="a") | pass creds=
-natsproto.connect(nkeys_seed="a") | pass nkey_seed=
-natsproto.connect(reconnect_time_wait=1) | pass reconnect_wait=
-natsproto.connect(disconnected_cb=print) | pass on_event=
+natsproto.connect("nats://a", error_cb=print) | pass 'on_event'
+natsproto.connect(user_credentials="a") | pass 'creds'
+natsproto.connect(nkeys_seed="a") | pass 'nkey_seed'
+natsproto.connect(reconnect_time_wait=1) | pass 'reconnect_wait'
+natsproto.connect(disconnected_cb=print) | pass 'on_event'
 natsproto.connect(ping_intervall=1) | did you mean 'ping_interval'
 natsproto.connect("nats://127.0.0.1:1").publish | await it
 await js.create_stream("T", replicas=1) | did you mean 'num_replicas'

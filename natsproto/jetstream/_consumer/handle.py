@@ -18,7 +18,8 @@ from natsproto._help.nats_py_names import (
     CONSUME,
     CONSUME_BATCHES,
     CONSUMER,
-    MESSAGE_COUNT,
+    FETCH,
+    MESSAGES,
     READ_CONSUMER,
     explain_missing,
     misused,
@@ -196,7 +197,7 @@ class PullConsumer(Consumer):
         super().__init__(api, stream, name, info)
         self._inbox: PullInbox | None = None
 
-    @wrong_keywords(batch=MESSAGE_COUNT, batch_size=MESSAGE_COUNT, n=MESSAGE_COUNT, expires="use timeout=")
+    @wrong_keywords(**FETCH)
     def fetch(
         self,
         max_messages: int | None = None,
@@ -304,6 +305,7 @@ class PullConsumer(Consumer):
         source = PullSource(inbox, options, acking=acking)
         return Fetch(source, source.put_back)
 
+    @wrong_keywords(**FETCH)
     async def next(
         self,
         timeout: Duration | None = 5.0,
@@ -347,7 +349,7 @@ class PullConsumer(Consumer):
             raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]
 
-    @wrong_keywords(max_messages="use prefetch=", batch="use prefetch=", timeout="pass it to next of what this returns")
+    @wrong_keywords(**MESSAGES)
     def messages(
         self,
         *,

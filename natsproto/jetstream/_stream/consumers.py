@@ -11,6 +11,7 @@ from typing import Unpack
 from natsproto._durations import seconds
 from natsproto._help.async_hints import items
 from natsproto._help.nats_py_names import NAME_FILTER, wrong_keywords
+from natsproto._options.rules import note_milliseconds
 from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api.listing import Listing, Page
 from natsproto.jetstream._api.requests import Api
@@ -413,6 +414,7 @@ class ConsumerManager:
         self, action: str, config: ConsumerConfig, pedantic: bool, timeout: Duration | None
     ) -> ConsumerInfo:
         config.check()
+        note_milliseconds("ack_wait", config.ack_wait)
         name = config.durable_name or config.name
         if action == "update":
             if not name:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
 from natsproto._help.introspection import DocWithFields
-from natsproto._help.nats_py_names import FIELDS, hint
+from natsproto._help.nats_py_names import FIELD_MEANINGS, FIELDS, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
 
@@ -166,10 +166,16 @@ class BaseRecord(metaclass=BaseRecordType):
 def _misnamed(kind: type[BaseRecord], given: Iterable[str], missing: str = "") -> TypeError:
     """Return the error for unknown names, one of which may be a misspelled required field."""
     strange = [name for name in given if name not in kind._fields]
-    advice = [hint(name, FIELDS) or did_you_mean(name, kind._fields) for name in strange]
+    advice = [hint(name, FIELDS) or _meant(kind, name) or did_you_mean(name, kind._fields) for name in strange]
     found = [f"has no field {name!r}{one}" for name, one in zip(strange, advice, strict=True)]
     fields = f"; it has {', '.join(kind._fields)}" if strange and not any(advice) else ""
     return TypeError(f"{kind.__name__} {', '.join([missing] * bool(missing) + found)}{fields}")
+
+
+def _meant(kind: type[BaseRecord], name: str) -> str:
+    """Return the hint for a name that other clients have for a field of this record."""
+    meant = [field for field in FIELD_MEANINGS.get(name, ()) if field in kind._fields]
+    return f"; did you mean {meant[0]!r}?" if meant else ""
 
 
 def amended(kind: type[R], given: R | str | None, fields: Mapping[str, object], key: str) -> R:

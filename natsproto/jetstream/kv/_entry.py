@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from natsproto._core.events import Event
+from natsproto._help.nats_py_names import ENTRY, wrong_names
 from natsproto.errors import (
     BucketNotFound,
     InvalidPayload,
@@ -98,6 +99,9 @@ class KeyValueEntry(Generic[V]):
     """
 
     __slots__ = ("_head", "_message", "_subjects", "data", "value")
+
+    if not TYPE_CHECKING:
+        locals().update(wrong_names(ENTRY))
 
     data: bytes
     """The bytes as stored; b"" of a deletion."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict, overload
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import OBJECT_STORE, explain_missing, wrong_keywords
+from natsproto._help.nats_py_names import OBJECT, OBJECT_GET, OBJECT_STORE, explain_missing, wrong_keywords
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -137,6 +137,7 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- putting
 
+    @wrong_keywords(**OBJECT)
     async def put(
         self,
         name: str,
@@ -193,6 +194,7 @@ class ObjectStore:
         self._batched = upload.batched
         return await self._index.run_shielded(self._publish_info(made, early, timeout))
 
+    @wrong_keywords(**OBJECT)
     async def put_file(
         self,
         path: str | os.PathLike[str],
@@ -256,7 +258,7 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- getting
 
-    @wrong_keywords(progress="store.get_file(name, path, progress=...) has it")
+    @wrong_keywords(**OBJECT_GET)
     def get(
         self,
         name: str | ObjectInfo,
@@ -288,6 +290,7 @@ class ObjectStore:
         """
         return ObjectReader(self._index, name, offset=offset, length=length, follow_links=follow_links, timeout=timeout)
 
+    @wrong_keywords(**OBJECT)
     async def get_bytes(
         self,
         name: str | ObjectInfo,
@@ -308,6 +311,7 @@ class ObjectStore:
         """
         return await to_bytes(self._index, name, follow_links=follow_links, timeout=timeout, progress=progress)
 
+    @wrong_keywords(**OBJECT)
     async def get_file(
         self,
         name: str | ObjectInfo,
