@@ -15,12 +15,13 @@ import re
 import sys
 import tokenize
 from collections import Counter
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.tools import rooms
+from tests.tools.state import assigned, called, count_state
 
 ROOT = Path(__file__).parent.parent
 
@@ -127,6 +128,9 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     },
 }
 """The interface that a package has to the others: it imports these names of private modules, and public ones."""
+
+MAX_SEAM_NAMES = {"natsproto/jetstream": 32, "natsproto/service": 18}
+"""How many of a connection's underscored names a package may use; the figure may only fall."""
 
 FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loop"}
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
@@ -287,139 +291,17 @@ def function_sizes() -> Iterator[Figure]:
 
 # ---------------------------------------------------------------- state
 
-FROZEN = {"Value", "Record", "NamedTuple", "Protocol", "Enum", "StrEnum"} | {
-    *("IntEnum", "Flag", "TypedDict", "Options", "Exception")
-}
-"""Base classes of what does not change once it is made, and of what has no state."""
-
-CONTAINERS = {"list", "dict", "set", "deque", "bytearray", "defaultdict"} | {
-    *("OrderedDict", "Counter", "WeakSet", "WeakValueDictionary")
-}
-
-
-class Class:
-    """The attributes of a class that change after construction."""
-
-    def __init__(self, file: str, node: ast.ClassDef) -> None:
-        self.file = file
-        self.name = node.name
-        self.bases = [_called(base) for base in node.bases]
-        self.frozen = any(_is_frozen_dataclass(decorator) for decorator in node.decorator_list)
-        self.fields: dict[str, list[ast.expr | None]] = {}
-        self.mutable: set[str] = set()
-        self.given: set[str] = set()
-        """Those that keep an argument of the constructor."""
-        dataclass = any("dataclass" in ast.unparse(decorator) for decorator in node.decorator_list)
-        for statement in node.body:
-            if isinstance(statement, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                self._read_method(statement)
-            elif dataclass and isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                self.fields[statement.target.id] = [None]
-                self.mutable.add(statement.target.id)
-
-    def _read_method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        for target, value in _assigned(ast.walk(method)):
-            if isinstance(target.value, ast.Name) and target.value.id == "self":
-                self.fields.setdefault(target.attr, []).append(value)
-                if method.name == "__init__" and isinstance(value, ast.Name):
-                    self.given.add(target.attr)
-                if method.name not in ("__init__", "__new__", "__post_init__") or _is_container(value):
-                    self.mutable.add(target.attr)
-
-
-def _assigned(nodes: Iterable[ast.AST]) -> Iterator[tuple[ast.Attribute, ast.expr | None]]:
-    """The attributes that a piece of code assigns, and the expressions."""
-    for node in nodes:
-        targets: list[ast.expr] = []
-        if isinstance(node, ast.Assign):
-            targets = node.targets
-        elif isinstance(node, (ast.AnnAssign, ast.AugAssign)):
-            targets = [node.target]
-        elif isinstance(node, ast.Delete):
-            targets = node.targets
-        for target in targets:
-            value = getattr(node, "value", None)
-            if isinstance(target, ast.Tuple):
-                yield from ((element, None) for element in target.elts if isinstance(element, ast.Attribute))
-            elif isinstance(target, ast.Attribute):
-                yield target, value
-
-
-def _called(node: ast.expr | None) -> str:
-    """The name of a class in an expression that calls, subscribes or names it."""
-    if isinstance(node, (ast.Call, ast.Subscript)):
-        return _called(node.func if isinstance(node, ast.Call) else node.value)
-    return node.id if isinstance(node, ast.Name) else node.attr if isinstance(node, ast.Attribute) else ""
-
-
-def _is_container(value: ast.expr | None) -> bool:
-    displays = (ast.List, ast.Dict, ast.Set, ast.ListComp, ast.DictComp, ast.SetComp)
-    return isinstance(value, displays) or (isinstance(value, ast.Call) and _called(value) in CONTAINERS)
-
-
-def _is_frozen_dataclass(decorator: ast.expr) -> bool:
-    return isinstance(decorator, ast.Call) and any(
-        keyword.arg == "frozen" and ast.unparse(keyword.value) == "True" for keyword in decorator.keywords
-    )
-
 
 def state_sizes() -> Iterator[Figure]:
     files = {name: nodes_of(path) for name, path in sources("natsproto")}
     written = {
         target.attr
         for nodes in files.values()
-        for target, _ in _assigned(nodes)
+        for target, _ in assigned(nodes)
         if not (isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"))
     }
-    return count_state(files, written)
-
-
-def _imports(nodes: Iterable[ast.AST]) -> dict[str, str]:
-    """Names that are imported from natsproto, and the files they come from."""
-    return {
-        alias.asname or alias.name: node.module.replace(".", "/") + ".py"
-        for node in nodes
-        if isinstance(node, ast.ImportFrom) and node.module and node.module.startswith("natsproto")
-        for alias in node.names
-    }
-
-
-def count_state(files: dict[str, list[ast.AST]], written: Set[str] = frozenset()) -> Iterator[Figure]:
-    """The state of the classes in each file; ``written`` are attributes that some other object assigns."""
-    imports = {file: _imports(nodes) for file, nodes in files.items()}
-    classes = {
-        (file, node.name): Class(file, node)
-        for file, nodes in files.items()
-        for node in nodes
-        if isinstance(node, ast.ClassDef)
-    }
-
-    def line(read: Class) -> Iterator[Class]:
-        yield read
-        for base in read.bases:
-            file = imports[read.file].get(base, read.file)
-            if (found := classes.get((file, base))) is not None and found is not read:
-                yield from line(found)
-
-    def is_frozen(read: Class) -> bool:
-        return any(one.frozen or FROZEN & {*one.bases} or one.name in FROZEN for one in line(read))
-
-    def count(read: Class, within: frozenset[Class] = frozenset()) -> int:
-        fields: dict[str, int] = {}
-        for one in line(read):
-            for field, values in one.fields.items():
-                made = [classes.get((one.file, _called(value))) for value in values if isinstance(value, ast.Call)]
-                helpers = {helper for helper in made if helper and not is_frozen(helper)} - within - {read}
-                nested = sum(count(helper, within | {read}) for helper in helpers)
-                fields[field] = max(
-                    fields.get(field, 0),
-                    nested or (field in one.mutable or (field in written and field not in one.given)),
-                )
-        return sum(fields.values())
-
-    for (file, name), read in classes.items():
-        if not is_frozen(read):
-            yield Figure("mutable fields", f"{file}:{name}", count(read), MAX_FIELDS)
+    for name, count in count_state(files, written):
+        yield Figure("mutable fields", name, count, MAX_FIELDS)
 
 
 # ---------------------------------------------------------------- boundaries
@@ -439,14 +321,14 @@ def _own_names(nodes: Iterable[ast.AST]) -> Iterator[str]:
             yield node.target.id
         elif isinstance(node, ast.Assign):
             yield from (target.id for target in node.targets if isinstance(target, ast.Name))
-    for target, _ in _assigned(nodes):
+    for target, _ in assigned(nodes):
         if isinstance(target.value, ast.Name) and target.value.id in ("self", "cls"):
             yield target.attr
 
 
 def _is_own_object(node: ast.expr) -> bool:
     """True for ``self``, ``cls`` and ``super()``: a class may use what it inherits."""
-    return (isinstance(node, ast.Name) and node.id in ("self", "cls")) or _called(node) == "super"
+    return (isinstance(node, ast.Name) and node.id in ("self", "cls")) or called(node) == "super"
 
 
 def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str]:
@@ -471,6 +353,27 @@ def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str
             elif node.attr not in own[_room(name)] and not _is_own_object(node.value):
                 found.append(f"{name}:{node.lineno}: {ast.unparse(node)} is private to another package")
     return found + [f"LAYER_INTERFACE: {attribute} is used nowhere" for attribute in sorted(listed - used)]
+
+
+def seam_uses(folder: str) -> Counter[str]:
+    """The underscored names of a connection that a package uses, and at how many places."""
+    names = LAYER_INTERFACE["Connection"]
+    return Counter(
+        node.attr
+        for _, path in sources(folder)
+        for node in nodes_of(path)
+        if isinstance(node, ast.Attribute) and node.attr in names and not _is_own_object(node.value)
+    )
+
+
+def wide_seams() -> list[str]:
+    """Packages that use more names of a connection than ``MAX_SEAM_NAMES``."""
+    counts = {folder: len(seam_uses(folder)) for folder in MAX_SEAM_NAMES}
+    return [
+        f"{folder}: {counts[folder]} underscored names of a connection, at most {most}"
+        for folder, most in MAX_SEAM_NAMES.items()
+        if counts[folder] > most
+    ]
 
 
 def unlisted_imports() -> Iterator[str]:
@@ -589,6 +492,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *decision_numbers(),
         *long_decisions(),
         *broken_boundaries(),
+        *wide_seams(),
         *unlisted_imports(),
         *broken_counts("sentences to reword (python -m tests.house english)", english(), ENGLISH),
         *broken_counts("test names above 50 characters", long_test_names(), {}),
@@ -612,6 +516,10 @@ def room_figures() -> Iterator[str]:
             arrows = sum(map(len, inside.values()))
             count = len(rooms.entries(ROOT / folder.replace(".", "/")))
             yield f"{folder}: {count} entries, {arrows} arrows among them, {rooms.floors(inside)} floors"
+
+    for folder in MAX_SEAM_NAMES:
+        uses = seam_uses(folder)
+        yield f"{folder}: {len(uses)} underscored names of a connection, at {uses.total()} places"
 
 
 def report(figures: list[Figure]) -> Iterator[str]:

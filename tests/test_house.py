@@ -8,6 +8,7 @@ import pytest
 
 from tests import house
 from tests.tools import rooms
+from tests.tools.state import count_state
 
 
 def test_pyproject_is_small() -> None:
@@ -39,8 +40,8 @@ class Owner:
     def act(self):
         self.third = 1
 """
-    figures = house.count_state({"f": list(ast.walk(ast.parse(source)))})
-    assert {figure.name: figure.value for figure in figures} == {"f:_State": 2, "f:Owner": 3}
+    figures = count_state({"f": list(ast.walk(ast.parse(source)))})
+    assert dict(figures) == {"f:_State": 2, "f:Owner": 3}
 
 
 def test_house_boundaries() -> None:
