@@ -7,6 +7,24 @@ connection gets. ``Connection`` documents the guarantees of the public methods.
 ::
 
     CONNECTING ──▶ OPEN ⇄ RECONNECTING        OPEN, RECONNECTING ──▶ DRAINING        any ──▶ CLOSED
+
+Rules:
+
+1. ``_set_state`` alone changes the state; ``TRANSITIONS`` lists what may follow, and anything else is a bug.
+2. One session is in use, or none. A session that has ended is not in use from that step on, so that requests made in
+   the same turn of the event loop already wait for the next one.
+3. A new session first gets the subscriptions and is then put to use; waiting messages follow.
+4. In a move between servers both sessions are open for a while. Nothing is published on the new one until the old
+   server has handled everything that it was sent, so that nothing is overtaken; the old one is still read.
+5. Messages wait without a connection. They are dropped, and that is reported, only where the new server would close
+   the connection for their size or their line.
+6. What was written is confirmed by a PING within a second. What is not confirmed when a connection is lost is counted
+   as uncertain in the event.
+7. Draining ends subscriptions, lets handlers finish, sends what waits, and closes. At the deadline it cuts what is
+   left, names it, and closes all the same.
+8. Closing gives cleanups, then published bytes, then ``on_event`` two seconds each. It never raises because a server
+   is gone.
+9. However the client ends, ``_finish`` runs once: it sets ``closed`` and emits Closed.
 """
 
 from __future__ import annotations

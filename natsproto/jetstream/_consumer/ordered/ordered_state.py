@@ -1,6 +1,20 @@
 """The state of an ordered consumer that outlives its readers (ADR-17).
 
 Owns the cursor, the consumer in use, the creation of the next one, and the messages that were read ahead.
+
+Rules:
+
+1. One reader at a time. What it leaves unread stays here, and the next reader gets it first.
+2. A consumer is never repaired. After a gap, a loss or silence the next one, with the next number in its name, starts
+   after the last message; what the old one still sends is recognised by its name and dropped.
+3. The consumer of a fetch is kept for five seconds, for the next fetch, and then deleted.
+4. A creation without a reply is repeated, as it is idempotent, and given up for the next consumer after a time that
+   follows how long the last creation took: a meta leader may have placed the consumer on a dead server.
+5. Before the first consumer exists an error of a creation is final, unless it passes by itself. Afterwards it is not,
+   except for a stream that is gone, missing rights and a closed client: the server accepted the configuration before.
+6. A stream that was created anew ends reading: its sequences mean other messages.
+7. With a name chosen by the user another reader may own a consumer of that name: then the next number is tried, and
+   only consumers that carry this reader's id are deleted.
 """
 
 from __future__ import annotations

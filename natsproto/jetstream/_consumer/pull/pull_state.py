@@ -3,6 +3,26 @@
 PullState owns the pending messages, the limits learned from refusals, and the timeouts. It knows no socket, clock or
 task: the time is passed in as float seconds of any steady clock. The buffer counts received and consumed messages, and
 is only read here.
+
+Rules:
+
+1. A pull is due when what is pending and what waits unread have together fallen to the threshold. It asks for what
+   then fits, in messages and in bytes.
+2. A bounded reading has one pull. It is over when the server ends that pull, when everything has arrived, or at its
+   time. It pulls again, in the time that is left, only for what a lost pull still owed, or where a learned limit made
+   several pulls of one.
+3. A pull ends when all of it has arrived, or its bytes are used up: then silently. Else by a status with what is left,
+   by a change of leader (then all do), or by silence of two heartbeats.
+4. A pull that was given up may still be served. Its messages are taken, and its statuses no longer count.
+5. After a loss the heartbeat of the next pull is short and doubles with each loss, since a leader that is stepping
+   down drops pulls without a word.
+6. A message or a heartbeat sets all counts of losses and failures to zero.
+7. A refusal that names a limit is learned, and the pull is sent again within the limit. After other refusals an
+   endless reading waits, longer each time; a bounded one ends with the error, unless only the waiting queue is full.
+8. "No responders" does not say whether the consumer is gone: the driver looks it up while this state waits.
+9. A burst of messages that ends suddenly is probed once, with a pull that every server refuses without effect.
+10. Without a connection nothing is pulled and no heartbeat is due. After a reconnect the old pulls are lost, and
+    nothing is looked up.
 """
 
 from __future__ import annotations

@@ -11,6 +11,23 @@ The server counts a batch's messages and reports a missing one. With ``gap="fail
 stored the messages before the gap. The others are sent again in a new batch, so the stream is complete and in order.
 With ``gap="ok"`` the batch continues, and lost messages are counted. The stream reports them once, and the report can
 be lost with the connection, so messages in flight then are counted too.
+
+Rules:
+
+1. At most ``flow * outstanding`` messages are without a known outcome, and a new one waits while they have
+   ``max_pending_bytes``.
+2. A message has an outcome when the stream has acknowledged it or one after it, when the stream has rejected it, or
+   when the publisher ends: then PublishUncertain if a copy may be stored.
+3. What happens is an operation of ours or an event of the stream. ``TRANSITIONS`` has the phase that follows,
+   ``IGNORED`` the pairs that change nothing, and any other pair is reported as a bug.
+4. A missing reply is requested by a ping, or by the commit or the end marker once more. After the first message it is
+   requested by an end marker, because a ping could start a batch at a stream that has forgotten this one.
+5. Messages go into a new batch when the stream has said how far it stored the old one, or does not know it any more.
+   In the second case all of them need ids; without ids the publisher ends.
+6. A message that is a batch of its own is sent again only with an id.
+7. A batch is committed on request, after two ticks without messages, and when a caller waits for room but too few
+   messages fit to be acknowledged.
+8. Without a reply for ``timeout`` the publisher ends.
 """
 
 from __future__ import annotations
