@@ -250,6 +250,15 @@ def decision_numbers() -> list[str]:
     ]
 
 
+def unlisted_decisions() -> list[str]:
+    """Decisions that the table of rooms in docs/architecture.md does not name, and names of none."""
+    table = (ROOT / "docs/architecture.md").read_text().partition("| room | decisions |")[2]
+    named = set(re.findall(r"\b\d{4}\b", table))
+    pages = {page.name[:4] for page in (ROOT / "docs/decisions").glob("*.md")}
+    missing = [f"docs/architecture.md: decision {number} is in no room" for number in sorted(pages - named)]
+    return missing + [f"docs/architecture.md: there is no decision {number}" for number in sorted(named - pages)]
+
+
 def long_decisions() -> list[str]:
     """Decisions of more than ``MAX_DECISION_WORDS``."""
     pages = sorted((ROOT / "docs/decisions").glob("*.md"))
@@ -490,6 +499,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *full_folders(),
         *small_modules(),
         *decision_numbers(),
+        *unlisted_decisions(),
         *long_decisions(),
         *broken_boundaries(),
         *wide_seams(),

@@ -33,6 +33,7 @@ WINGS = {
         ("_client", "service", "service._service", "typed"),
     ),
     "auth": Wing(("auth",)),
+    "command line": Wing(("_cli", "__main__.py")),
     "compat": Wing(("compat",)),
     "cut-off servers": Wing(("_core/cut_off.py", "_core/cut_off_watch.py"), ("_core.connection",)),
     "groups": Wing(("jetstream/groups", "sync/_groups.py"), ("sync", "sync._jetstream")),
@@ -42,7 +43,7 @@ WINGS = {
     "spark": Wing(("spark",)),
     "subjects": Wing(("subjects.py",)),
     "system": Wing(("system.py", "account_events.py"), ("_client", "sync._admin", "typing")),
-    "testing": Wing(("testing",), ("__main__",)),
+    "testing": Wing(("testing",), ("_cli._operations",)),
     "tracing": Wing(("tracing.py",), ("_client",)),
 }
 """Each capability that nothing else is made of. A new one has one door, or two with the blocking client's."""

@@ -18,8 +18,8 @@ Rules:
    server has handled everything that it was sent, so that nothing is overtaken; the old one is still read.
 5. Messages wait without a connection. They are dropped, and that is reported, only where the new server would close
    the connection for their size or their line.
-6. What was written is confirmed by a PING within a second. What is not confirmed when a connection is lost is counted
-   as uncertain in the event.
+6. Written messages are confirmed by a PING within a second. Those that are not confirmed when a connection is lost are
+   counted as uncertain in the event.
 7. Draining ends subscriptions, lets handlers finish, sends what waits, and closes. At the deadline it cuts what is
    left, names it, and closes all the same.
 8. Closing gives cleanups, then published bytes, then ``on_event`` two seconds each. It never raises because a server

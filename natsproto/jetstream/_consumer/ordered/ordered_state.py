@@ -4,7 +4,7 @@ Owns the cursor, the consumer in use, the creation of the next one, and the mess
 
 Rules:
 
-1. One reader at a time. What it leaves unread stays here, and the next reader gets it first.
+1. One reader at a time. Messages that it leaves unread stay here, and the next reader gets them first.
 2. A consumer is never repaired. After a gap, a loss or silence the next one, with the next number in its name, starts
    after the last message; what the old one still sends is recognised by its name and dropped.
 3. The consumer of a fetch is kept for five seconds, for the next fetch, and then deleted.

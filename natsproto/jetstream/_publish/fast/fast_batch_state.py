@@ -18,7 +18,7 @@ Rules:
    ``max_pending_bytes``.
 2. A message has an outcome when the stream has acknowledged it or one after it, when the stream has rejected it, or
    when the publisher ends: then PublishUncertain if a copy may be stored.
-3. What happens is an operation of ours or an event of the stream. ``TRANSITIONS`` has the phase that follows,
+3. Each step is an operation of ours or an event of the stream. ``TRANSITIONS`` has the phase that follows,
    ``IGNORED`` the pairs that change nothing, and any other pair is reported as a bug.
 4. A missing reply is requested by a ping, or by the commit or the end marker once more. After the first message it is
    requested by an end marker, because a ping could start a batch at a stream that has forgotten this one.
