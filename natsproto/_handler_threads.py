@@ -7,10 +7,10 @@ ending; those of a ThreadPoolExecutor do, because Python waits for them.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from contextvars import copy_context
+from contextvars import ContextVar, copy_context
 from functools import wraps
 from os import getpid
 from queue import SimpleQueue
@@ -30,6 +30,10 @@ Executor: TypeAlias = ThreadPoolExecutor | bool | None
 
 _running: dict[int, tuple[object, Future[Any] | asyncio.Future[Any]]] = {}
 """Messages that threads go on with after the caller was cancelled, by id, each with that work."""
+
+
+IN_HAND: ContextVar[Sequence[object]] = ContextVar("natsproto_in_hand", default=())
+"""What the reader of this task has in hand: a thread may be called with less than the message, such as its value."""
 
 
 def is_still_running(message: object) -> bool:
@@ -125,7 +129,7 @@ def with_timeout(handler: H, timeout: float | None) -> H | Callable[[Any], Await
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            raise HandlerTimeout(timeout, any(map(is_still_running, args))) from exc
+            raise HandlerTimeout(timeout, any(map(is_still_running, (*args, *IN_HAND.get())))) from exc
 
     return call
 
@@ -190,6 +194,7 @@ def _run_in_threads(
     @wraps(handler)
     async def call(*args: P.args, **kwargs: P.kwargs) -> object:
         context = copy_context()
+        handled = (*args, *IN_HAND.get())
 
         def work() -> object:
             try:
@@ -203,7 +208,7 @@ def _run_in_threads(
             result = await asyncio.wrap_future(future)
         except asyncio.CancelledError:
             if not future.cancel() and not future.cancelled() and not future.done():  # it has begun
-                for one in args:  # the message, or the value and the message
+                for one in handled:
                     note_running(one, future)
             raise
         return await finish(result)

@@ -14,7 +14,7 @@ import pytest
 from natsproto import Client, HandlerFailed, Message, sync
 from natsproto.errors import ConfigError, HandlerTimeout, NatsError
 from natsproto.jetstream import JetStream, JsMessage, groups
-from natsproto.middleware import with_middleware
+from natsproto.middleware import in_threads, with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.service import Request
 from natsproto.testing import Server
@@ -252,3 +252,48 @@ def test_timeouts_of_the_blocking_client(nats_server: Server) -> None:
             context.wait()
         assert context.failed == 1
         assert {b"1", b"2"} <= set(done)
+
+
+@pytest.mark.parametrize("way", ["value", "task", "typed", "batch"])
+async def test_a_thread_goes_on_with_a_value(nats_client: Client, jetstream: JetStream, way: str) -> None:
+    """A thread that is called with less than the message keeps it, too: nobody handles it beside the thread."""
+    stream = await jetstream.create_stream("S", subjects=["s"])
+    consumer = await stream.create_consumer("c", ack_wait=30)
+    recorder, release = Recorder(nats_client), threading.Event()
+    calls = list[int]()
+
+    def block(value: int, message: object = None) -> None:
+        calls.append(value)
+        if value == 1:
+            release.wait(20)
+
+    call = in_threads(block)
+
+    async def handle(message: JsMessage) -> None:
+        if way == "task":
+            await asyncio.wait_for(call(int(message.data)), 10)
+        else:
+            await call(int(message.data))
+
+    async def handle_all(messages: list[JsMessage]) -> None:
+        await call(int(messages[0].data))
+
+    if way == "batch":
+        context: Any = consumer.consume_batches(handle_all, max_messages=1, concurrency=2, timeout=SHORT_S)
+    elif way == "typed":
+        context = consumer.consume(jetstream.typed(int).handler(block), concurrency=2, executor=True, timeout=SHORT_S)
+    else:
+        context = consumer.consume(handle, concurrency=2, timeout=SHORT_S)
+    async with context:
+        await jetstream.publish("s", b"1")
+        await until(lambda: recorder.errors)
+        await jetstream.publish("s", b"2")
+        await until(lambda: 2 in calls)
+        for _ in range(5):
+            await nats_client.flush()
+        info = await consumer.info()
+        release.set()
+    [error] = recorder.errors
+    assert isinstance(error, HandlerTimeout)
+    assert error.still_running
+    assert (calls, info.num_ack_pending, info.num_redelivered) == ([1, 2], 1, 0)

@@ -18,7 +18,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import HandlerFailed
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
-from natsproto._handler_threads import Executor, is_still_running, with_executor, with_timeout
+from natsproto._handler_threads import IN_HAND, Executor, is_still_running, with_executor, with_timeout
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
 from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
@@ -139,17 +139,13 @@ class HandlerTasks:
 
     def start(self) -> list[asyncio.Task[None]]:
         """Start the tasks, which run until the messages end or ``is_stopping`` is set."""
-        loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(
-                self._work(worker),
-                name=f"natsproto handler {worker} of {self._description}",
-                context=self._messages._reader_tasks.key.handler_context(),
-            )
-            for worker in range(self._options.concurrency)
-        ]
-        for task in tasks:
-            self._messages._track_task(task)
+        loop, tasks = asyncio.get_running_loop(), list[asyncio.Task[None]]()
+        for worker in range(self._options.concurrency):
+            context = self._messages._reader_tasks.key.handler_context()
+            context.run(IN_HAND.set, self._messages.buffer.hand_of(worker))
+            name = f"natsproto handler {worker} of {self._description}"
+            tasks.append(loop.create_task(self._work(worker), name=name, context=context))
+            self._messages._track_task(tasks[-1])
         return tasks
 
     async def _work(self, worker: int) -> None:
@@ -330,7 +326,7 @@ class HandlerTasks:
         if is_still_running(message):
             how = "nothing"
             if deliveries is not None:
-                deliveries.keep_in_hand([message], message)
+                deliveries.keep_in_hand([message])
         is_next = how == "nak" and deliveries is not None and deliveries.is_last_unhandled(message)
         self.connection._emit(HandlerFailed(handler=self._where, error=error))
         delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0

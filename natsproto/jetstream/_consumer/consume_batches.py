@@ -101,13 +101,13 @@ class BatchTasks(HandlerTasks):
             raise
         except BaseException as exc:
             if isinstance(exc, asyncio.CancelledError) and is_cancelled():
-                if not is_still_running(given):
+                if not all(map(is_still_running, batch)):
                     nak_all(batch)  # they are redelivered at once
                 raise
-            if is_still_running(given):
+            if all(map(is_still_running, batch)):
                 self._report(batch, exc, len(batch))
                 if (deliveries := self._messages.buffer.deliveries) is not None:
-                    deliveries.keep_in_hand(batch, given)
+                    deliveries.keep_in_hand(batch)
                 return
             await self._settle(batch, exc, range(len(batch)))
         else:

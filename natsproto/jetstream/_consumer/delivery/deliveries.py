@@ -254,8 +254,8 @@ class Deliveries:
         if newest is not None and (type(message._note) is not bytes or nak_delay_of(message) is not None):
             self._source.requeue(newest)
 
-    def keep_in_hand(self, messages: list[JsMessage], handled: object) -> None:
-        """Their call was given up, but a thread goes on with what it was given: they stay in hand until it ends."""
+    def keep_in_hand(self, messages: list[JsMessage]) -> None:
+        """Their call was given up, but a thread goes on with them: they stay in hand until it ends."""
 
         def on_end() -> None:
             for message in messages:
@@ -264,7 +264,7 @@ class Deliveries:
 
         for message in messages:
             self.in_hand[-id(message)] = [message]
-        on_thread_end(handled, on_end)
+        on_thread_end(messages[0], on_end)
 
     def requeue(self, message: JsMessage) -> None:
         """Handle a message next, or return it at the end of reading."""
