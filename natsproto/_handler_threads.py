@@ -33,7 +33,7 @@ _running: dict[int, tuple[object, Future[Any] | asyncio.Future[Any]]] = {}
 
 
 IN_HAND: ContextVar[Sequence[object]] = ContextVar("natsproto_in_hand", default=())
-"""What the reader of this task has in hand: a thread may be called with less than the message, such as its value."""
+"""The messages that the reader of this task has in hand: a thread may be called with their values only."""
 
 
 def is_still_running(message: object) -> bool:
