@@ -1,14 +1,14 @@
-"""Tasks of higher layers (JetStream, key/value) that still handle messages; ``drain`` waits for them.
+"""Loops and tasks that still handle messages; ``drain`` waits for them.
 
-ReaderTasks, a Reader of ``ending``, owns the tasks that read from one MessageHolder, and ActiveReaders the ReaderTasks
-that have any tasks. Subscriptions are Readers, too.
+ReaderTasks, a Reader of ``ending``, are those of higher layers (JetStream, key/value) that read from one MessageHolder,
+and ActiveReaders owns the ReaderTasks that have any. SubscriptionReaders are those of a subscription.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection
-from typing import Protocol
+from typing import Protocol, Self
 
 from natsproto._core.ending import ReaderKey
 from natsproto._core.notifier import Notifier
@@ -55,6 +55,67 @@ class MessageHolder(Protocol):
         ...
 
 
+class LoopsAndTasks:
+    """The running loops of the application over one thing, and the tasks of natsproto that handle its messages."""
+
+    __slots__ = ("_loops", "_notifier", "_tasks", "key")
+
+    def __init__(self, notifier: Notifier) -> None:
+        self.key: ReaderKey = ReaderKey()
+        """In the context of its handlers and loops."""
+        self._notifier = notifier
+        self._loops: list[asyncio.Task[object] | None] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def enter(self) -> asyncio.Task[object] | None:
+        """The current task begins to iterate; pass what this returns to ``leave``."""
+        task = asyncio.current_task()
+        self._loops.append(task)
+        self.key.enter()
+        return task
+
+    def leave(self, task: asyncio.Task[object] | None) -> None:
+        """A task has ended its iteration."""
+        self._loops.remove(task)
+        self.key.leave()
+        self._on_left()
+
+    def track(self, task: asyncio.Task[None]) -> Self:
+        """Register a task of natsproto that calls a handler, until it ends."""
+        self._tasks.add(task)
+        task.add_done_callback(self._on_task_done)
+        return self
+
+    @property
+    def is_busy(self) -> bool:
+        """True while messages are handled. A loop that outlived its task does not count."""
+        return bool(self._tasks) or any(task is not None and not task.done() for task in self._loops)
+
+    async def join(self, *, from_inside: bool = False) -> None:
+        """See Reader."""
+        while self.is_busy and not (from_inside and self.key.inner_waiters):
+            await self._notifier.wait()
+
+    def wake(self) -> None:
+        """Let those who join look again."""
+        self._notifier.wake()
+
+    def _cancel_tasks(self) -> list[asyncio.Task[None]]:
+        """Cancel the tasks, except the caller, and return them, without those cancelled before."""
+        me = asyncio.current_task()
+        others = [task for task in self._tasks if task is not me and not task.cancelling()]
+        for task in others:
+            task.cancel()
+        return others
+
+    def _on_task_done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._on_left()
+
+    def _on_left(self) -> None:
+        self._notifier.wake()
+
+
 class ActiveReaders:
     """Every ReaderTasks of a client that has tasks."""
 
@@ -86,49 +147,30 @@ class ActiveReaders:
         return [handler for tasks in list(self.open) for handler in tasks.cut()]
 
 
-class ReaderTasks:
+class ReaderTasks(LoopsAndTasks):
     """The tasks that read from one holder: running loops of the application, and handlers in tasks of their own."""
 
-    __slots__ = ("_handlers", "_loops", "_notifier", "_readers", "holder", "key")
+    __slots__ = ("_readers", "holder")
 
     def __init__(self, readers: ActiveReaders, holder: MessageHolder) -> None:
+        super().__init__(Notifier())
         self.holder = holder
-        self.key: ReaderKey = ReaderKey()
-        """In the context of its handlers and loops."""
         self._readers = readers
-        self._notifier = Notifier()
-        self._loops: list[asyncio.Task[object] | None] = []
-        self._handlers: set[asyncio.Task[None]] = set()
 
     def enter(self) -> asyncio.Task[object] | None:
-        """The current task begins to iterate; pass what this returns to ``leave``."""
-        task = asyncio.current_task()
+        """See LoopsAndTasks."""
         self._readers.add(self)
-        self._loops.append(task)
-        self.key.enter()
-        return task
+        return super().enter()
 
-    def leave(self, task: asyncio.Task[object] | None) -> None:
-        """A task has ended its iteration."""
-        self._loops.remove(task)
-        self.key.leave()
-        self._on_left()
-
-    def track(self, handler: asyncio.Task[None]) -> ReaderTasks:
-        """Register a task of natsproto that calls a handler, until it ends."""
+    def track(self, task: asyncio.Task[None]) -> Self:
+        """See LoopsAndTasks."""
         self._readers.add(self)
-        self._handlers.add(handler)
-        handler.add_done_callback(self._on_handler_done)
-        return self
+        return super().track(task)
 
     def track_supervisor(self, task: asyncio.Task[None]) -> None:
         """Register a task that waits for handlers of others: a caller inside of one of these does not wait for it."""
         self.track(task)
         self.key.inner_waiters += 1
-
-    def wake(self) -> None:
-        """Let those who join look again."""
-        self._notifier.wake()
 
     @property
     def what(self) -> str:
@@ -136,20 +178,10 @@ class ReaderTasks:
         return self.holder.what
 
     @property
-    def is_busy(self) -> bool:
-        """True while tasks read. A loop that outlived its task does not count."""
-        return bool(self._handlers) or any(task is not None and not task.done() for task in self._loops)
-
-    @property
     def unhandled(self) -> int:
         """The messages that wait or are being handled."""
         loops = {task for task in self._loops if task is not None and not task.done()}
-        return len(loops | self._handlers) + self.holder.buffer.waiting
-
-    async def join(self, *, from_inside: bool = False) -> None:
-        """See Reader."""
-        while self.is_busy and not (from_inside and self.key.inner_waiters):
-            await self._notifier.wait()
+        return len(loops | self._tasks) + self.holder.buffer.waiting
 
     def cut(self) -> list[asyncio.Task[None]]:
         """Return what waits to the server, and cancel the handlers, except the caller. Return their tasks, without
@@ -157,18 +189,11 @@ class ReaderTasks:
         """
         if not self.is_busy:
             return []
-        me = asyncio.current_task()
-        others = [handler for handler in self._handlers if handler is not me and not handler.cancelling()]
-        for handler in others:
-            handler.cancel()
+        cancelled = self._cancel_tasks()
         self.holder._return_waiting()
-        return others
-
-    def _on_handler_done(self, handler: asyncio.Task[None]) -> None:
-        self._handlers.discard(handler)
-        self._on_left()
+        return cancelled
 
     def _on_left(self) -> None:
-        if not self._loops and not self._handlers:
+        if not self._loops and not self._tasks:
             self._readers.remove(self)
-        self._notifier.wake()
+        super()._on_left()

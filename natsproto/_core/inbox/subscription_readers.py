@@ -13,57 +13,32 @@ import asyncio
 from collections.abc import Callable
 from typing import Any
 
-from natsproto._core.ending import ReaderKey
 from natsproto._core.inbox.handler import HandlerRunner
 from natsproto._core.inbox.inbox_limits import InboxLimits
+from natsproto._core.inbox.readers import LoopsAndTasks
 from natsproto._core.notifier import Notifier
 
 
-class SubscriptionReaders:
+class SubscriptionReaders(LoopsAndTasks):
     """The readers of one subscription. It does not know the subscription, so there is no reference cycle."""
 
-    __slots__ = ("_callback", "_limits", "_loops", "_notifier", "_tracked", "key", "on_cut", "what")
+    __slots__ = ("_callback", "_limits", "on_cut", "what")
 
     def __init__(
         self, subject: str, callback: HandlerRunner[Any] | None, limits: InboxLimits[Any], notifier: Notifier
     ) -> None:
+        super().__init__(notifier)
         self.what: str = repr(subject)
         """Its name in errors."""
-        self.key: ReaderKey = ReaderKey()
-        """In the context of its callback and of its loops."""
         self.on_cut: Callable[[], None] | None = None
         """Called before what waits is dropped, for a layer that answers it."""
-        self._callback, self._limits, self._notifier = callback, limits, notifier
-        self._loops: list[asyncio.Task[object] | None] = []
-        self._tracked: set[asyncio.Task[None]] = set()
+        self._callback, self._limits = callback, limits
         if callback is not None:
             self.key.mark(callback.context)
 
     def __bool__(self) -> bool:
         """True if something reads the subscription, whether or not there are messages."""
-        return self._callback is not None or bool(self._loops or self._tracked)
-
-    def enter(self) -> asyncio.Task[object] | None:
-        """The current task begins to iterate; pass what this returns to ``leave``."""
-        task = asyncio.current_task()
-        self._loops.append(task)
-        self.key.enter()
-        return task
-
-    def leave(self, task: asyncio.Task[object] | None) -> None:
-        """A task has ended its iteration."""
-        self._loops.remove(task)
-        self.key.leave()
-        self._notifier.wake()
-
-    def track(self, task: asyncio.Task[None]) -> None:
-        """Register a task of a higher layer, until it ends."""
-        self._tracked.add(task)
-        task.add_done_callback(self._on_tracked_done)
-
-    def _on_tracked_done(self, task: asyncio.Task[None]) -> None:
-        self._tracked.discard(task)
-        self._notifier.wake()
+        return self._callback is not None or bool(self._loops or self._tasks)
 
     @property
     def is_callback_busy(self) -> bool:
@@ -73,30 +48,17 @@ class SubscriptionReaders:
     @property
     def is_busy(self) -> bool:
         """True while messages are handled. A tracked task counts until its callbacks have run."""
-        return (
-            self.is_callback_busy
-            or bool(self._tracked)
-            or any(task is not None and not task.done() for task in self._loops)
-        )
+        return self.is_callback_busy or super().is_busy
 
     @property
     def unhandled(self) -> int:
         """The messages that wait or are being handled."""
-        return self._limits.waiting + max(1, len(self._tracked))
-
-    async def join(self, *, from_inside: bool = False) -> None:
-        """See Reader."""
-        while self.is_busy and not (from_inside and self.key.inner_waiters):
-            await self._notifier.wait()
+        return self._limits.waiting + max(1, len(self._tasks))
 
     async def join_callback(self) -> None:
         """Wait until the callback has handled everything."""
         while self.is_callback_busy:
             await self._notifier.wait()
-
-    def wake(self) -> None:
-        """Let those who join look again."""
-        self._notifier.wake()
 
     def cancel_callback(self) -> asyncio.Task[None] | None:
         """Cancel the running callback, unless it is the caller or was cancelled before, and return its task."""
@@ -112,10 +74,7 @@ class SubscriptionReaders:
         """Drop what waits, cancel the callback and the tracked tasks, except the caller, and return their tasks."""
         if self.on_cut is not None:
             self.on_cut()
-        caller = asyncio.current_task()
-        tasks = [task for task in self._tracked if task is not caller and not task.cancelling()]
-        for task in tasks:
-            task.cancel()
+        tasks = self._cancel_tasks()
         if (callback := self.cancel_callback()) is not None:
             tasks.append(callback)
         if self:

@@ -383,11 +383,6 @@ class PullSource(Puller):
         self.buffer.on_removed([message])
         self.refill()
 
-    @property
-    def is_pulling(self) -> bool:
-        """True while messages may arrive."""
-        return self._replies is not None
-
     def _remember_pin(self, messages: list[JsMessage]) -> None:
         for message in messages:
             if message.has_headers and (pin := message.headers.last("Nats-Pin-Id")):
