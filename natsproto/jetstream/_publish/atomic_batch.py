@@ -41,7 +41,7 @@ from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
 from natsproto.jetstream._publish.outcome import (
     Change,
     Expectation,
-    NotStored,
+    Refused,
     Situation,
     Stored,
     UncertainRefusal,
@@ -438,7 +438,7 @@ class AtomicBatch:
         )
         if isinstance(outcome, Stored):
             return outcome.ack.replace(batch=self._id, count=len(self._messages))
-        if isinstance(outcome, NotStored):
+        if isinstance(outcome, Refused):
             change.uncertain = None
             raise outcome.error
         raise refusal_error(subject, refusal, error)

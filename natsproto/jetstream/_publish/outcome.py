@@ -162,8 +162,14 @@ class Stored(NamedTuple):
     ack: PubAck
 
 
+class Refused(NamedTuple):
+    """No copy of the message is stored."""
+
+    error: NatsError
+
+
 class NotStored(NamedTuple):
-    """No copy is stored. The proof that what belongs to the write may be removed."""
+    """No message of a change is stored. The proof that what belongs to it may be removed."""
 
     error: NatsError
 
@@ -174,7 +180,7 @@ class Unknown(NamedTuple):
     error: PublishUncertain
 
 
-Outcome: TypeAlias = Stored | NotStored | Unknown
+Outcome: TypeAlias = Stored | Refused | Unknown
 
 
 def next_step(situation: Situation, waits: int, evidence: Evidence | None, pause: float = 0.0) -> Step:

@@ -33,8 +33,8 @@ from natsproto.jetstream._publish.outcome import (
     Evidence,
     Expectation,
     Leadership,
-    NotStored,
     Outcome,
+    Refused,
     Resend,
     Step,
     Stored,
@@ -121,7 +121,7 @@ async def resolve(
         elif step is Decision.STORED and evidence is not None and evidence.ack is not None:
             return Stored(evidence.ack)
         elif step is Decision.NOT_STORED:
-            return NotStored(error)
+            return Refused(error)
         else:
             return Unknown(refusal_error("", refusal, error))
 
@@ -317,7 +317,7 @@ class _Sending:
         )
         if isinstance(outcome, Stored):
             return outcome
-        if isinstance(outcome, NotStored):
+        if isinstance(outcome, Refused):
             raise outcome.error
         pause = state.pause_after_refusal(situation.refusal, error)
         if isinstance(outcome, Unknown) or state.deadline - clock() <= pause:

@@ -43,7 +43,7 @@ from natsproto.jetstream._publish.outcome import (
     FURTHER_REPLY_S,
     Decision,
     Evidence,
-    NotStored,
+    Refused,
     Resend,
     Situation,
     Step,
@@ -424,7 +424,7 @@ class PublishWindow:
             outcome = await resolve(error, sent, step_of, asyncio.sleep, lookup, refusal)
             if token in self._pending:
                 retry = self._retry_state(token, future)
-                if isinstance(outcome, NotStored):
+                if isinstance(outcome, Refused):
                     retry.maybe_stored = False
                     self._fail(token, future, error)
                 else:
