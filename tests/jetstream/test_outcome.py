@@ -114,7 +114,7 @@ ROWS: list[tuple[Situation, int, Evidence | None, Step]] = [
     (Situation(STALE), 0, None, AwaitReply(0.0, looks_up=True)),
     (Situation(STALE, has_msg_id=True), 0, None, AwaitReply(0.25, looks_up=False)),
     (Situation(IN_PROCESS), 0, None, AwaitReply(0.0, looks_up=True)),
-    (Situation(IN_PROCESS, has_msg_id=True), 0, None, AwaitReply(0.1, looks_up=False)),
+    (Situation(IN_PROCESS, has_msg_id=True), 0, None, AwaitReply(0.1, looks_up=True)),
     (Situation(OWN_COPY), 0, None, AwaitReply(0.0, looks_up=True)),
     (Situation(EMPTY), 0, None, AwaitReply(0.0, looks_up=True)),
     (Situation(COMMIT), 0, None, AwaitReply(0.25, looks_up=True)),

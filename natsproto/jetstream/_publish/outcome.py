@@ -28,7 +28,7 @@ STALE            10071, last < expected                        look up; after 0.
                                                                that is known: send again after 0.25 s, twice at most
 IN_PROCESS       10164                                         look up; after 0.01 s; after 0.25 s if the message that
                                                                is found cannot be told from this one; send again. With
-                                                               a message id: pause, send again
+                                                               a message id: pause, look up, send again
 OWN_COPY         10071, last > expected, after a copy without  look up; after 0.25 s; after 0.75 s
                  an answer or one of the refusals above
 EMPTY            10071, expected 0, the write has an own id    look up once
@@ -192,7 +192,7 @@ def next_step(situation: Situation, waits: int, evidence: Evidence | None, pause
         return step
     refusal = situation.refusal
     if refusal is UncertainRefusal.IN_PROCESS and situation.has_msg_id:
-        return Resend() if waits else AwaitReply(pause, looks_up=False)
+        return Resend() if waits else AwaitReply(pause, looks_up=True)  # others may have gone on, time and again
     if refusal is UncertainRefusal.STALE and situation.has_msg_id and situation.stale_resends < MAX_STALE_RESENDS:
         return Resend() if waits else AwaitReply(FURTHER_REPLY_S, looks_up=False)
     waits_s = LOOKUP_WAITS_S[refusal]
