@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from inspect import get_annotations
 from typing import Any, ClassVar, Self, dataclass_transform
 
-from natsproto._help.introspection import DocWithFields
+from natsproto._help.introspection import DocWithFields, html_table
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
@@ -86,3 +86,9 @@ class Value:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._values().items())})"
+
+    def _repr_html_(self) -> str | None:
+        """A table of the fields in a notebook; None, for its repr, where a class has a repr of its own."""
+        if type(self).__repr__ is not Value.__repr__:
+            return None
+        return html_table(type(self).__name__, self._values().items())

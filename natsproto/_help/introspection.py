@@ -1,4 +1,4 @@
-"""Texts, signatures and annotations as ``help()``, ``inspect`` and ``get_type_hints`` show them.
+"""Texts, signatures and annotations as ``help()``, ``inspect``, ``get_type_hints`` and notebooks show them.
 
 The text of a class includes those under its fields, signatures list the keys of a TypedDict, and annotations can be
 evaluated although their modules are imported late. Nothing is read or imported before somebody looks.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator, KeysView, Mapping
+from collections.abc import Iterable, Iterator, KeysView, Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
@@ -16,6 +16,21 @@ from inspect import Parameter, Signature, cleandoc, get_annotations, getsource, 
 from itertools import pairwise
 from types import FunctionType, MappingProxyType
 from typing import Any
+
+MAX_CELL_CHARS = 200
+"""Characters of a value in a table of a notebook."""
+
+
+def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
+    """Return a small table of names and values for a notebook. All of it is escaped; long values are cut."""
+    from html import escape  # notebooks alone need it
+
+    cells = ((name, value if isinstance(value, str) else repr(value)) for name, value in rows)
+    lines = (
+        f"<tr><th>{escape(name)}</th><td>{escape(text[:MAX_CELL_CHARS])}{'…' * (len(text) > MAX_CELL_CHARS)}</td></tr>"
+        for name, text in cells
+    )
+    return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"
 
 
 class DocWithFields:

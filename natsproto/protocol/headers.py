@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from natsproto._help.introspection import html_table
 from natsproto.errors import InvalidHeader
 
 _VERSION = "NATS/1.0"
@@ -172,6 +173,10 @@ class Headers(Mapping[str, str]):
         status = f", status={self._status}" if self._status else ""
         invalid = f", invalid_lines={self.invalid_lines!r}" if self.invalid_lines else ""
         return f"Headers({list(self.pairs())!r}{status}{invalid})"
+
+    def _repr_html_(self) -> str:
+        """The names and values as a table in a notebook."""
+        return html_table("Headers", self.pairs())
 
 
 def parse_headers(block: bytes) -> Headers:

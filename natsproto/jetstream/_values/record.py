@@ -5,10 +5,10 @@ Owns the record class, the declaration of a field, and the checks of values that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
-from natsproto._help.introspection import DocWithFields
+from natsproto._help.introspection import DocWithFields, html_table
 from natsproto._help.nats_py_names import FIELD_MEANINGS, FIELDS, hint
 from natsproto._value import did_you_mean
 from natsproto.errors import ConfigError
@@ -104,7 +104,8 @@ class _DataclassFields:
 
 
 class BaseRecord(metaclass=BaseRecordType):
-    """A frozen value with named fields, created from keyword arguments. Equal when all fields are.
+    """A frozen value with named fields, created from keyword arguments. Equal when all fields are. None stands for a
+    field that is left out.
 
     ``extra`` has the fields of a newer server that this version does not know; they are sent back unchanged.
     """
@@ -117,12 +118,13 @@ class BaseRecord(metaclass=BaseRecordType):
     def __init__(self, **given: object) -> None:
         kind = type(self)
         for name, field in kind._fields.items():
-            if name in given:
+            if given.get(name) is not None or (field.default is REQUIRED and name in given):
                 value = field.accept(name, given.pop(name))
             elif (value := field.default) is REQUIRED:
                 raise _misnamed(kind, given, f"needs {name}=")
-            elif type(value) is dict:
-                value = {}
+            else:
+                given.pop(name, None)  # None: as if it was left out
+                value = {} if type(value) is dict else value
             field.put(self, value)
         if given:
             raise _misnamed(kind, given)
@@ -151,12 +153,16 @@ class BaseRecord(metaclass=BaseRecordType):
 
     def __repr__(self) -> str:
         """The fields that differ from their defaults."""
-        shown = (
-            f"{name}={value!r}"
-            for name, field in type(self)._fields.items()
-            if (value := getattr(self, name)) != field.default
-        )
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._shown())})"
+
+    def _repr_html_(self) -> str:
+        """The same as a table in a notebook."""
+        return html_table(type(self).__name__, self._shown())
+
+    def _shown(self) -> Iterator[tuple[str, object]]:
+        for name, field in type(self)._fields.items():
+            if (value := getattr(self, name)) != field.default:
+                yield name, value
 
     def __reduce__(self) -> tuple[object, ...]:
         kind = type(self)

@@ -15,6 +15,7 @@ from math import inf
 from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from natsproto._core.events import Event
+from natsproto._help.introspection import html_table
 from natsproto._help.nats_py_names import ENTRY, wrong_names
 from natsproto.errors import (
     BucketNotFound,
@@ -219,6 +220,11 @@ class KeyValueEntry(Generic[V]):
         key = self._message.subject[len(self._subjects.read_prefix) :]
         content = shown_payload(self.data) if not self.is_deleted else self.operation
         return f"KeyValueEntry(bucket={self.bucket!r}, key={key!r}, revision={self.revision}, {content})"
+
+    def _repr_html_(self) -> str:
+        """The entry as a table in a notebook."""
+        names = ("bucket", "key", "revision", "operation", "created", "data")
+        return html_table("KeyValueEntry", ((name, str(getattr(self, name))) for name in names))
 
 
 def headerless_entry(subjects: BucketSubjects[V], head: bytes, data: bytes) -> KeyValueEntry[V]:
