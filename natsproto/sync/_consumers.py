@@ -560,6 +560,13 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
 
         return JsMessage(self._portal, self._portal.call_or_undo(partial(self._inner.next, timeout), put_back))
 
+    def until_drained(self) -> Iterator[JsMessage]:
+        """Yield the messages that wait in the stream, and end when the server has no further one; see the async
+        client.
+        """
+        for item in self._portal.iterate(self._portal.run(self._inner.until_drained)):
+            yield JsMessage(self._portal, item)
+
     @property
     def cached_info(self) -> ConsumerInfo:
         """The server's info when the consumer was last created. LocalProtocolError before the first creation."""

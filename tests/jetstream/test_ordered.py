@@ -534,3 +534,23 @@ async def test_cancelled_block_leaves_no_consumer(nats_server: Server, jetstream
     entering = asyncio.Event()
     await cancel_after(turns, entering, read())
     await no_consumers(stream)
+
+
+async def test_until_drained_ends_with_the_last_message(jetstream: JetStream) -> None:
+    stream = await make(jetstream)
+    async with stream.ordered_consumer() as ordered:
+        assert [message async for message in ordered.until_drained()] == []
+        await store(stream, range(1200))  # more than one fetch
+        assert [message.seq async for message in ordered.until_drained()] == [*range(1, 1201)]
+        await store(stream, range(1200, 1210))
+        async with contextlib.aclosing(ordered.until_drained()) as some:
+            async for message in some:
+                if message.seq == 1203:
+                    break
+        assert [message.seq async for message in ordered.until_drained()] == [*range(1204, 1211)]
+        await stream.delete_consumer(ordered.name)
+        await store(stream, range(1210, 1215))
+        assert [message.seq async for message in ordered.until_drained()] == [*range(1211, 1216)]
+        assert [message async for message in ordered.until_drained()] == []
+    with pytest.raises(ConfigError):
+        [message async for message in stream.ordered_consumer(push=True).until_drained()]

@@ -327,3 +327,14 @@ def test_middleware_is_for_all_handlers_in_threads(client: sync.Client) -> None:
     assert seen == [JsMessage, JsMessage, Request]
     with pytest.raises(TypeError, match="async def needs the async client"):
         consumer.consume(with_middleware(async_handle, around))
+
+
+def test_ordered_consumer_until_it_is_drained(nats_server: Server) -> None:
+    with sync.connect(nats_server.url) as nc:
+        js = nc.jetstream()
+        stream = js.create_stream("DRAINED", subjects=["drained"], storage="memory")
+        for number in range(3):
+            js.publish("drained", b"%d" % number)
+        with stream.ordered_consumer() as ordered:
+            assert [message.data for message in ordered.until_drained()] == [b"0", b"1", b"2"]
+            assert list(ordered.until_drained()) == []

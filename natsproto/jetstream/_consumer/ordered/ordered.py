@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import AsyncGenerator, Callable, Hashable
 from types import TracebackType
 from typing import TYPE_CHECKING, Unpack
 
 from natsproto._handler_threads import Executor
+from natsproto._help.async_hints import items
 from natsproto._help.nats_py_names import READ_CONSUMER, misused
-from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.errors import ConfigError, ConsumerNotFound, LocalProtocolError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
 from natsproto.jetstream._consumer.handle import no_message_error
@@ -33,7 +34,8 @@ class OrderedConsumer:
     """Reads a stream in order, each message once. Created by ``stream.ordered_consumer``; sends nothing until it is
     read.
 
-    ``fetch``, ``next``, ``messages`` and ``consume`` continue where the last of them ended; only one may be active.
+    ``fetch``, ``next``, ``messages``, ``until_drained`` and ``consume`` continue where the last of them ended; only one
+    may be active.
     Messages need no acknowledgement. There is no gap, duplicate or disorder when the consumer on the server is deleted,
     the server restarts, the stream is purged or its leader changes; a missing message was removed from the stream.
     Reading ends with StreamNotFound (also when the stream was recreated), with PermissionDenied, and with the server's
@@ -208,6 +210,31 @@ class OrderedConsumer:
             stop_after=stop_after,
         )
         return Messages(OrderedReader(self._state, options), self._state.description, self._state.put_back)
+
+    @items
+    async def until_drained(self) -> AsyncGenerator[JsMessage]:
+        """Yield the messages that wait in the stream, and end when the server has no further one.
+
+        Messages that are stored meanwhile are among them. Reading continues after the last one that was yielded; leave
+        it early within ``contextlib.aclosing``. Raises what ``fetch`` raises; ConfigError with ``push``.
+        """
+        while True:
+            number, batch = 0, self.fetch(no_wait=True)
+            try:
+                async for message in batch:
+                    number += 1
+                    yield message
+            finally:
+                batch.stop()  # what was not yielded is read next
+            if not number and not await self._pending():
+                return
+
+    async def _pending(self) -> int:
+        """Ask the server, as an empty fetch may be one whose end was lost; 1 while the consumer is replaced."""
+        try:
+            return (await self.info()).num_pending
+        except ConsumerNotFound:
+            return 1
 
     def consume(
         self,
