@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -12,6 +13,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, Event, LoopBlocked
+from natsproto._core.engine import loop_watch
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.testing import FaultProxy, run_server
 from tests.server.helpers import until
@@ -163,9 +165,12 @@ async def endpoint(nc: Client, handler: Handler) -> AsyncGenerator[str]:
         yield "endpoint 'e'"
 
 
+PLACES: list[Callable[..., Any]] = [subscription, consumer, batch_consumer, watch, endpoint]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("handler", [plain, at_once, after_await])
-@pytest.mark.parametrize("place", [subscription, consumer, batch_consumer, watch, endpoint])
+@pytest.mark.parametrize("place", PLACES)
 async def test_handler_that_holds_the_loop_is_named_once(
     nats_client: Client, place: Callable[..., Any], handler: Handler, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -177,3 +182,39 @@ async def test_handler_that_holds_the_loop_is_named_once(
         assert [event.handler for event in blocked(events)] == [where]
         assert blocked(events)[0].seconds > BLOCKED_S - 0.01
         assert f"{where} held the event loop for" in caplog.text
+
+
+async def test_blocks_of_drawn_lengths_are_named(
+    nats_client: Client, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    """In every kind of handler, before or after an await, at a tenth of the usual times: the long ones, with handler
+    and line, and not the short ones.
+    """
+    for name, value in {"BEAT_S": 0.01, "LATE_S": 0.01, "LOOP_BLOCKED_S": 0.06}.items():
+        monkeypatch.setattr(loop_watch, name, value)
+    rng, events = random.Random(seed), list[Event]()
+    async with natsproto.connect(nats_client.connected_url, on_event=events.append) as nc:
+        for place in rng.sample(PLACES, len(PLACES)):
+            held, waits = list[float](), rng.random() < 0.5
+            seconds = rng.choice([0.01, 0.03, 0.09])
+
+            def drawn(held: list[float] = held, seconds: float = seconds) -> None:
+                began = time.monotonic()
+                time.sleep(seconds)  # the handler's own
+                held.append(time.monotonic() - began)
+
+            async def handle(message: object, drawn: Callable[[], None] = drawn, waits: bool = waits) -> None:
+                if waits:
+                    await asyncio.sleep(0.001)
+                drawn()
+
+            del events[:]
+            async with place(nc, handle) as where:
+                await until(held.copy)
+                await asyncio.sleep(0.04)  # four beats
+            found = [event.location.rpartition(" in ")[2] for event in blocked(events) if event.handler == where]
+            names = [name.rpartition(".")[2] for name in found]
+            if held[0] > 0.08:
+                assert names[:1] == ["drawn"], (where, held, waits, events)
+            elif held[0] < 0.05:
+                assert names == [], (where, held, waits)

@@ -38,7 +38,7 @@ WINDOW_S: Final = 10.0
 MAX_HELD_S: Final = 5.0
 """Seconds of a window in which the loop may stand still, in pieces of LATE_S or more, before it is reported."""
 
-_NATSPROTO: Final = os.path.join(os.path.dirname(os.path.dirname(__file__)), "")
+_NATSPROTO: Final = os.path.join(sys.modules["natsproto"].__path__[0], "")
 _STDLIB: Final = os.path.join(os.path.dirname(os.__file__), "")
 _PACKAGES: Final = f"{os.sep}site-packages{os.sep}"
 """Where code is that an application calls, and does not write."""
