@@ -411,6 +411,10 @@ UNNATURAL = re.compile(
 )
 
 
+METAPHOR = re.compile(r"\b(?:tells?|told|hears?|heard|believes?|believed)\b(?! (?:from|apart)\b)", re.IGNORECASE)
+"""Words for people where the subject is software, in the pages for users: it reports, receives, trusts."""
+
+
 def docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
     """All docstrings, those under attributes and constants too."""
     return (text for text, _, _ in docstring_nodes(nodes))
@@ -443,8 +447,11 @@ def english() -> dict[str, list[str]]:
     texts += [(str(path.relative_to(ROOT)), prose(path.read_text())) for path in pages]
     for name, text in texts:
         directory = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.rpartition("/")[0] or "."
+        is_page = name.endswith(".md") and not name.startswith("docs/decisions")
         found.setdefault(directory, []).extend(
-            f"{name}: {sentence}" for sentence in sentences(text) if UNNATURAL.search(sentence)
+            f"{name}: {sentence}"
+            for sentence in sentences(text)
+            if UNNATURAL.search(sentence) or (is_page and METAPHOR.search(re.sub(r"`[^`]*`", "", sentence)))
         )
     return found
 

@@ -118,7 +118,7 @@ SAFER = {
     "Logging": ("`nats.aio.client` logs errors without `error_cb`", "`natsproto` logs every event"),
     "Texts of errors about arguments": ("nats-py's", "different; the classes are the same"),
     "`last_error` after a reconnect": ("the error of the last attempt that failed", "`None`"),
-    "`error_cb` of a client that gives up after a reset": ("is told of the reset once more", "is told of it once"),
+    "`error_cb` of a client that gives up after a reset": ("gets the reset once more", "gets it once"),
     "`flush()` while the client reconnects": (
         "returns at once, although nothing was sent",
         "waits for the connection; `FlushTimeoutError` after `timeout`",
@@ -160,7 +160,7 @@ SAFER = {
         "`NotFoundError`, `KeyNotFoundError`, `ObjectNotFoundError` or others, depending on the call",
         "`BucketNotFoundError`, a `NotFoundError`",
     ),
-    "An exception in a handler of a service": ("only the reply tells", "the reply, `error_cb` and the log"),
+    "An exception in a handler of a service": ("only the reply says so", "the reply, `error_cb` and the log"),
     "`last_error` of an endpoint whose handler raised": (
         "`ValueError('no')`",
         "`500:ValueError('no')`: code and description, as ADR-32 has it",
@@ -182,7 +182,7 @@ SAFER = {
         "may raise that for another one",
     ),
     "A second message of a subscription with a future": (
-        "ends the read loop: the client hears nothing any more, not even a lost connection",
+        "ends the read loop: the client receives nothing any more and does not notice a lost connection",
         "is dropped",
     ),
     "`reset()` of a service": ("changes only `started`", "sets the counters to zero, as ADR-32 has it"),
@@ -200,7 +200,7 @@ SAFER = {
         "a write that a server refused and stored counts twice",
         "have a header `Natsproto-Write`, by which the write is found then",
     ),
-    "`last_error` after a drain that took too long": ("`None`; only `error_cb` is told", "`DrainTimeoutError`"),
+    "`last_error` after a drain that took too long": ("`None`; only `error_cb` is called", "`DrainTimeoutError`"),
     "`connect(allow_reconnect=False)` when no server answers": (
         "dials again and again, then `NoServersError`",
         "the error of the first attempt at each server",
