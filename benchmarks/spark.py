@@ -169,7 +169,9 @@ async def scene(url: str, rows: int) -> str:
     async with natsproto.connect(url) as nc:
         js = nc.jetstream()
         await js.create_stream("BENCH", subjects=["bench.>"], storage="memory", allow_direct=True)
-        await js.create_stream("SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs=1000)
+        await js.create_stream(
+            "SINK", subjects=["sink.>"], storage="memory", allow_atomic=True, max_msgs_per_subject=1000
+        )
         async with js.publisher(max_pending=2000) as publisher:
             for number in range(rows):
                 subject, data, headers = order(chance, number)
@@ -241,19 +243,19 @@ class Bench:
             Contender("job", "nats-py, psub.fetch, from_json, sum", lambda: job(self.nats_py_payloads())),
             Contender("job", "format(nats), from_json, sum", lambda: job(self.table(includeHeaders="false")), 3),
             Contender("write", "nats-py, gather(500) in foreachPartition", self.nats_py_write),
-            Contender("write", "format(nats), Arrow, msgid", lambda: self.write(exactlyOnce="msgid"), 3.5),
-            Contender("write", "format(nats), Arrow, none", lambda: self.write(exactlyOnce="none"), 3.5),
-            Contender("write", "publish_partition, rows, msgid", self.publish_rows, 2.5),
+            Contender("write", "format(nats), Arrow, ids", lambda: self.write(delivery="ids"), 3.5),
+            Contender("write", "format(nats), Arrow, none", lambda: self.write(delivery="none"), 3.5),
+            Contender("write", "publish_partition, rows, ids", self.publish_rows, 2.5),
             Contender(
-                "atomic",
-                "format(nats), Arrow, msgid (of a tenth)",
-                lambda: self.write(few, exactlyOnce="msgid"),
+                "cursor",
+                "format(nats), Arrow, ids (of a tenth)",
+                lambda: self.write(few, delivery="ids"),
                 share=few,
             ),
             Contender(
-                "atomic",
-                "format(nats), Arrow, atomic (of a tenth)",
-                lambda: self.write(few, exactlyOnce="atomic", progressSubject="sink.progress"),
+                "cursor",
+                "format(nats), Arrow, cursor (of a tenth)",
+                lambda: self.write(few, delivery="cursor", cursorSubject="sink.cursors"),
                 0.5,
                 few,
             ),
@@ -503,7 +505,7 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=200_000)
     parser.add_argument("--runs", type=int, default=3)
-    parser.add_argument("--only", default="", help="groups, with commas: read, job, write, atomic ... memory")
+    parser.add_argument("--only", default="", help="groups, with commas: read, job, write, cursor ... memory")
     parser.add_argument("--page", action="store_true", help="write the table into docs/benchmarks.md")
     parser.add_argument("--json", help="a file for the seconds of every run")
     given = parser.parse_args()

@@ -116,7 +116,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
         "natsproto._options.options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
         "natsproto._value": {"Value"},
         "natsproto.errors._base": {"HIDDEN", "hide_arguments", "is_transient"},
-        "natsproto.jetstream._values.asset_names": {"check_bucket_name", "check_stream_name"},
+        "natsproto.jetstream._values.asset_names": {"check_bucket_name", "check_consumer_name", "check_stream_name"},
         "natsproto.jetstream._values.codec": {"UINT64"},
         "natsproto.jetstream._stream.direct_get": {"stored_header_blocks", "stored_times"},
         "natsproto.jetstream._publish.headers": {"message_blocks"},

@@ -118,13 +118,6 @@ def is_retry() -> bool:
     return context is not None and context.attemptNumber() > 0
 
 
-def worker_folder() -> str:
-    """The folder that the processes of this executor, or of the driver, share: it ends with them. "" outside Spark."""
-    from pyspark import SparkFiles
-
-    return "" if _task_context() is None else os.path.join(SparkFiles.getRootDirectory(), ".natsproto")
-
-
 def _task_context() -> TaskContext | None:
     if "pyspark" not in sys.modules:
         return None

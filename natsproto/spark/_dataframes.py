@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-import uuid
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from natsproto._durations import positive_seconds
 from natsproto._help.introspection import import_late_types
 from natsproto.errors import ConfigError
-from natsproto.spark._options import SparkNats
+from natsproto.spark._checkpoint import Planned, plan, unknown_plan
+from natsproto.spark._options import Duplicates, SparkNats
 from natsproto.spark._partitions import PartitionFunction
-from natsproto.spark._publish import PublishPlan, publish_rows
+from natsproto.spark._publish import PublishPlan, check_duplicates, publish_rows
 from natsproto.spark._range_reader import Bound, Method
 from natsproto.spark._ranges import SeqRange
 from natsproto.spark._reader import check_reading, plan_ranges, read_range
@@ -172,18 +173,22 @@ def foreach_batch_writer(
     subject: str | Callable[[Row], str] | None = None,
     msg_id: str | Callable[[Row], str] | None = None,
     stable_order: bool = False,
+    checkpoint: str = "",
+    duplicates: Duplicates = "refuse",
     server_headers: Sequence[str] = (),
     max_pending: int = 2000,
     timeout: float = 30.0,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
-    Message ids hold the batch number, so a micro-batch that runs again after a failure stores nothing twice: the stream
-    drops the ids of its ``duplicate_window``, and for the first micro-batch of a run and for retries the target is
-    looked up as in ``publish_partition``. ``write_id`` names the query in these ids, for good: without it Spark's own
-    id of the query does, which is kept in its checkpoint. Spark Connect, and a micro-batch that is written from a
-    second thread, do not know that id and need a ``write_id``. The other arguments are those of ``publish_partition``.
-    A micro-batch that is not stored whole fails the query. Needs pyarrow. ConfigError for wrong arguments.
+    Message ids are made of the batch number, so a micro-batch that runs again within the ``duplicate_window`` of the
+    stream stores nothing twice. One that is repeated later is a ConfigError before it stores a row. To know that,
+    ``checkpoint`` has to be the query's ``checkpointLocation``, as a folder that the driver can read and write; without
+    it give ``duplicates="allow"``: then it is stored twice. ``write_id`` names the query in these ids, for good:
+    without it Spark's own id of the query does, which is kept in its checkpoint. Spark Connect, and a micro-batch that
+    is written from a second thread, do not know that id and need a ``write_id``. The other arguments are those of
+    ``publish_partition``. A micro-batch that is not stored whole fails the query. Needs pyarrow. ConfigError for wrong
+    arguments.
 
     Args:
         config: How the tasks connect: a SparkNats.
@@ -193,41 +198,48 @@ def foreach_batch_writer(
             else ids made by the writer.
         stable_order: The rows of a partition come in the same order again if its task is repeated, so that their
             positions identify them.
+        checkpoint: The ``checkpointLocation`` of the query: it says whether a micro-batch is repeated, and since when.
+        duplicates: What a micro-batch does that is repeated later than the ``duplicate_window``: "refuse" (default)
+            raises ConfigError, "allow" stores rows twice.
         server_headers: The names of headers of rows that begin with ``Nats-`` and are sent; all others of these are
             removed and counted.
         max_pending: Messages that may wait for their acknowledgement.
         timeout: Seconds to wait for each acknowledgement.
     """
 
-    plan = PublishPlan(
+    if not checkpoint and check_duplicates(duplicates) == "refuse":
+        raise unknown_plan("checkpoint", checkpoint, 'duplicates="allow"')
+    settings = PublishPlan(
         write_id=write_id or "the id of the query",
         subject=subject,
         msg_id=msg_id,
         stable_order=stable_order,
+        duplicates=check_duplicates(duplicates),
         server_headers=check_server_headers("server_headers", server_headers),
         max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
     )
-    may_be_stored = True  # the first micro-batch of this run may have been written by another one
 
     def write(frame: DataFrame, batch: int) -> None:
         import pyarrow as pa
 
-        nonlocal may_be_stored
         context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
             raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
+        planned = plan(checkpoint, f"{write_id} {subject if isinstance(subject, str) else ''}")
+        if planned is None or planned.epoch != batch:
+            if duplicates == "refuse":
+                raise unknown_plan("checkpoint", checkpoint, 'duplicates="allow"')
+            planned = Planned(batch, time.time(), is_repeated=False)
         summary = pa.schema([("rows", pa.int64()), ("duplicates", pa.int64())])
-        run = uuid.uuid4().hex if may_be_stored else ""
-        now = plan.replace(write_id=query, epoch=batch, run=run, may_be_stored=may_be_stored)
+        now = settings.replace(write_id=query, epoch=batch, since=planned.since, is_repeated=planned.is_repeated)
         function = arrow_partition(partial(publish_rows, now, config), summary)
         written = frame.mapInArrow(function, "rows long, duplicates long").collect()
         log.info(
             "micro-batch %d of %s: %d rows published, %d of them were stored before",
             *(batch, query, sum(one.rows for one in written), sum(one.duplicates for one in written)),
         )
-        may_be_stored = False
 
     return write
 

@@ -1,41 +1,41 @@
-"""Publishing the rows of a task with ids, so that a repetition stores nothing twice. Runs on the loop of the worker.
+"""Publishing the rows of a task with ids. Runs on the loop of the worker.
 
 The id of a row is a value of its own, or it is made of its task and its number in it. A task that runs again publishes
-the same ids, and the stream drops those of its ``duplicate_window``. Rows that may have been stored longer ago are
-looked up first (``StoredRows``). For that, a header beside an id of a row's own names the micro-batch and the task.
+the same ids in the same order, and the stream drops those of its ``duplicate_window``. So a repetition first meets
+rows that are stored, and then new ones: until it has met them, it checks that the window is not over.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from typing import TypeAlias
 
 from natsproto.jetstream import AckFuture, JetStream
 from natsproto.jetstream._publish.headers import message_blocks
-from natsproto.spark._stored_rows import StoredRows, forget_look_ups
-from natsproto.spark._task import TASK_HEADER, MessageColumns, WriteResult, WriteTask
+from natsproto.spark._task import MessageColumns, WriteResult
 
 IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
 """The ids of a batch that begins with this row."""
-LookUp: TypeAlias = Callable[[WriteTask, str], Awaitable[StoredRows | None]]
-"""Looks up the rows stored in the stream of a subject; None if that is not possible."""
+CheckFor: TypeAlias = Callable[[str], Awaitable[Callable[[], None] | None]]
+"""Returns what raises once the stream of a subject may have forgotten ids; None if rows cannot be stored twice."""
 ROWS_AT_A_TIME = 1000
 """Rows that are encoded and published together. With the 10,000 of a batch of Spark the garbage collector visits their
 futures again and again: 12 % of the time of a row."""
 
 
 class IdWriter:
-    """Publishes the rows of one task. Without ``ids`` a repetition stores them again."""
+    """Publishes the rows of one task. Without ``ids`` a repetition stores them again.
+
+    ``check_for`` is given for a task that may have had an earlier attempt.
+    """
 
     def __init__(
-        self, js: JetStream, task: WriteTask, *, ids: IdsOf | None, look_up: LookUp, max_pending: int, timeout: float
+        self, js: JetStream, *, ids: IdsOf | None, check_for: CheckFor | None, max_pending: int, timeout: float
     ) -> None:
-        self._task, self._ids_of = task, ids
-        self._mark = {TASK_HEADER: task.name} if task.epoch >= 0 else None
-        self._look_up = look_up if task.may_be_stored else None
-        if not task.may_be_stored:
-            forget_look_ups()
-        self._stored: StoredRows | None = None
+        self._ids_of, self._check_for, self._max_pending = ids, check_for, max_pending
+        self._check: Callable[[], None] | None = None
+        self._new_rows = 0
+        """Rows in a row that were not stored before."""
         self._publisher = js.publisher(max_pending=max_pending, timeout=timeout)
         self._unsettled: list[AckFuture] = []
 
@@ -44,48 +44,50 @@ class IdWriter:
         rows = duplicates = 0
         async with self._publisher:
             async for batch in batches:
-                count = len(batch.subjects)
-                if self._ids_of is None or not count:
-                    duplicates += await self._publish(batch, batch.ids or [None] * count, None)
+                if not (count := len(batch.subjects)):
+                    continue
+                if self._ids_of is None:
+                    ids: Sequence[str | None] = batch.ids or [None] * count
                 else:
-                    ids, mark = self._ids_of(rows, batch), self._mark if batch.ids else None
-                    if (look_up := self._look_up) is not None:
-                        self._stored, self._look_up = await look_up(self._task, batch.subjects[0]), None
-                    if self._stored is not None:
-                        new = self._new_rows(self._stored, batch, ids)
-                        batch, ids = batch.at(new), [ids[index] for index in new]
-                        duplicates += count - len(new)
-                    duplicates += await self._publish(batch, ids, mark)
+                    ids = self._ids_of(rows, batch)
+                    if self._check_for is not None:
+                        self._check, self._check_for = await self._check_for(batch.subjects[0]), None
+                for begin in range(0, count, ROWS_AT_A_TIME):
+                    end = begin + ROWS_AT_A_TIME
+                    publish = self._publish if self._check is None else self._publish_checked
+                    duplicates += await publish(batch.rows_between(begin, end), ids[begin:end])
                 rows += count
             await self._publisher.flush()
         return WriteResult(rows=rows, duplicates=duplicates + self._count_duplicates())
 
-    async def _publish(self, batch: MessageColumns, ids: Sequence[str | None], mark: Mapping[str, str] | None) -> int:
+    async def _publish(self, piece: MessageColumns, ids: Sequence[str | None]) -> int:
         """Publish rows; return the number of duplicates among those that are settled by now."""
-        publisher, duplicates = self._publisher, 0
-        for begin in range(0, len(ids), ROWS_AT_A_TIME):
-            end = begin + ROWS_AT_A_TIME
-            subjects, payloads, headers, _ = batch.rows_between(begin, end)
-            if publisher._is_traced:
-                marks = [*(mark or {}).items()]
-                rows = zip(subjects, payloads, headers or [None] * len(subjects), ids[begin:end], strict=True)
-                for subject, data, pairs, key in rows:
-                    own = [*pairs, *marks] if pairs else mark
-                    self._unsettled.append(await publisher.publish(subject, data, msg_id=key, headers=own))
-            else:
-                blocks = message_blocks(ids[begin:end], headers, mark or {})
-                self._unsettled += await publisher._publish_blocks(subjects, payloads, blocks)
-            duplicates += self._count_duplicates()
-        return duplicates
+        publisher = self._publisher
+        subjects, payloads, headers, _ = piece
+        if publisher._is_traced:
+            rows = zip(subjects, payloads, headers or [None] * len(subjects), ids, strict=True)
+            for subject, data, pairs, key in rows:
+                self._unsettled.append(await publisher.publish(subject, data, msg_id=key, headers=pairs))
+        else:
+            blocks = message_blocks(ids, headers)
+            self._unsettled += await publisher._publish_blocks(subjects, payloads, blocks)
+        return self._count_duplicates()
 
-    def _new_rows(self, stored: StoredRows, batch: MessageColumns, ids: Sequence[str]) -> list[int]:
-        """Indexes of the rows in a batch that are not stored."""
-        known, own = stored.known(ids), batch.ids or [None] * len(ids)
-        return [
-            index
-            for index, (key, given, subject) in enumerate(zip(ids, own, batch.subjects, strict=True))
-            if key not in known and not (given is None and stored.is_replaced(self._task, key, subject))
-        ]
+    async def _publish_checked(self, piece: MessageColumns, ids: Sequence[str | None]) -> int:
+        """Publish rows of which an earlier attempt may have stored some, while the stream knows their ids.
+
+        It had at most ``max_pending`` rows in flight, so after as many new ones no stored row follows.
+        """
+        assert self._check is not None
+        self._check()
+        duplicates = await self._publish(piece, ids)
+        await self._publisher.flush()
+        duplicates += self._count_duplicates()
+        self._check()
+        self._new_rows = 0 if duplicates else self._new_rows + len(ids)
+        if self._new_rows >= self._max_pending:
+            self._check = None
+        return duplicates
 
     def _count_duplicates(self) -> int:
         """The number of duplicates among the messages that are settled by now, which are then forgotten."""

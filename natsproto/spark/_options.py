@@ -7,6 +7,7 @@ does not allow are errors. Opens no connection and does not import Spark.
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
@@ -18,15 +19,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 from natsproto import Options
 from natsproto._options.options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
 from natsproto.errors._base import HIDDEN, hide_arguments
 from natsproto.jetstream import Timestamp
-from natsproto.jetstream._values.asset_names import check_bucket_name, check_stream_name
+from natsproto.jetstream._values.asset_names import check_bucket_name, check_consumer_name, check_stream_name
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.spark._range_reader import Bound, Method
 from natsproto.spark._schema import check_server_headers, no_table
 from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
+
+log = logging.getLogger("natsproto.spark")
 
 
 class SparkNats(Value):
@@ -163,7 +166,8 @@ def _path(file: str | SecretRef | None) -> str | None:
     return str(file.path()) if isinstance(file, SecretRef) else file
 
 
-ExactlyOnce = Literal["msgid", "atomic", "none"]
+Delivery = Literal["ids", "cursor", "none"]
+Duplicates = Literal["refuse", "allow"]
 
 
 class SourceOptions(Value):
@@ -235,14 +239,12 @@ class SinkOptions(Value):
     """A bucket in which values are put and deleted, instead of a stream."""
     subject: str = ""
     """The subject of all rows."""
-    exactly_once: ExactlyOnce = "msgid"
-    """How a repetition is kept from storing rows twice."""
-    recovery_window: float = 900.0
-    """Seconds of the target that are searched for stored rows."""
-    progress_subject: str = ""
-    """The subject below which ``atomic`` keeps its markers."""
-    atomic_batch_rows: int = 500
-    """Rows of an atomic batch."""
+    delivery: Delivery = "ids"
+    """How a repetition is kept from storing rows twice: by ids, within the duplicate window; by cursors, always."""
+    duplicates: Duplicates = "refuse"
+    """"allow" accepts that rows are stored twice by a repetition later than the duplicate window."""
+    cursor_subject: str = ""
+    """The subject below which cursors are kept, if not that of ``js.cursor``."""
     max_pending: int = 2000
     """Messages that wait for their acknowledgement at a time."""
     timeout: float = 30.0
@@ -253,28 +255,33 @@ class SinkOptions(Value):
     """Server-control headers that rows may carry."""
     stable_order: bool = False
     """The promise that the rows of a partition come in the same order whenever they are computed."""
+    checkpoint: str = ""
+    """The location of the query's checkpoint."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool = False) -> SinkOptions:
         """From the options of a DataFrameWriter or (``streaming``) DataStreamWriter; ConfigError for invalid ones."""
         refused = {"writeId": "names a batch write: a query has its id in its checkpoint"} if streaming else {}
-        found = cls(**_read(options, _SINK, refused))
+        given = {name.lower(): text for name, text in options.items()}
+        if given.pop("recoverywindow", None) is not None:
+            log.warning("option recoveryWindow has no effect: the sink searches no stream for rows; see delivery")
+        for name, now in _RENAMED.items():
+            if name.lower() in given:
+                raise ConfigError("option", name, f"is now {now}")
+        location = given.get("checkpointlocation", "")
+        found = cls(**_read(given, _SINK, refused), checkpoint=location)
+        if found.write_id and found.delivery != "cursor":
+            raise ConfigError(
+                "writeId",
+                found.write_id,
+                "names a cursor: give delivery=cursor. Ids hold for the duplicate_window only",
+            )
         if found.bucket:
-            if found.stream or found.subject or found.exactly_once == "atomic":
-                raise ConfigError("bucket", found.bucket, "cannot be given with stream, subject or exactlyOnce=atomic")
+            if found.stream or found.subject:
+                raise ConfigError("bucket", found.bucket, "cannot be given with stream or subject")
             return found.replace(stream=f"KV_{found.bucket}")
         if not found.stream:
             raise ConfigError("option stream", "", "is needed")
-        if found.exactly_once == "atomic" and not found.progress_subject:
-            raise ConfigError(
-                "progressSubject",
-                "",
-                "is required for exactlyOnce=atomic: a subject of the stream that nothing else uses",
-            )
-        if found.atomic_batch_rows > 999:
-            raise ConfigError(
-                "atomicBatchRows", found.atomic_batch_rows, "an atomic batch holds 999 rows beside its marker"
-            )
         return found
 
 
@@ -407,11 +414,11 @@ def _subject(name: str, text: str) -> str:
     return text
 
 
-def _token(name: str, text: str) -> str:
-    publish_subject(text, name)
-    if "." in text:
-        raise ConfigError(name, text, "must not contain dots: it becomes one token of a subject")
-    return text
+def _name(name: str, text: str) -> str:
+    try:
+        return check_consumer_name(text)
+    except InvalidSubject as exc:
+        raise ConfigError(name, text, f"becomes a part of a subject: {exc.rule}") from None
 
 
 def _one_of(*words: str) -> Callable[[str, str], str]:
@@ -476,13 +483,17 @@ _SINK: dict[str, tuple[str, Read]] = {
     "stream": ("stream", _stream),
     "bucket": ("bucket", _bucket),
     "subject": ("subject", _subject),
-    "exactlyOnce": ("exactly_once", _one_of("msgid", "atomic", "none")),
-    "recoveryWindow": ("recovery_window", _seconds),
-    "progressSubject": ("progress_subject", _subject),
-    "atomicBatchRows": ("atomic_batch_rows", _positive),
+    "delivery": ("delivery", _one_of("ids", "cursor", "none")),
+    "duplicates": ("duplicates", _one_of("refuse", "allow")),
+    "cursorSubject": ("cursor_subject", _subject),
     "maxPending": ("max_pending", _positive),
     "timeout": ("timeout", _seconds),
-    "writeId": ("write_id", _token),
+    "writeId": ("write_id", _name),
     "serverHeaders": ("server_headers", _server_headers),
     "stableOrder": ("stable_order", _flag),
+}
+_RENAMED = {
+    "exactlyOnce": "delivery=ids, cursor or none",
+    "progressSubject": "cursorSubject, which has a default",
+    "atomicBatchRows": "chosen by the sink",
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -15,21 +15,19 @@ from natsproto.jetstream import JetStream
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
-from natsproto.spark._client import is_retry, run_with_rows, worker_folder
+from natsproto.spark._client import is_retry, run_with_rows
+from natsproto.spark._forgotten_ids import window_check
 from natsproto.spark._id_writer import IdWriter
-from natsproto.spark._options import SparkNats
+from natsproto.spark._options import Duplicates, SparkNats
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
 from natsproto.spark._row_bridge import take_rows
 from natsproto.spark._schema import HeaderFilter, check_server_headers, row_ids, warn_of_removed
-from natsproto.spark._stored_rows import RECOVERY_WINDOW_S, StoredRows, check_window, look_up
 from natsproto.spark._task import MessageColumns, WriteTask
 
 if TYPE_CHECKING:
     from natsproto.protocol.headers import HeadersLike
 
 T = TypeVar("T")
-
-log = logging.getLogger("natsproto.spark")
 
 ROWS_PER_BATCH = 1024
 """Rows that cross to the loop together."""
@@ -57,6 +55,7 @@ def publish_partition(
     subject: str | Callable[[T], str] | None = None,
     msg_id: str | Callable[[T], str] | None = None,
     stable_order: bool = False,
+    duplicates: Duplicates = "refuse",
     server_headers: Sequence[str] = (),
     max_pending: int = 2000,
     timeout: float = 30.0,
@@ -71,17 +70,17 @@ def publish_partition(
     ``subject`` is one for all rows, or a function of the row; without it there is a column of this name. ``msg_id`` is
     the name of a column, or a function of the row; without it there is a column of this name.
 
-    A task that runs again publishes the same ids, and the stream drops those of its ``duplicate_window``. As a retry
-    may come later, it first reads the headers at the end of the target (15 minutes and at least 100,000 messages) and
-    leaves out the rows that are there. That needs the right to read the stream; without it a warning is logged.
-    Messages of work queues and of streams with interest retention may have been consumed, so there a retry is a
-    ConfigError unless the window is 15 minutes or more. A whole job that is started again with the same ``write_id`` is
-    not recognized: start it within the window, or use the data source with the option ``writeId``.
+    A task that runs again publishes the same ids, and the stream drops those of its ``duplicate_window``. Beyond it the
+    ids are forgotten: a retry later than the window, counted from this call, is a ConfigError before it stores a row,
+    unless the stream has got no message since then. ``duplicates="allow"`` accepts it: rows are stored twice then. A
+    retry needs the right to see the stream's info. A whole job that is started again with the same ``write_id`` is not
+    recognized: start it within the window, or use the data source with ``delivery=cursor`` and a ``writeId``.
 
     ``stable_order`` promises that the rows of every partition come in the same order whenever they are computed, as
     after a scan, ``select`` and ``where``, and not after a shuffle (``groupBy``, ``join``, ``repartition``, a sort
-    with ties). Then rows without an id get ``write_id.partition.number of the row``; take another ``write_id`` for
-    other rows. Without the promise such a row is a ConfigError: in another order its id would be that of another row.
+    with ties). Then rows without an id get one by ``write_id``, partition and number of the row; take another
+    ``write_id`` for other rows, one that nobody can guess if others may publish to the stream. Without the promise
+    such a row is a ConfigError: in another order its id would be that of another row.
 
     At most ``max_pending`` messages wait for their acknowledgement; each has ``timeout`` seconds for it. The task fails
     with PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
@@ -94,6 +93,8 @@ def publish_partition(
             else ids made by the writer.
         stable_order: The rows of a partition come in the same order again if its task is repeated, so that their
             positions identify them.
+        duplicates: What a retry later than the ``duplicate_window`` does: "refuse" (default) raises ConfigError,
+            "allow" stores rows twice.
         server_headers: The names of headers of rows that begin with ``Nats-`` and are sent; all others of these are
             removed and counted.
         max_pending: Messages that may wait for their acknowledgement.
@@ -104,11 +105,20 @@ def publish_partition(
         subject=subject,
         msg_id=msg_id,
         stable_order=stable_order,
+        duplicates=check_duplicates(duplicates),
         server_headers=check_server_headers("server_headers", server_headers),
         max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
+        since=time.time(),
     )
     return partial(publish_rows, plan, config)
+
+
+def check_duplicates(value: Duplicates) -> Duplicates:
+    """ConfigError for anything but the two words."""
+    if value not in ("refuse", "allow"):
+        raise ConfigError("duplicates", value, 'must be "refuse" or "allow"')
+    return value
 
 
 class PublishPlan(Value):
@@ -118,12 +128,13 @@ class PublishPlan(Value):
     subject: object
     msg_id: object
     stable_order: bool
+    duplicates: Duplicates
     server_headers: tuple[str, ...]
     max_pending: int
     timeout: float
+    since: float = 0.0
     epoch: int = -1
-    run: str = ""
-    may_be_stored: bool = False
+    is_repeated: bool = False
 
     def _check(self) -> None:
         if not isinstance(self.write_id, str) or not self.write_id or not self.write_id.isprintable():
@@ -139,7 +150,7 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    plan = plan.replace(may_be_stored=plan.may_be_stored or is_retry())
+    plan = plan.replace(is_repeated=plan.is_repeated or is_retry())
     headers = HeaderFilter(plan.server_headers)
     publish = partial(_publish, plan, 0 if context is None else context.partitionId(), headers)
     (summary,) = run_with_rows(config, publish, _messages(plan, headers, rows), prefetch=2)
@@ -154,17 +165,14 @@ async def _publish(
         owner=plan.write_id,
         epoch=plan.epoch,
         partition=partition,
-        run=plan.run,
-        folder=worker_folder(),
-        may_be_stored=plan.may_be_stored,
-        retry=not plan.run,
+        is_repeated=plan.is_repeated,
+        since=plan.since,
     )
     js = client.jetstream()
     writer = IdWriter(
         js,
-        task,
         ids=partial(row_ids, task, stable_order=plan.stable_order, option="stable_order=True"),
-        look_up=partial(_look_up, js),
+        check_for=partial(_window_check, js, plan, task) if plan.is_repeated else None,
         max_pending=plan.max_pending,
         timeout=plan.timeout,
     )
@@ -178,20 +186,24 @@ async def _publish(
     )
 
 
-async def _look_up(js: JetStream, task: WriteTask, subject: str) -> StoredRows | None:
-    """The rows that the stream of a subject has already; None if this account may not read it."""
+async def _window_check(js: JetStream, plan: PublishPlan, task: WriteTask, subject: str) -> Callable[[], None] | None:
+    """The function that raises ConfigError once the stream of this subject may have forgotten ids."""
+    allow = plan.duplicates == "allow"
     try:
         info = (await js.stream(await js.stream_name_by_subject(subject))).cached_info
-        check_window(info, RECOVERY_WINDOW_S, "Widen the window")
-        return await look_up(js, info, task, recovery_window=RECOVERY_WINDOW_S, remedy=_CONSUMED_REMEDY)
     except PermissionDenied as exc:
-        log.warning("%s: rows stored longer ago than the duplicate_window may be stored twice: %s", task.owner, exc)
-        return None
+        if allow:
+            return None
+        raise ConfigError(
+            "duplicates",
+            plan.duplicates,
+            "a repeated task has to know the duplicate_window of the stream: allow $JS.API.STREAM.NAMES and "
+            '$JS.API.STREAM.INFO.*, or accept duplicates="allow"',
+        ) from exc
+    return window_check(info, task, allow=allow, remedy=_REMEDY)
 
 
-_CONSUMED_REMEDY = (
-    "Use the data source with exactlyOnce=atomic on a work queue, or with none if rows stored twice do no harm"
-)
+_REMEDY = 'Widen the window, or accept that: duplicates="allow"'
 
 
 def _messages(plan: PublishPlan, headers: HeaderFilter, rows: Iterable[object]) -> Iterator[MessageColumns]:

@@ -6,6 +6,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from hashlib import sha256, shake_256
 from typing import TypeAlias
 
 from natsproto.errors import ConfigError
@@ -13,7 +14,7 @@ from natsproto.jetstream import JsMessage, RawMessage
 from natsproto.jetstream._consumer.message import ack_subjects, header_blocks
 from natsproto.jetstream._stream.direct_get import stored_header_blocks
 from natsproto.protocol.headers import Headers, parse_headers
-from natsproto.spark._task import TASK_HEADER, MessageColumns, WriteTask
+from natsproto.spark._task import MessageColumns, WriteTask
 
 log = logging.getLogger("natsproto.spark")
 
@@ -114,7 +115,7 @@ class HeaderFilter:
             name = pair[0]
             if name[:5].lower() == "nats-" and name.lower() not in self._allowed:
                 self.removed[name] += 1
-            elif name != TASK_HEADER:  # it is that of another sink, which stored the message that was read
+            else:
                 kept.append(pair)
         return kept
 
@@ -166,16 +167,33 @@ def row_ids(task: WriteTask, row: int, batch: MessageColumns, *, stable_order: b
     """
     if not stable_order and (not batch.ids or None in batch.ids):
         raise no_id(option, row + (list(batch.ids).index(None) if batch.ids else 0))
-    prefix = f"{task.name}."
-    if not batch.ids:
-        return [f"{prefix}{number}" for number in range(row, row + len(batch.subjects))]
-    return [f"{prefix}{row + index}" if key is None else key for index, key in enumerate(batch.ids)]
+    made = _made_ids(task, row, len(batch.subjects))
+    return [own if key is None else key for key, own in zip(batch.ids, made, strict=True)] if batch.ids else made
+
+
+_IDS_AT_A_TIME, _ID_BYTES = 1000, 12
+
+
+def _made_ids(task: WriteTask, row: int, count: int) -> list[str]:
+    """The ids of rows by their numbers: outputs of a hash of the task, so that nobody can guess the next ones. The
+    stream would take a row with an id that a stranger has used for a duplicate.
+    """
+    found: list[str] = []
+    first = row // _IDS_AT_A_TIME
+    for number in range(first, (row + count - 1) // _IDS_AT_A_TIME + 1):
+        text = shake_256(f"{task.name}/{number}".encode("utf-8", "surrogateescape")).hexdigest(
+            _IDS_AT_A_TIME * _ID_BYTES
+        )
+        found += [text[at : at + 2 * _ID_BYTES] for at in range(0, len(text), 2 * _ID_BYTES)]
+    skip = row - first * _IDS_AT_A_TIME
+    return found[skip : skip + count]
 
 
 def key_ids(task: WriteTask, written: Counter[str], _: int, batch: MessageColumns) -> Sequence[str]:
-    """The ids of entries: their keys, and how often the task has ``written`` each."""
+    """The ids of entries: hashes of the task, the key, and how often the task has ``written`` it."""
     ids = []
     for subject in batch.subjects:
         written[subject] += 1
-        ids.append(f"{task.name}.{subject}.{written[subject]}")
+        text = f"{task.name}.{subject}.{written[subject]}"
+        ids.append(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[: 2 * _ID_BYTES])
     return ids

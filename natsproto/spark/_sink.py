@@ -1,29 +1,29 @@
 """The sink: Spark's writer interfaces, for DataFrames and streaming queries.
 
 Names the work, so that it is recognized when it is repeated: a batch write by an id made once on the driver, a
-micro-batch of a streaming query by the query's id (which is in the checkpoint) and its batch number, called ``epoch``
-in the code. ``_writer`` writes the rows.
+micro-batch of a streaming query by the query's id and its batch number, called ``epoch`` in the code; both are in the
+checkpoint, and so is when it was planned first. ``_writer`` writes the rows.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
+import time
 import uuid
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row
 
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
-from natsproto.spark._client import is_retry, run_on_loop, run_with_rows, worker_folder
+from natsproto.spark._checkpoint import plan, unknown_plan
+from natsproto.spark._client import is_retry, run_on_loop, run_with_rows
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import warn_of_removed
 from natsproto.spark._task import WriteResult, WriteTask
@@ -45,7 +45,6 @@ class WriteCommit(WriterCommitMessage):
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int]
-    run: str = ""
 
 
 def check_append(overwrite: bool) -> None:
@@ -64,7 +63,7 @@ def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBa
         return write_messages(client, settings, task, rows)
 
     (done,) = run_with_rows(settings.nats, produce, batches, prefetch=2)
-    return WriteCommit(done.rows, done.duplicates, done.removed_headers, task.run)
+    return WriteCommit(done.rows, done.duplicates, done.removed_headers)
 
 
 def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
@@ -75,21 +74,6 @@ def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
     for one in written:
         removed.update(one.removed_headers)
     warn_of_removed(what, "The option serverHeaders", removed)
-
-
-def _task(owner: str, epoch: int, run: str, *, may_be_stored: bool, after: int = 0) -> WriteTask:
-    """The work of this task of Spark."""
-    context, retry = _task_context(), is_retry()
-    return WriteTask(
-        owner=owner,
-        epoch=epoch,
-        partition=context.partitionId(),
-        run=run,
-        folder=worker_folder(),
-        may_be_stored=retry or may_be_stored,
-        retry=retry,
-        after=after,
-    )
 
 
 def _task_context() -> TaskContext:
@@ -103,57 +87,31 @@ class BatchWriter(DataSourceArrowWriter):
     """Writes a DataFrame. Spark pickles this one object into every attempt of every task."""
 
     def __init__(self, settings: SinkOptions) -> None:
-        info = run_on_loop(settings.nats, check_target, settings)
+        window = run_on_loop(settings.nats, check_target, settings).cached_info.config.duplicate_window
         self._settings = settings
-        self._run = uuid.uuid4().hex
-        self._write_id = settings.write_id or self._run
-        self._after = 0 if settings.write_id else info.state.last_seq
+        self._since = time.time()
+        self._write_id = settings.write_id or uuid.uuid4().hex
+        if settings.delivery == "ids":
+            log.info("write to stream %s: once within its duplicate_window of %g s", settings.stream, window)
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Runs in a task."""
-        may_be_stored = bool(self._settings.write_id)
-        task = _task(self._write_id, 0, self._run, may_be_stored=may_be_stored, after=self._after)
+        partition = _task_context().partitionId()
+        task = WriteTask(owner=self._write_id, epoch=-1, partition=partition, is_repeated=is_retry(), since=self._since)
         return _write(self._settings, task, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the result; every task has its acknowledgements already."""
-        _report(f"write {self._write_id} to stream {self._settings.stream}", messages)
+        _report(f"write to stream {self._settings.stream}", messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the failure. Stored rows stay: a stream has no rollback."""
+        advice = "a repeated write stores them again"
+        if self._settings.write_id:
+            advice = "the same write, repeated with its writeId, stores the others"
         log.warning(
-            "write %s to stream %s was given up: some of its rows may be stored. With option writeId=%s the same rows "
-            "can be written again without storing any row twice",
-            *(self._write_id, self._settings.stream, self._write_id),
+            "the write to stream %s was given up: some of its rows may be stored; %s", self._settings.stream, advice
         )
-
-
-class CommittedRuns:
-    """The runs of a query that have committed a micro-batch: what comes next is not a repetition.
-
-    Only Spark's driver knows: it tells a sink nothing of the kind, and workers and executors come and go. It makes one
-    process to plan a micro-batch and another one to commit it; both see the folder that it has for its files.
-    """
-
-    MAX_RUNS = 16
-
-    def __init__(self, settings: SinkOptions) -> None:
-        key = hashlib.sha256(repr(settings).encode()).hexdigest()[:32]
-        self._folder = Path(SparkFiles.getRootDirectory(), ".natsproto", key)
-
-    def names(self) -> frozenset[str]:
-        """All of them, of queries with these options."""
-        return frozenset(path.name for path in self._folder.iterdir()) if self._folder.is_dir() else frozenset()
-
-    def add(self, run: str) -> None:
-        """Notes a run. One that cannot be noted is looked up again at its next micro-batch."""
-        try:
-            self._folder.mkdir(parents=True, exist_ok=True)
-            (self._folder / run).touch()
-            for old in sorted(self._folder.iterdir(), key=lambda path: path.stat().st_mtime_ns)[: -self.MAX_RUNS]:
-                old.unlink(missing_ok=True)
-        except OSError as exc:
-            log.warning("every micro-batch looks for stored rows, because the driver cannot write its files: %s", exc)
 
 
 class _StreamingWriterBase:
@@ -163,27 +121,30 @@ class _StreamingWriterBase:
 
     def __init__(self, settings: SinkOptions, columns: Columns) -> None:
         self._settings, self._columns = settings, columns
-        self._runs = CommittedRuns(settings)
-        self._committed = self._runs.names()
+        self._planned = plan(settings.checkpoint, "sink") if settings.delivery == "ids" else None
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the result; every task has its acknowledgements already."""
         _report(f"micro-batch {batchId} to stream {self._settings.stream}", messages)
-        for run in {message.run for message in messages if isinstance(message, WriteCommit)} - {""}:
-            self._runs.add(run)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Logs the failure. Stored rows stay, and are not stored again when the micro-batch is repeated."""
+        """Logs the failure. Stored rows stay; the repeated micro-batch stores the others."""
         log.warning("micro-batch %d to stream %s was given up", batchId, self._settings.stream)
 
     def _task(self) -> WriteTask:
-        context = _task_context()
+        context, settings, planned = _task_context(), self._settings, self._planned
         query = context.getLocalProperty("sql.streaming.queryId")
-        epoch = context.getLocalProperty("streaming.sql.batchId")
-        if not query or not epoch:
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        if not query or not batch:
             raise LocalProtocolError("this version of Spark does not say which query and micro-batch a task belongs to")
-        run = context.getLocalProperty("spark.jobGroup.id") or ""
-        return _task(query, int(epoch), run, may_be_stored=run not in self._committed)
+        epoch, repeated = int(batch), is_retry()
+        if planned is not None and planned.epoch == epoch:
+            repeated, since = repeated or planned.is_repeated, planned.since
+        elif settings.delivery == "ids" and (settings.bucket or settings.duplicates == "refuse"):
+            raise unknown_plan("option checkpointLocation", settings.checkpoint, "delivery=cursor", "duplicates=allow")
+        else:
+            since = time.time()
+        return WriteTask(owner=query, epoch=epoch, partition=context.partitionId(), is_repeated=repeated, since=since)
 
 
 if TYPE_CHECKING or hasattr(datasource, "DataSourceStreamArrowWriter"):  # Spark 4.1

@@ -9,8 +9,6 @@ from zlib import crc32
 from natsproto._value import Value
 from natsproto.protocol.frames import Payload
 
-TASK_HEADER = "Spark-Task"
-"""The header by which a task recognizes messages of its own: owner, epoch, partition."""
 HeaderPairs: TypeAlias = list[tuple[str, str]]
 
 
@@ -33,15 +31,6 @@ class MessageColumns(NamedTuple):
             before = crc32(payload, crc32(subject.encode("utf-8", "surrogateescape"), before))
         return before
 
-    def at(self, indexes: Sequence[int]) -> MessageColumns:
-        """The messages at these indexes."""
-        return MessageColumns(
-            [self.subjects[index] for index in indexes],
-            [self.payloads[index] for index in indexes],
-            [self.headers[index] for index in indexes] if self.headers else (),
-            [self.ids[index] for index in indexes] if self.ids else (),
-        )
-
 
 class WriteTask(Value):
     """A piece of work that Spark may run more than once: the rows of one partition of one write or micro-batch."""
@@ -50,20 +39,14 @@ class WriteTask(Value):
     epoch: int
     """The number of the micro-batch; -1 for a write without them."""
     partition: int
-    run: str = ""
-    """The run of the query, or the write, for which rows are looked up once in a process; "" for each task."""
-    folder: str = ""
-    """Where the processes of a machine share what one of them has looked up for the run; "" for each process."""
-    may_be_stored: bool = False
-    """True if its rows may have been stored before, longer ago than the duplicate window."""
-    retry: bool = False
-    """True if the same run had an earlier attempt."""
-    after: int = 0
-    """All its rows come after this sequence of the target; 0 if unknown."""
+    is_repeated: bool = False
+    """True if it may have had an earlier attempt, also in an earlier run of the query."""
+    since: float = 0.0
+    """When the write or micro-batch was planned first, as ``time.time()``: nothing of it was stored before."""
 
     @property
     def name(self) -> str:
-        """The value of the task header, with which ids begin."""
+        """The text that its ids are made of: the same in every attempt, and of no other task."""
         return f"{self.owner}.{self.epoch}.{self.partition}" if self.epoch >= 0 else f"{self.owner}.{self.partition}"
 
 

@@ -3,62 +3,62 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
 from natsproto import Client
-from natsproto.errors import ConfigError, PermissionDenied
-from natsproto.jetstream import JetStream, RetentionPolicy, StreamConfig, StreamInfo
+from natsproto.errors import ConfigError
+from natsproto.jetstream import Cursor, JetStream, Stream, StreamConfig
 from natsproto.protocol.subject import matches
+from natsproto.spark._cursor_writer import CursorWriter, RowsChanged
+from natsproto.spark._entry_writer import EntryWriter
+from natsproto.spark._forgotten_ids import window_check
 from natsproto.spark._id_writer import IdsOf, IdWriter
-from natsproto.spark._marked_batches import MarkedBatchWriter, RowsChanged
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
-from natsproto.spark._stored_rows import StoredRows, check_window, look_up
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 
-async def check_target(client: Client, settings: SinkOptions) -> StreamInfo:
-    """The target stream's info. ConfigError if it cannot keep the guarantee; StreamNotFound."""
-    info = (await client.jetstream().stream(settings.stream)).cached_info
-    config = info.config
-    what = f"stream {settings.stream}"
+async def check_target(client: Client, settings: SinkOptions) -> Stream:
+    """The target. ConfigError if it cannot keep the guarantee; StreamNotFound."""
+    stream = await client.jetstream().stream(settings.stream)
+    config = stream.cached_info.config
     if config.no_ack:
-        raise ConfigError(what, "no_ack", "acknowledges no message, so the sink cannot know what it has stored")
+        raise ConfigError(
+            f"stream {settings.stream}", "no_ack", "acknowledges no message, so the sink cannot know what it has stored"
+        )
     if settings.bucket and config.mirror is not None:
         raise ConfigError("bucket", settings.bucket, "is a mirror: write to the bucket that it mirrors")
     if settings.subject:
         check_subject(config, settings.subject)
-    if settings.exactly_once == "msgid":
-        remedy = "Widen the window, lower recoveryWindow, or use exactlyOnce=atomic on a work queue"
-        check_window(info, settings.recovery_window, remedy)
-    if settings.exactly_once == "atomic":
-        if not config.allow_atomic:
-            raise ConfigError(
-                what, "allow_atomic=False", "takes no atomic batches: allow them, or use exactlyOnce=msgid"
-            )
-        if config.retention == RetentionPolicy.INTEREST:
-            raise ConfigError(what, "retention=interest", "keeps no markers: use exactlyOnce=msgid")
-        check_subject(config, f"{settings.progress_subject}.owner.0")
-    return info
+    if settings.delivery == "cursor":
+        await open_cursor(client, settings, "check")
+    return stream
+
+
+async def open_cursor(client: Client, settings: SinkOptions, name: str) -> Cursor:
+    """The cursor of this name, of a stream that can have it. The errors of ``js.cursor``."""
+    own = f"spark-{name}"
+    subject = f"{settings.cursor_subject}.{own}" if settings.cursor_subject else None
+    return await client.jetstream().cursor(settings.stream, own, subject=subject, timeout=settings.timeout)
 
 
 def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
     """ConfigError if a row repeated after a failure could not be recognized."""
-    if settings.stable_order or settings.bucket or settings.exactly_once == "none":
+    if settings.stable_order or settings.delivery == "none":
         return
-    if settings.exactly_once == "atomic":
+    if settings.delivery == "cursor":
         raise ConfigError(
             "stableOrder",
             "false",
-            "markers count rows, so exactlyOnce=atomic needs rows that come in the same order whenever they are "
-            "computed. Set it to true if that is so, or use exactlyOnce=msgid with a column msg_id",
+            "a cursor counts rows, so delivery=cursor needs rows that come in the same order whenever they are "
+            "computed. Set it to true if that is so, or use delivery=ids with a column msg_id",
         )
-    if "msg_id" not in columns:
+    if "msg_id" not in columns and not settings.bucket:
         raise no_id("stableOrder=true")
 
 
@@ -75,39 +75,48 @@ async def write_messages(
 ) -> AsyncIterator[WriteResult]:
     """Publishes the rows, in their order, and yields one WriteResult when all are acknowledged.
 
-    ConfigError for invalid rows, PublishFailed, PublishUncertain, and the errors of ``js.publish``.
+    ConfigError for invalid rows, PublishFailed, PublishUncertain, and the errors of ``js.publish`` and of cursors.
     Cancelling leaves some rows published; the next attempt repeats them.
     """
-    js, info = client.jetstream(), await check_target(client, settings)
-    config = info.config
+    stream = await check_target(client, settings)
     headers = HeaderFilter(settings.server_headers)
-    columns = _columns(config, settings, headers, batches)
-    if settings.exactly_once == "atomic":
-        progress, size = settings.progress_subject, settings.atomic_batch_rows
-        atomic = MarkedBatchWriter(js, config, task, progress=progress, batch_size=size, timeout=settings.timeout)
+    columns = _columns(stream.cached_info.config, settings, headers, batches)
+    if settings.delivery == "cursor":
+        cursor = await open_cursor(client, settings, f"{task.owner}-{task.partition}")
         try:
-            done = await atomic.write(columns)
+            done = await CursorWriter(cursor, task).write(columns)
         except RowsChanged:
             raise ConfigError(
                 "stableOrder",
                 "true",
                 f"does not hold: partition {task.partition} of batch number {task.epoch} was repeated with other rows, "
-                "or in another order. Nothing more was written. Use exactlyOnce=msgid with a column msg_id",
+                "or in another order. Nothing more was written. Use delivery=ids with a column msg_id",
             ) from None
     else:
-        ids: IdsOf = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
-        if settings.bucket:
-            ids = partial(key_ids, task, Counter())
-        writer = IdWriter(
-            js,
-            task,
-            ids=ids if settings.exactly_once == "msgid" else None,
-            look_up=partial(_look_up, js, info, settings.recovery_window),
-            max_pending=settings.max_pending,
-            timeout=settings.timeout,
-        )
-        done = await writer.write(columns)
+        done = await _writer_with_ids(client.jetstream(), stream, settings, task).write(columns)
     yield done.replace(removed_headers=dict(headers.removed))
+
+
+def _writer_with_ids(js: JetStream, stream: Stream, settings: SinkOptions, task: WriteTask) -> IdWriter | EntryWriter:
+    ids: IdsOf = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
+    if settings.bucket:
+        ids = partial(key_ids, task, Counter())
+        if task.is_repeated and settings.delivery == "ids":
+            return EntryWriter(js, stream, task, ids, settings.timeout)
+
+    async def check_for(_: str) -> Callable[[], None] | None:
+        return window_check(stream.cached_info, task, allow=settings.duplicates == "allow", remedy=_REMEDY)
+
+    return IdWriter(
+        js,
+        ids=ids if settings.delivery == "ids" else None,
+        check_for=check_for if task.is_repeated else None,
+        max_pending=settings.max_pending,
+        timeout=settings.timeout,
+    )
+
+
+_REMEDY = "duplicates=allow accepts that; a wider duplicate_window, or delivery=cursor for the next query, prevents it"
 
 
 async def _columns(
@@ -128,34 +137,3 @@ async def _columns(
             known.add(subject)
         row += len(found.subjects)
         yield found
-
-
-# ---------------------------------------------------------------- by message id
-
-
-_CONSUMED_REMEDY = (
-    "Use exactlyOnce=atomic on a work queue, or exactlyOnce=none for this run if rows stored twice do no harm"
-)
-
-
-async def _look_up(
-    js: JetStream, info: StreamInfo, recovery_window: float, task: WriteTask, _: str
-) -> StoredRows | None:
-    try:
-        return await look_up(js, info, task, recovery_window=recovery_window, remedy=_CONSUMED_REMEDY)
-    except PermissionDenied as exc:
-        _check_window_instead(info, recovery_window, exc)
-        return None
-
-
-def _check_window_instead(info: StreamInfo, recovery_window: float, exc: PermissionDenied) -> None:
-    """ConfigError if the duplicate window does not cover the rows of a target that may not be read."""
-    config = info.config
-    if config.duplicate_window < recovery_window:
-        raise ConfigError(
-            f"duplicate_window of stream {config.name}",
-            config.duplicate_window,
-            f"is shorter than recoveryWindow ({recovery_window:g} s), and this account may not read the stream to find "
-            f"stored rows. Allow $JS.API.DIRECT.GET.{config.name} or $JS.API.CONSUMER.CREATE.{config.name}.>, or widen "
-            "the window",
-        ) from exc

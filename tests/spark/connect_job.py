@@ -65,7 +65,7 @@ def looking_up(spark: Any, cfg: SparkNats) -> None:
 
 def batches(spark: Any, cfg: SparkNats, folder: str) -> None:
     orders = spark.readStream.format("nats").options(servers=cfg.servers, stream="ORDERS").load()
-    write = nspark.foreach_batch_writer(cfg, write_id="q1", subject="out.batches")
+    write = nspark.foreach_batch_writer(cfg, write_id="q1", subject="out.batches", checkpoint=f"{folder}/batches")
 
     def twice(frame: DataFrame, number: int) -> None:
         write(frame, number)

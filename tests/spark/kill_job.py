@@ -1,6 +1,6 @@
 """A streaming query from ORDERS to OUT that reads all there is and ends: what test_kill kills, again and again.
 
-python -m tests.spark.kill_job URL FOLDER GUARANTEE
+python -m tests.spark.kill_job URL FOLDER DELIVERY
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from natsproto.spark import register
 
 
-def main(url: str, folder: str, exactly_once: str) -> None:
+def main(url: str, folder: str, delivery: str) -> None:
     spark = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
@@ -28,11 +28,8 @@ def main(url: str, folder: str, exactly_once: str) -> None:
         .options(servers=url, stream="ORDERS", maxOffsetsPerTrigger="3000", minPartitions="2")
         .load()
     )
-    sink = {"servers": url, "stream": "OUT", "exactlyOnce": exactly_once, "stableOrder": "true"}
-    if exactly_once == "atomic":
-        sink |= {"progressSubject": "out.progress", "atomicBatchRows": "200"}
-    else:
-        sink["maxPending"] = "50"  # slow enough to be killed in the middle
+    sink = {"servers": url, "stream": "OUT", "delivery": delivery, "stableOrder": "true"}
+    sink |= {"maxPending": "50"}  # slow enough to be killed in the middle
     query = (
         orders.selectExpr("concat('out.rows.', seq) AS subject", "data")
         .writeStream.format("nats")

@@ -7,9 +7,12 @@ import os
 import random
 import signal
 import sys
+import time
 from collections.abc import AsyncIterator
 from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +24,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 import natsproto
 from natsproto import Client, sync
 from natsproto.errors import BucketNotFound, ConfigError, InvalidSubject
-from natsproto.jetstream import JetStream, StreamSource
+from natsproto.jetstream import JetStream, PubAck, StreamSource
 from natsproto.jetstream.kv import KeyValue
 from natsproto.spark import register
 from natsproto.spark._options import SinkOptions
@@ -77,6 +80,11 @@ async def test_values_are_put_and_nulls_delete(nats_client: Client, prices: KeyV
     assert [entry.operation.value for entry in await prices.history("old")] == ["DEL"]
 
 
+def again() -> WriteTask:
+    """The task, repeated: it was planned first before anything of it was put."""
+    return TASK.replace(is_repeated=True, since=time.time() - 2)
+
+
 @pytest.mark.parametrize("history", [1, 5])
 @pytest.mark.parametrize("forgotten", [False, True])
 async def test_task_that_runs_again_changes_nothing(
@@ -90,20 +98,75 @@ async def test_task_that_runs_again_changes_nothing(
     before = {key: await prices.history(key) for key in "abc"}
     if forgotten:
         await window_over(jetstream)
-    again = await write(nats_client, TASK.replace(may_be_stored=True, run="next"), *rows)
-    assert again == WriteResult(rows=5, duplicates=5)
+    assert await write(nats_client, again(), *rows) == WriteResult(rows=5, duplicates=5)
     assert {key: await prices.history(key) for key in "abc"} == before
     assert await values(prices) == {"a": b"3", "c": b"4", "z": b"0"}
 
 
+@pytest.mark.parametrize("forgotten", [False, True])
 async def test_task_that_died_half_way_is_completed(
-    nats_client: Client, jetstream: JetStream, prices: KeyValue[bytes]
+    nats_client: Client, jetstream: JetStream, prices: KeyValue[bytes], forgotten: bool
 ) -> None:
     await write(nats_client, TASK, entries(a="1", b="2"))
-    await window_over(jetstream)
-    later = TASK.replace(may_be_stored=True, run="next")
-    assert (await write(nats_client, later, entries(a="1", b="2"), entries(a="3", c="4"))).duplicates == 2
+    if forgotten:
+        await window_over(jetstream)
+    rows = entries(a="1", b="2"), entries(a="3", c="4")
+    assert (await write(nats_client, again(), *rows)).duplicates == 2
     assert await values(prices) == {"a": b"3", "b": b"2", "c": b"4"}
+
+
+@pytest.mark.parametrize("forgotten", [False, True])
+async def test_value_changed_since_is_never_put_back(
+    nats_client: Client, jetstream: JetStream, prices: KeyValue[bytes], forgotten: bool
+) -> None:
+    """Whether the first attempt had put the key before, or not; a deletion is a change."""
+    await prices.put("old", b"0")
+    planned = (await prices.get("old")).created
+    while (await prices.put("clock", b"")) and (  # noqa: ASYNC110  # by the clock of the server
+        await prices.get("clock")
+    ).created < planned + timedelta(seconds=0.3):
+        await asyncio.sleep(0.02)
+    await prices.delete("clock")
+    task = TASK.replace(is_repeated=True, since=time.time() - 0.1)
+    await write(nats_client, TASK, entries(a="1", b="2", e="5"))
+    await prices.put("a", b"theirs")
+    await prices.delete("b")
+    await prices.put("c", b"theirs")
+    if forgotten:
+        await window_over(jetstream)
+    done = await write(nats_client, task, entries(a="1", b="2", e="5"), entries(c="3", d="4", old="1"))
+    assert done == WriteResult(rows=6, duplicates=4)
+    assert await values(prices) == {"a": b"theirs", "c": b"theirs", "d": b"4", "e": b"5", "old": b"1"}
+
+
+async def test_a_change_between_reading_and_putting_stays(
+    nats_client: Client, prices: KeyValue[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    publish = JetStream.publish
+
+    async def meanwhile(self: JetStream, subject: str, payload: bytes, **args: Any) -> PubAck:
+        await prices.put("a", b"theirs")
+        return await publish(self, subject, payload, **args)
+
+    monkeypatch.setattr(JetStream, "publish", meanwhile)
+    assert (await write(nats_client, again(), entries(a="1"))).duplicates == 1
+    assert await values(prices) == {"a": b"theirs"}
+
+
+async def test_a_bucket_with_cursors_is_exact(nats_client: Client, jetstream: JetStream) -> None:
+    """Its stream has the subject of cursors, besides that of the keys."""
+    prices = await jetstream.create_key_value("prices", storage="memory", history=5)
+    await jetstream.update_stream("KV_prices", allow_atomic=True, subjects=["$KV.prices.>", "$CURSOR.KV_prices.>"])
+    how = SinkOptions.read(
+        {"servers": "nats://127.0.0.1:4222", "bucket": "prices", "delivery": "cursor", "stableOrder": "true"}
+    )
+    rows = entries(a="1", b="2", c="1"), entries(a="3", c=None)
+    await write(nats_client, TASK, rows[0], how=how)
+    assert await write(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=3)
+    await prices.put("a", b"theirs")
+    await window_over(jetstream)
+    assert await write(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=5)
+    assert await values(prices) == {"a": b"theirs", "b": b"2"}
 
 
 @pytest.mark.parametrize("key", ["a b", "a.*", "", None])
@@ -129,7 +192,6 @@ async def test_mirror_of_a_bucket_is_not_written(
     [
         ({"stream": "ORDERS"}, "cannot be given with stream"),
         ({"subject": "a"}, "cannot be given with stream"),
-        ({"exactlyOnce": "atomic", "progressSubject": "a"}, "cannot be given with stream"),
         ({"bucket": "a.b"}, "bucket"),
     ],
 )
@@ -185,9 +247,9 @@ def test_bucket_is_a_table_of_current_values(spark: SparkSession, server: Server
     options = {"servers": server.url, "bucket": "rates"}
     rows = spark.createDataFrame([("usd", "2"), ("gbp", "3"), ("eur", None)], "key string, value string")
     rows.write.format("nats").options(**options).mode("append").save()
-    spark.createDataFrame([("usd", "4")], "key string, value string").write.format("nats").options(
-        **options, writeId="day-1"
-    ).mode("append").save()
+    spark.createDataFrame([("usd", "4")], "key string, value string").write.format("nats").options(**options).mode(
+        "append"
+    ).save()
     table = spark.read.format("nats").options(**options).load()
     assert table.columns == ["key", "value", "revision", "timestamp"]
     found = table.selectExpr("key", "cast(value AS string) AS value").orderBy("key").collect()

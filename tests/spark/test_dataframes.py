@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -152,16 +153,23 @@ def test_arrow_partition_cuts_its_results_into_batches() -> None:
 
 @pytest.mark.parametrize("write_id", ["", "orders"])
 def test_foreach_batch_repeated_is_stored_once(
-    nats: SparkNats, out: JetStream, write_id: str, caplog: pytest.LogCaptureFixture
+    nats: SparkNats, out: JetStream, write_id: str, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "7").touch()
     caplog.set_level("INFO", "natsproto.spark")
     frame: Any = Frame(Session("a query"), batch(data=[b"1", b"2"]), batch(data=[b"3"]))
     for duplicates in (0, 3):  # the query is started again and repeats its last batch
-        write = foreach_batch_writer(nats, write_id=write_id, subject="frames", stable_order=True)
+        write = foreach_batch_writer(
+            nats, write_id=write_id, subject="frames", stable_order=True, checkpoint=str(tmp_path)
+        )
         write(frame, 7)
         name = write_id or "a query"
         counts = f"3 rows published, {duplicates} of them were stored before"
         assert caplog.messages[-1] == f"micro-batch 7 of {name}: {counts}"
+    with pytest.raises(ConfigError, match="checkpoint"):  # Spark has not planned it
+        write(frame, 8)
+    (tmp_path / "offsets" / "8").touch()
     write(frame, 8)
     assert stored(out) == [b"1", b"2", b"3"] * 2
 
@@ -171,9 +179,9 @@ def test_foreach_batch_needs_a_query_or_an_id(nats: SparkNats) -> None:
     thread: Any = Frame(Session(None))
     for frame in (connect, thread):
         with pytest.raises(ConfigError, match="write_id"):
-            foreach_batch_writer(nats, subject="frames", stable_order=True)(frame, 1)
+            foreach_batch_writer(nats, subject="frames", stable_order=True, duplicates="allow")(frame, 1)
     with pytest.raises(ConfigError, match="timeout"):
-        foreach_batch_writer(nats, subject="frames", stable_order=True, timeout=0)
+        foreach_batch_writer(nats, subject="frames", stable_order=True, duplicates="allow", timeout=0)
 
 
 # ---------------------------------------------------------------- registering the data source

@@ -236,9 +236,7 @@ def test_copy_with_headers_obeys_none_of_the_source(pipe: Pipe) -> None:
     assert sorted(pipe.numbers()) == list(range(10))
 
 
-@pytest.mark.parametrize(
-    "how", [{}, {"exactlyOnce": "atomic", "progressSubject": "out.progress", "atomicBatchRows": "50"}]
-)
+@pytest.mark.parametrize("how", [{}, {"delivery": "cursor", "cursorSubject": "out.cursors"}])
 def test_retried_tasks_store_their_rows_once(pipe: Pipe, how: dict[str, str]) -> None:
     marks = str(pipe.folder)
 
@@ -267,8 +265,8 @@ def test_retried_tasks_store_their_rows_once(pipe: Pipe, how: dict[str, str]) ->
 def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
     frame = pipe.spark.range(0, 100, 1, 2).selectExpr("cast(id AS string) AS data")
     for _ in range(2):
-        pipe.write(frame, writeId="import-7")
-    assert sorted(pipe.numbers()) == list(range(100))
+        pipe.write(frame, writeId="import-7", delivery="cursor", cursorSubject="out.cursors")
+    assert sorted(pipe.numbers(subject="out.rows")) == list(range(100))
 
 
 @pytest.mark.parametrize(
@@ -277,7 +275,7 @@ def test_a_write_with_an_id_of_its_own_can_be_repeated(pipe: Pipe) -> None:
         ("overwrite", {}, "a stream is only appended to"),
         ("append", {"subject": "elsewhere"}, "is not a subject of stream OUT"),
         ("append", {"stableOrder": "false"}, "add a column msg_id"),
-        ("append", {"exactlyOnce": "twice"}, "must be one of msgid, atomic, none"),
+        ("append", {"delivery": "twice"}, "must be one of ids, cursor, none"),
     ],
 )
 def test_unwritable_frame_fails_before_a_task(pipe: Pipe, mode: str, options: dict[str, str], words: str) -> None:

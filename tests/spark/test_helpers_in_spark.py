@@ -229,7 +229,7 @@ def test_micro_batches_are_published_once(spark: SparkSession, nats: SparkNats, 
     source, checkpoint = tmp_path / "in", tmp_path / "checkpoint"
     source.mkdir()
     (source / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
-    write = foreach_batch_writer(nats, subject=f"{name}.x", stable_order=True)
+    write = foreach_batch_writer(nats, subject=f"{name}.x", stable_order=True, checkpoint=str(checkpoint))
 
     def run(after: str) -> None:
         def batch(frame: DataFrame, number: int) -> None:
@@ -254,8 +254,9 @@ def test_micro_batch_is_written_from_another_thread(
     """As with two sinks at a time. Such a thread does not know the query, so it needs a write_id."""
     run_on_loop(nats, _stream, name, 0)
     (tmp_path / "1.json").write_text("\n".join(json.dumps({"data": str(n)}) for n in range(100)))
-    named = foreach_batch_writer(nats, write_id="copy", subject=f"{name}.x", stable_order=True)
-    unnamed = foreach_batch_writer(nats, subject=f"{name}.y", stable_order=True)
+    place = str(tmp_path / "checkpoint")
+    named = foreach_batch_writer(nats, write_id="copy", subject=f"{name}.x", stable_order=True, checkpoint=place)
+    unnamed = foreach_batch_writer(nats, subject=f"{name}.y", stable_order=True, checkpoint=place)
     refused: list[str] = []
 
     def batch(frame: DataFrame, number: int) -> None:
@@ -267,15 +268,17 @@ def test_micro_batch_is_written_from_another_thread(
                 refused.append(str(exc))
 
     lines = spark.readStream.schema("data string").json(str(tmp_path))
-    query = lines.writeStream.foreachBatch(batch).option("checkpointLocation", str(tmp_path / "checkpoint"))
+    query = lines.writeStream.foreachBatch(batch).option("checkpointLocation", place)
     query.trigger(availableNow=True).start().awaitTermination()
     assert stream_dataframe(spark, nats, name).count() == 100
     assert "a second thread" in refused[0]
 
 
 def test_bad_arguments_of_the_writer_are_refused(nats: SparkNats) -> None:
-    with pytest.raises(ConfigError):
-        foreach_batch_writer(nats, subject="no good")
+    with pytest.raises(ConfigError, match="no good"):
+        foreach_batch_writer(nats, subject="no good", duplicates="allow")
+    with pytest.raises(ConfigError, match=r"checkpoint .*duplicates"):
+        foreach_batch_writer(nats)
 
 
 # ---------------------------------------------------------------- lookups

@@ -21,10 +21,10 @@ from tests.spark.conftest import need_java
 ROOT = Path(__file__).parent.parent.parent
 
 
-def start(server: Server, folder: Path, exactly_once: str) -> subprocess.Popen[bytes]:
+def start(server: Server, folder: Path, delivery: str) -> subprocess.Popen[bytes]:
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": str(folder.parent / "bytecode")}
     env.pop("PYTHONDONTWRITEBYTECODE", None)  # every worker would compile everything anew
-    command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), exactly_once]
+    command = [sys.executable, "-m", "tests.spark.kill_job", server.url, str(folder), delivery]
     with (folder / "job.log").open("ab") as log:
         return subprocess.Popen(
             command,
@@ -52,7 +52,7 @@ async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, row
 
 
 async def check(
-    server: Server, folder: Path, exactly_once: str, *, count: int, kills: int, seed: int, window: float = 600
+    server: Server, folder: Path, delivery: str, *, count: int, kills: int, seed: int, window: float = 600
 ) -> None:
     need_java()
     async with natsproto.connect(server.url) as client:
@@ -60,7 +60,7 @@ async def check(
         out = await scene(js, count, window)
         points = sorted(random.Random(seed).sample(range(1, count), kills))
         for rows in [*points, 10 * count]:
-            job = await asyncio.to_thread(start, server, folder, exactly_once)
+            job = await asyncio.to_thread(start, server, folder, delivery)
             await run_until(job, out, folder, rows)
             if window < 600:
                 await window_over(js)
@@ -82,26 +82,30 @@ async def scene(js: JetStream, count: int, window: float) -> Stream:
         for number in range(count):
             await publisher.publish("orders", b"%d" % number)
     return await js.create_stream(
-        name="OUT", subjects=["out.>"], duplicate_window=window, allow_atomic=True, allow_rollup_hdrs=True
+        name="OUT",
+        subjects=["out.>", "$CURSOR.OUT.>"],
+        duplicate_window=window,
+        allow_atomic=True,
+        allow_rollup_hdrs=True,
     )
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_killed_query_doubles_nothing(nats_server: Server, tmp_path: Path, seed: int) -> None:
-    await check(nats_server, tmp_path, "msgid", count=6000, kills=1, seed=seed)
+    await check(nats_server, tmp_path, "ids", count=6000, kills=1, seed=seed)
 
 
 @pytest.mark.spark_full
 @pytest.mark.timeout(1800)
 async def test_query_that_was_away_longer_than_the_window(nats_server: Server, tmp_path: Path, seed: int) -> None:
-    await check(nats_server, tmp_path, "msgid", count=40_000, kills=2, seed=seed, window=5)
+    await check(nats_server, tmp_path, "cursor", count=40_000, kills=2, seed=seed, window=5)
 
 
 @pytest.mark.spark_full
 @pytest.mark.timeout(1800)
-@pytest.mark.parametrize("exactly_once", ["msgid", "atomic"])
+@pytest.mark.parametrize("delivery", ["ids", "cursor"])
 async def test_twice_killed_query_doubles_nothing(
-    nats_server: Server, tmp_path: Path, exactly_once: str, seed: int
+    nats_server: Server, tmp_path: Path, delivery: str, seed: int
 ) -> None:
-    await check(nats_server, tmp_path, exactly_once, count=40_000, kills=2, seed=seed)
+    await check(nats_server, tmp_path, delivery, count=40_000, kills=2, seed=seed)

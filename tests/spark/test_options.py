@@ -25,7 +25,7 @@ def test_defaults_read_everything_and_lose_nothing() -> None:
     settings = source()
     assert (settings.start, settings.end, settings.fail_on_data_loss) == ("earliest", "latest", True)
     assert (settings.headers, settings.method, settings.pushdown) == (True, "auto", False)
-    assert sink().exactly_once == "msgid"
+    assert (sink().delivery, sink().duplicates) == ("ids", "refuse")
 
 
 def test_names_of_options_are_the_same_in_any_case() -> None:
@@ -101,7 +101,7 @@ def test_option_of_the_other_kind_of_query(name: str, value: str, streaming: boo
 
 
 def test_write_id_is_for_batches() -> None:
-    assert sink(writeId="w").write_id == "w"
+    assert sink(writeId="w", delivery="cursor").write_id == "w"
     with pytest.raises(ConfigError, match=r"option writeId 'w': .*checkpoint"):
         SinkOptions.read({**BASE, "writeId": "w"}, streaming=True)
 
@@ -109,18 +109,23 @@ def test_write_id_is_for_batches() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"exactlyOnce": "always"}, "must be one of msgid, atomic, none"),
-        ({"exactlyOnce": "atomic"}, "progressSubject.*is required"),
+        ({"delivery": "always"}, "must be one of ids, cursor, none"),
+        ({"duplicates": "yes"}, "must be one of refuse, allow"),
+        ({"exactlyOnce": "msgid"}, "is now delivery=ids, cursor or none"),
         ({"subject": "orders.*"}, "wildcard"),
-        ({"atomicBatchRows": "1000"}, "999 rows"),
-        ({"writeId": "a.b"}, "must not contain dots"),
-        ({"recoveryWindow": "0"}, "must be a number of seconds"),
+        ({"writeId": "a.b", "delivery": "cursor"}, "becomes a part of a subject"),
+        ({"writeId": "a"}, "names a cursor: give delivery=cursor"),
         ({"startingOffsets": "5"}, "is not an option of this data source"),
     ],
 )
 def test_a_wrong_option_of_the_sink_is_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         sink(**options)
+
+
+def test_option_of_an_older_sink_has_no_effect(caplog: pytest.LogCaptureFixture) -> None:
+    assert sink(recoveryWindow="900") == sink()
+    assert "recoveryWindow has no effect" in caplog.text
 
 
 @pytest.mark.parametrize("given", [{}, {"option.servers": "nats://127.0.0.1", "option.stream": "ORDERS"}])

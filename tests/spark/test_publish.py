@@ -74,60 +74,37 @@ def data_of(row: Any) -> str:
     return str(row["data"].decode())
 
 
-def test_retry_after_the_window_doubles_no_row(nats: SparkNats, stream: StreamConfig, retry: None) -> None:
-    create(nats, stream)
+def test_retry_within_the_window_doubles_no_row(nats: SparkNats, stream: StreamConfig, retry: None) -> None:
+    create(nats, stream.replace(duplicate_window=60))
     write = publish_partition(nats, write_id="w", stable_order=True)
     list(write(rows(stream, *range(10))))
-    wait_for_window(nats, stream)
     (written,) = write(rows(stream, *range(25)))
     assert (written.rows, written.duplicates) == (25, 10)
     assert payloads(nats, stream) == [b"%d" % number for number in range(25)]
 
 
-def test_retry_after_the_window_finds_msg_ids(nats: SparkNats, stream: StreamConfig, retry: None) -> None:
-    create(nats, stream)
-    write = publish_partition(nats, write_id="w", msg_id=data_of)
-    list(write(rows(stream, 5, 1, 3)))
-    wait_for_window(nats, stream)
-    (written,) = write(rows(stream, 1, 2, 3, 4, 5))
-    assert (written.rows, written.duplicates) == (5, 3)
-    assert payloads(nats, stream) == [b"5", b"1", b"3", b"2", b"4"]
-
-
-def test_retry_keeps_the_last_value_of_a_subject(nats: SparkNats, stream: StreamConfig, retry: None) -> None:
-    create(nats, stream.replace(max_msgs_per_subject=1))
-    write = publish_partition(nats, write_id="w", stable_order=True)
-    list(write(rows(stream, *range(9))))
-    wait_for_window(nats, stream)
-    (written,) = write(rows(stream, *range(10)))
-    assert written.duplicates == 9
-    assert payloads(nats, stream) == [b"7", b"8", b"9"]
-
-
-@pytest.mark.parametrize("retention", [RetentionPolicy.WORK_QUEUE, RetentionPolicy.INTEREST])
-def test_retry_to_a_consumed_stream(
+@pytest.mark.parametrize("retention", [*RetentionPolicy])
+def test_retry_after_the_window_is_refused(
     nats: SparkNats, stream: StreamConfig, retry: None, retention: RetentionPolicy
 ) -> None:
-    """The last message tells nothing about the age of the first one, so the window itself must be wide."""
-    create(nats, stream.replace(retention=retention, duplicate_window=899))
-    write = publish_partition(nats, write_id="w", stable_order=True)
-    with pytest.raises(ConfigError, match=r"must be at least 900 s.*Widen the window$"):
-        list(write(rows(stream, 1)))
-    assert payloads(nats, stream) == []
+    create(nats, stream.replace(retention=retention))
+    write = publish_partition(nats, write_id="w", msg_id=data_of)
+    run_on_loop(nats, publish_some, stream)
+    wait_for_window(nats, stream)
+    with pytest.raises(ConfigError, match=r'duplicate_window of stream.*is over.*duplicates="allow"'):
+        list(write(rows(stream, 1, 2, 3, 4, 5)))
+    allowed = publish_partition(nats, write_id="w", msg_id=data_of, duplicates="allow")
+    (written,) = allowed(rows(stream, 1, 2, 3, 4, 5))
+    assert (written.rows, written.duplicates) == (5, 0)
 
 
-def test_retry_to_a_work_queue_with_a_window(nats: SparkNats, stream: StreamConfig, monkeypatch: Any) -> None:
-    create(nats, stream.replace(retention=RetentionPolicy.WORK_QUEUE, duplicate_window=900))
-    write = publish_partition(nats, write_id="w", stable_order=True)
-    list(write(rows(stream, 1)))
-    monkeypatch.setattr(publish, "is_retry", lambda: True)
-    (written,) = write(rows(stream, 1, 2))
-    assert (written.rows, written.duplicates) == (2, 1)
-    assert payloads(nats, stream) == [b"1", b"2"]
+async def publish_some(client: Client, stream: StreamConfig) -> None:
+    """The first attempt, which stored a row and died."""
+    await client.jetstream().publish(f"{stream.name}.1", b"1", msg_id="1")
 
 
-def test_first_attempt_looks_up_nothing(nats: SparkNats, stream: StreamConfig) -> None:
-    """The target need not be readable, and a new write_id is a new write."""
+def test_first_attempt_asks_nothing(nats: SparkNats, stream: StreamConfig) -> None:
+    """A new write_id is a new write, and a job that is started again is not recognized."""
     create(nats, stream)
     list(publish_partition(nats, write_id="w", stable_order=True)(rows(stream, 1)))
     wait_for_window(nats, stream)
@@ -135,21 +112,27 @@ def test_first_attempt_looks_up_nothing(nats: SparkNats, stream: StreamConfig) -
     assert written.duplicates == 0
 
 
-@pytest.mark.parametrize("info", ["", '"$JS.API.STREAM.NAMES", "$JS.API.STREAM.INFO.OUT", '])
-def test_retry_without_the_right_to_read_warns(info: str, caplog: pytest.LogCaptureFixture, retry: None) -> None:
-    """The account may see nothing of the stream, or its info but no messages."""
+@pytest.mark.parametrize("info", ["", '"$JS.API.STREAM.NAMES", '])
+def test_retry_has_to_know_the_window(info: str, retry: None) -> None:
+    """The account may see nothing of the stream, or its name alone."""
     allowed = f'publish: [{info}"OUT.>"], subscribe: ["_INBOX.>"]'
     users = f"users: [{{user: a, password: a}}, {{user: w, password: w, permissions: {{ {allowed} }} }}]"
     with run_server(jetstream=True, config=f"authorization {{ {users} }}") as server:
         with sync.connect(server.url, user="a", password="a") as nc:
             nc.jetstream().create_stream(name="OUT", subjects=["OUT.>"])
-            nc.jetstream().publish("OUT.a", b"0")
         writer = SparkNats(servers=server.url, user="w", password="w", allow_literal_secrets=True, request_timeout=1)
         rows = [{"subject": "OUT.a", "data": b"1"}]
-        (written,) = publish_partition(writer, write_id="w", stable_order=True)(rows)
+        with pytest.raises(ConfigError, match="has to know the duplicate_window"):
+            list(publish_partition(writer, write_id="w", stable_order=True)(rows))
+        (written,) = publish_partition(writer, write_id="w", stable_order=True, duplicates="allow")(rows)
         assert written.rows == 1
         close_workers()
-    assert "may be stored twice" in caplog.text
+
+
+def test_duplicates_is_one_of_two_words(nats: SparkNats) -> None:
+    wrong: Any = "accept"
+    with pytest.raises(ConfigError, match='"refuse" or "allow"'):
+        publish_partition(nats, write_id="w", duplicates=wrong)
 
 
 def test_column_is_found_in_rows_of_any_shape() -> None:

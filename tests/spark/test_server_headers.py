@@ -70,7 +70,7 @@ SERVER_HEADERS = {
 }
 HEADERS_TYPE = pa.map_(pa.string(), pa.list_(pa.string()))
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
-ATOMIC = {"exactlyOnce": "atomic", "progressSubject": "out.progress"}
+CURSOR = {"delivery": "cursor", "cursorSubject": "out.progress"}
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ async def check(out: Stream) -> None:
     assert [message.headers["Kept"] for message in stored] == ["yes"] * len(stored)
 
 
-@pytest.mark.parametrize("how", [{}, {"exactlyOnce": "none"}, ATOMIC], ids=["msgid", "none", "atomic"])
+@pytest.mark.parametrize("how", [{}, {"delivery": "none"}, CURSOR], ids=["ids", "none", "cursor"])
 async def test_sink_strips_every_server_header(nats_client: Client, out: Stream, how: dict[str, str]) -> None:
     settings = SinkOptions.read({**BASE, **how})
     task = WriteTask(owner="query", epoch=0, partition=0)

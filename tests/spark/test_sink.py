@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import logging
+import os
 import pickle
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark import SparkFiles, TaskContext
+from pyspark import TaskContext
 from pyspark.sql import Row, datasource
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from natsproto import sync
 from natsproto.errors import ConfigError, LocalProtocolError, StreamNotFound
+from natsproto.spark import _checkpoint as checkpoint
 from natsproto.spark._sink import BatchWriter, StreamingWriter, WriteCommit
 from natsproto.spark._source import NatsDataSource
 from natsproto.sync._jetstream import JetStream
@@ -27,16 +30,14 @@ ROWS = StructType([StructField("data", BinaryType())])
 @pytest.fixture
 def js(nc: sync.Client) -> Iterator[JetStream]:
     js = nc.jetstream()
-    js.create_stream(name="OUT", subjects=["out.>"], storage="memory", allow_atomic=True)
+    js.create_stream(name="OUT", subjects=["out.>", "$CURSOR.OUT.>"], storage="memory", allow_atomic=True)
     yield js
     js.delete_stream("OUT")
 
 
 @pytest.fixture(autouse=True)
-def no_task(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Spark's context of a task is one for each process; so is the folder of its files."""
-    monkeypatch.setattr(SparkFiles, "_root_directory", str(tmp_path))
-    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+def no_task() -> Iterator[None]:
+    """Spark's context of a task is one for each process."""
     yield
     TaskContext._taskContext = None
 
@@ -103,14 +104,17 @@ def test_write_of_two_tasks_is_stored_once(server: Server, js: JetStream, caplog
 
 
 def test_write_again_needs_the_write_id(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    named = {"delivery": "cursor", "writeId": "day-1"}
     for duplicates in (0, 5):
         begin_task()
-        assert write(batch_writer(server, writeId="day-1"), 0, 5).duplicates == duplicates
+        assert write(batch_writer(server, **named), 0, 5).duplicates == duplicates
     begin_task()
     assert write(batch_writer(server), 0, 5).duplicates == 0  # a write of its own
     assert len(stored(js)) == 10
-    batch_writer(server, writeId="day-1").abort([])
-    assert caplog.messages[-1].startswith("write day-1 to stream OUT was given up")
+    batch_writer(server, **named).abort([])
+    assert caplog.messages[-1].endswith("the same write, repeated with its writeId, stores the others")
+    batch_writer(server).abort([])
+    assert caplog.messages[-1].endswith("a repeated write stores them again")
 
 
 def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> None:
@@ -122,17 +126,23 @@ def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> Non
         batch_writer(server).write(given_to(None, 0, 1))
 
 
-@pytest.mark.parametrize("how", ["msgid", "atomic"])
+def begin_epoch(folder: Path, epoch: int) -> None:
+    """What the checkpoint has when Spark plans a micro-batch."""
+    (folder / "offsets").mkdir(exist_ok=True)
+    (folder / "offsets" / str(epoch)).touch()
+    begin_task(properties={"sql.streaming.queryId": "query", "streaming.sql.batchId": str(epoch)})
+
+
+@pytest.mark.parametrize("delivery", ["ids", "cursor"])
 def test_epoch_that_is_repeated_is_stored_once(
-    how: str, server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
+    delivery: str, server: Server, js: JetStream, caplog: pytest.LogCaptureFixture, tmp_path: Path
 ) -> None:
-    options = {"exactlyOnce": how, **({"progressSubject": "out.progress"} if how == "atomic" else {})}
-    for run in ("run 1", "run 2"):  # the second begins with the last epoch of the first
-        properties = {"sql.streaming.queryId": f"query-{how}", "spark.jobGroup.id": run}
-        begin_task(properties={**properties, "streaming.sql.batchId": "7"})
+    options = {"delivery": delivery, "checkpointlocation": str(tmp_path)}
+    for duplicates in (0, 5):  # the second run begins with the last epoch of the first
+        begin_epoch(tmp_path, 7)
         done = write(stream_writer(server, **options), 0, 5)
-        assert (done.rows, done.duplicates) == (5, 0 if run == "run 1" else 5)
-    begin_task(properties={**properties, "streaming.sql.batchId": "8"})
+        assert (done.rows, done.duplicates) == (5, duplicates)
+    begin_epoch(tmp_path, 8)
     last = write(stream_writer(server, **options), 5, 7)
     assert stored(js) == [b"%d" % number for number in range(7)]
     writer = stream_writer(server, **options)
@@ -143,44 +153,64 @@ def test_epoch_that_is_repeated_is_stored_once(
     assert caplog.messages[-1] == "micro-batch 8 to stream OUT was given up"
 
 
+def test_repeated_epoch_behind_the_window_is_refused(server: Server, js: JetStream, tmp_path: Path) -> None:
+    """By the time of the file that its first plan has left in the checkpoint, however it ended."""
+    options = {"checkpointlocation": f"file://{tmp_path}"}
+    begin_epoch(tmp_path, 0)
+    write(stream_writer(server, **options), 0, 5)
+    (mark,) = (tmp_path / "natsproto").iterdir()
+    os.utime(mark, (time.time() - 130, time.time() - 130))
+    with pytest.raises(ConfigError, match=r"is over for partition 0, which is repeated 13\d s after"):
+        write(stream_writer(server, **options), 0, 9)
+    assert len(stored(js)) == 5
+    begin_epoch(tmp_path, 1)
+    assert write(stream_writer(server, **options), 0, 9).duplicates == 0
+    assert [path.name[-2:] for path in (tmp_path / "natsproto").iterdir()] == ["-1"]
+
+
+def test_micro_batch_without_a_checkpoint_is_refused(server: Server, js: JetStream, tmp_path: Path) -> None:
+    begin_epoch(tmp_path, 3)
+    (tmp_path / "file").touch()
+    for location in ("", str(tmp_path / "none"), str(tmp_path / "file"), "nosuch://place/x"):
+        with pytest.raises(ConfigError, match=r"checkpointLocation.*use delivery=cursor or duplicates=allow"):
+            write(stream_writer(server, checkpointlocation=location), 0, 5)
+    (tmp_path / "offsets" / "4").touch()
+    with pytest.raises(ConfigError, match="checkpointLocation"):  # it is of another micro-batch
+        write(stream_writer(server, checkpointlocation=str(tmp_path)), 0, 5)
+    assert stored(js) == []
+    for options in ({"duplicates": "allow"}, {"delivery": "cursor"}, {"delivery": "none"}):
+        write(stream_writer(server, **options), 0, 5)
+
+
+def test_checkpoint_of_another_file_system(server: Server, js: JetStream, tmp_path: Path) -> None:
+    """By pyarrow, as for HDFS and the stores of clouds."""
+    files = checkpoint._RemoteFiles(tmp_path.as_uri())
+    assert checkpoint._plan(files, "sink") is None
+    for epoch in (4, 5):
+        begin_epoch(tmp_path, epoch)
+        planned = checkpoint._plan(files, "sink")
+        assert planned is not None
+        assert (planned.epoch, planned.is_repeated, planned.since == pytest.approx(time.time(), abs=10)) == (
+            epoch,
+            False,
+            True,
+        )
+        again = checkpoint._plan(files, "sink")
+        assert again is not None
+        assert (again.epoch, again.is_repeated, again.since == pytest.approx(planned.since, abs=10)) == (
+            epoch,
+            True,
+            True,
+        )
+    assert len([*(tmp_path / "natsproto").iterdir()]) == 1
+
+
 @pytest.mark.parametrize("known", [{}, {"sql.streaming.queryId": "q"}, {"streaming.sql.batchId": "1"}])
 def test_epoch_without_its_query_is_refused(known: Mapping[str, str], server: Server, js: JetStream) -> None:
     begin_task(properties=known)
     with pytest.raises(LocalProtocolError, match="which query and micro-batch"):
         write(stream_writer(server), 0, 1)
     assert stored(js) == []
-
-
-def test_only_the_first_epoch_of_a_run_is_looked_up(server: Server, js: JetStream) -> None:
-    """Its driver tells the tasks, whichever processes they run in."""
-    looked_up = []
-    for run, epoch in [("run 1", 7), ("run 1", 8), ("run 2", 8), ("run 1", 9), ("run 2", 9), ("run 3", 9)]:
-        properties = {"sql.streaming.queryId": "q", "spark.jobGroup.id": run, "streaming.sql.batchId": str(epoch)}
-        begin_task(properties=properties)
-        planned = stream_writer(server)
-        if pickle.loads(pickle.dumps(planned))._task().may_be_stored:
-            looked_up.append((run, epoch))
-        stream_writer(server).commit([write(planned, 0, 3)], epoch)
-        begin_task(properties=properties, attempt=1)
-        assert stream_writer(server)._task().may_be_stored
-    assert looked_up == [("run 1", 7), ("run 2", 8), ("run 3", 9)]
-
-
-def test_driver_forgets_old_runs(server: Server, js: JetStream) -> None:
-    for number in range(20):
-        stream_writer(server).commit([WriteCommit(1, 0, {}, f"run {number}")], 1)
-    assert len(stream_writer(server)._committed) == 16
-    assert "run 19" in stream_writer(server)._committed
-    assert stream_writer(server, subject="out.other")._committed == frozenset()
-
-
-def test_driver_that_cannot_note_a_run_warns(
-    server: Server, js: JetStream, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    (tmp_path / ".natsproto").write_bytes(b"")
-    stream_writer(server).commit([WriteCommit(1, 0, {}, "run")], 1)
-    assert "every micro-batch looks for stored rows" in caplog.text
-    assert stream_writer(server)._committed == frozenset()
 
 
 def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None:

@@ -73,7 +73,8 @@ def start(
     final = read().selectExpr("concat('results.', key) AS subject", "data", "key AS msg_id")
     results = run("results", final.writeStream.format("nats").options(stream="RESULTS", **servers).outputMode("append"))
     so_far = read().selectExpr("concat('$KV.totals.', key) AS subject", "data", "concat(key, ':', orders) AS msg_id")
-    totals = run("totals", so_far.writeStream.foreachBatch(foreach_batch_writer(nats)).outputMode("update"))
+    write_so_far = foreach_batch_writer(nats, checkpoint=f"{checkpoint}/totals")
+    totals = run("totals", so_far.writeStream.foreachBatch(write_so_far).outputMode("update"))
     return [results, totals]
 
 
