@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Awaitable, Callable
-from typing import Protocol, cast
+from typing import Protocol, TypeAlias, cast
 
 from natsproto._durations import positive_seconds
 from natsproto.errors import ConfigError
@@ -15,6 +15,9 @@ from natsproto.outbox._sql import Database, DatabaseConnection, check_table, dri
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import publish_subject
+
+Row: TypeAlias = tuple[str, bytes, str]
+"""Subject, payload, and headers as JSON."""
 
 
 class _Executes(Protocol):
@@ -74,7 +77,7 @@ class Outbox:
                 headers.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        _execute(connection, self.table, _row(subject, payload, headers))
+        _execute(connection, self.table, row_of(subject, payload, headers))
 
     async def add_async(
         self, connection: object, subject: str, payload: Payload = b"", *, headers: HeadersLike | None = None
@@ -89,7 +92,7 @@ class Outbox:
                 headers.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        await cast("Awaitable[object]", _execute(connection, self.table, _row(subject, payload, headers)))
+        await cast("Awaitable[object]", _execute(connection, self.table, row_of(subject, payload, headers)))
 
     def relay(
         self,
@@ -135,7 +138,7 @@ class Outbox:
         return Relay(js, connect, self.table, options)
 
 
-def _row(subject: str, payload: Payload, headers: HeadersLike | None) -> tuple[str, bytes, str]:
+def row_of(subject: str, payload: Payload, headers: HeadersLike | None) -> Row:
     """Return the columns of a message that can be sent, or raise its error."""
     publish_subject(subject)
     pairs = [] if headers is None else list(Headers(headers).pairs())
@@ -143,7 +146,7 @@ def _row(subject: str, payload: Payload, headers: HeadersLike | None) -> tuple[s
     return subject, as_bytes(payload), json.dumps(pairs)
 
 
-def _execute(connection: object, table: str, row: tuple[str, bytes, str]) -> object:
+def _execute(connection: object, table: str, row: Row) -> object:
     """Insert a row in the words of the driver; return what its ``execute`` returns."""
     driver = driver_of(connection)
     if driver == "asyncpg":
