@@ -84,7 +84,10 @@ class _Rows:
         found = self._select(self._sql.next, after)
         rows = [
             _Row(
-                cast("int", key), cast("str", subject), bytes(cast("bytes", payload)), json.loads(cast("str", headers))
+                cast("int", key),
+                cast("str", subject),
+                bytes(cast("bytes", payload)),
+                [] if headers == "[]" else json.loads(cast("str", headers)),
             )
             for _, key, subject, payload, headers in found
         ]
@@ -219,7 +222,7 @@ class Relay:
                 for row in rows:
                     refused = row
                     await batch.publish(
-                        row.subject, row.payload, headers=[(name, value) for name, value in row.headers]
+                        row.subject, row.payload, headers=[(name, value) for name, value in row.headers] or None
                     )
                 refused = None
         except NatsError as exc:

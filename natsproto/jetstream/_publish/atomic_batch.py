@@ -37,7 +37,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
-from natsproto.jetstream._publish.headers import MessageArgs, header_pairs
+from natsproto.jetstream._publish.headers import MessageArgs, as_dict, header_pairs
 from natsproto.jetstream._publish.outcome import (
     Change,
     Expectation,
@@ -173,7 +173,7 @@ class AtomicBatch:
         if (seq := args.get("expected_last_seq")) is not None and self._messages:
             raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
         message = BatchMessage(subject, as_bytes(payload), header_pairs(subject, headers, args))
-        block = encode_headers([*message.pairs, *self._headers(self._max + 1, "1")])
+        block = encode_headers(as_dict([*message.pairs, *self._headers(self._max + 1, "1")]))
         wire = self._connection._control_lines.encode_subject(subject)
         self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
         return message
@@ -307,7 +307,7 @@ class AtomicBatch:
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
                 await self._connection._yield_if_needed(Deadline(self._timeout), "atomic batch")
-                self._connection._put_message(message.subject, message.payload, None, pairs)
+                self._connection._put_message(message.subject, message.payload, None, as_dict(pairs))
             self._sent = sequence
 
     async def _send_and_wait(self, message: BatchMessage, sequence: int) -> None:

@@ -175,13 +175,13 @@ def message_blocks(ids: Sequence[str | None], headers: Sequence[HeadersLike | No
     else:
         tails = [b"\r\n" if one is None else b"Nats-Msg-Id: %b\r\n\r\n" % one.encode() for one in ids]
     blocks: list[bytes | None] = [
-        encode_headers(_as_dict(own))[:-2] + tail if own else _VERSION_LINE + tail
+        encode_headers(as_dict(own))[:-2] + tail if own else _VERSION_LINE + tail
         for own, tail in zip(headers or repeat(None, len(ids)), tails, strict=True)
     ]
     return [block if block != _EMPTY else None for block in blocks] if len(given) < len(ids) else blocks
 
 
-def _as_dict(headers: HeadersLike) -> HeadersLike:
+def as_dict(headers: HeadersLike) -> HeadersLike:
     """Return pairs as a dict if no name is there twice: encoding it takes a third of the time."""
     if type(headers) is list and len(named := dict(headers)) == len(headers):
         return named
