@@ -24,7 +24,8 @@ from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_BATCH_ME
 from natsproto.jetstream._publish.fast.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs, required_feature
-from natsproto.jetstream._publish.publish import Lookup, Recognition, publish
+from natsproto.jetstream._publish.outcome import Evidence
+from natsproto.jetstream._publish.publish import Lookup, Recognition, Sent, publish
 from natsproto.jetstream._publish.publish_window import PublisherOptions
 from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
@@ -167,9 +168,13 @@ class JetStream(BucketManager):
         )
 
     def _lookup_of(self, subject: str, payload: Payload) -> Lookup:
-        """Return the lookup of a message. Nothing identifies it, but one with another payload is another message."""
+        """Return the lookup of a message, which nearly none needs."""
+        return partial(self._look_up, subject, payload)
+
+    def _look_up(self, subject: str, payload: Payload, sent: Sent) -> Awaitable[Evidence]:
+        """Nothing identifies the message, but one with another payload is another message."""
         find_stream = partial(self._find_stream, subject)
-        return WriteLookup(find_stream, subject, lambda message: None if message.data == payload else False)
+        return WriteLookup(find_stream, subject, lambda message: None if message.data == payload else False)(sent)
 
     def _batch_lookup_of(self, subject: str, batch_id: str) -> Lookup:
         return batch_lookup(partial(self._find_stream, subject), subject, batch_id)
