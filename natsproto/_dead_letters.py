@@ -48,7 +48,7 @@ SET_ASIDE = "dead letter"
 SUBJECT_HEADER, STREAM_HEADER = "Dead-Letter-Subject", "Dead-Letter-Stream"
 SEQUENCE_HEADER, CONSUMER_HEADER = "Dead-Letter-Sequence", "Dead-Letter-Consumer"
 ATTEMPTS_HEADER = "Dead-Letter-Attempts"
-ERROR_TYPE_HEADER, ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
+ERROR_TYPE_HEADER, DEAD_LETTER_ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Letter-Error"
 LEFT_OUT_HEADER = "Dead-Letter-Left-Out"
 
 _BUCKETS = ("$KV.", "$O.")
@@ -71,7 +71,7 @@ class DeadLetterLeft(Event):
     line = "dead letter %(seq)d of stream %(stream)r is not replayed: %(error)s"
 
 
-class FailedMessage(NamedTuple):
+class AttemptedMessage(NamedTuple):
     """A message that is to become a dead letter."""
 
     message: JsMessage
@@ -127,7 +127,7 @@ class DeadLetter(Value):
                 consumer=headers.get(CONSUMER_HEADER) or "",
                 attempts=int(headers.get(ATTEMPTS_HEADER) or 0),
                 error_type=headers.get(ERROR_TYPE_HEADER) or "",
-                error=headers.get(ERROR_HEADER) or "",
+                error=headers.get(DEAD_LETTER_ERROR_HEADER) or "",
                 left_out=headers.get(LEFT_OUT_HEADER) or "",
             )
         except ValueError:
@@ -300,7 +300,7 @@ async def _subjects_of(js: JetStream, streams: Iterable[str]) -> Sequence[str]:
     return [subject for name in streams for subject in (await js.stream(name)).cached_info.config.subjects]
 
 
-def forms_of(failed: FailedMessage) -> Iterator[tuple[bytes, Headers]]:
+def forms_of(failed: AttemptedMessage) -> Iterator[tuple[bytes, Headers]]:
     """Return the payload and headers of a dead letter: as it is, without its headers, then without its payload."""
     message, own = failed.message, _dead_letter_headers(failed)
     original, left_out = _sendable(message.headers)
@@ -329,7 +329,7 @@ def _is_sendable(pair: tuple[str, str]) -> bool:
     return True
 
 
-def _dead_letter_headers(failed: FailedMessage) -> list[tuple[str, str]]:
+def _dead_letter_headers(failed: AttemptedMessage) -> list[tuple[str, str]]:
     metadata, error, kind, text = failed.metadata, failed.error, "", NOT_ACKNOWLEDGED
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
@@ -340,7 +340,7 @@ def _dead_letter_headers(failed: FailedMessage) -> list[tuple[str, str]]:
         CONSUMER_HEADER: metadata.consumer,
         ATTEMPTS_HEADER: str(failed.attempts),
         ERROR_TYPE_HEADER: kind,
-        ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].strip(),
+        DEAD_LETTER_ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].strip(),
     }
     return [(name, value.encode("utf-8", "replace").decode()) for name, value in added.items() if value]
 

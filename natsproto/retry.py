@@ -23,9 +23,9 @@ from natsproto._dead_letters import (
     DEAD_LETTER_ADVISORIES,
     NOT_ACKNOWLEDGED,
     SET_ASIDE,
+    AttemptedMessage,
     DeadLetter,
     DeadLetterLeft,
-    FailedMessage,
     forms_of,
     message_id_of,
     replay,
@@ -330,7 +330,7 @@ class Retry:
         """
         metadata = message.metadata
         attempts = metadata.num_delivered - (error is None)  # else there was no call
-        failed = FailedMessage(message, metadata, attempts, error)
+        failed = AttemptedMessage(message, metadata, attempts, error)
         failure = await self._store(failed)
         if failure is None or message.is_acked:
             return
@@ -344,7 +344,7 @@ class Retry:
             keeping.add_done_callback(self._keeping.discard)
             note_running(message, keeping)
 
-    async def _keep_until_stored(self, failed: FailedMessage) -> None:
+    async def _keep_until_stored(self, failed: AttemptedMessage) -> None:
         """Keep a message in progress and try again, while the client is open."""
         attempt, connection = 0, self._js.connection
         async with failed.message.keep_alive():
@@ -354,7 +354,7 @@ class Retry:
                 if isinstance(failure := await self._store(failed), _PERMANENT) or failure is None:
                     return
 
-    async def _store(self, failed: FailedMessage) -> NatsError | None:
+    async def _store(self, failed: AttemptedMessage) -> NatsError | None:
         """Publish a dead letter and terminate its message; return the error of that."""
         message, metadata, subject = failed.message, failed.metadata, self.policy.dead_letter_subject
         try:
@@ -376,7 +376,7 @@ class Retry:
         )
         return None
 
-    async def _publish(self, failed: FailedMessage) -> None:
+    async def _publish(self, failed: AttemptedMessage) -> None:
         """Publish a dead letter; with less if the server or the stream does not accept it as it is."""
         refusal: NatsError | None = None
         for data, headers in forms_of(failed):

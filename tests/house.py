@@ -20,7 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.tools import rooms
+from tests.tools import names, rooms
 from tests.tools.state import assigned, called, count_state
 
 ROOT = Path(__file__).parent.parent
@@ -534,6 +534,10 @@ def room_figures() -> Iterator[str]:
             count = len(rooms.entries(ROOT / folder.replace(".", "/")))
             yield f"{folder}: {count} entries, {arrows} arrows among them, {rooms.floors(inside)} floors"
 
+    trees = {name: parsed(path) for name, path in sources("natsproto")}
+    twice, nested = names.names_with_two_meanings(trees), names.nested_choices(trees)
+    yield f"names with two meanings: {len(twice)}" + "".join(f"; {line}" for line in twice)
+    yield f"conditional expressions in others: {len(nested)}" + "".join(f"; {line}" for line in nested)
     for folder in MAX_SEAM_NAMES:
         uses = seam_uses(folder)
         yield f"{folder}: {len(uses)} underscored names of a connection, at {uses.total()} places"

@@ -7,7 +7,7 @@ import ast
 import pytest
 
 from tests import house
-from tests.tools import rooms
+from tests.tools import names, rooms
 from tests.tools.state import count_state
 
 
@@ -81,3 +81,17 @@ def test_house_finds_circles_of_folders() -> None:
 def test_house_counts_floors() -> None:
     graph = rooms.import_graph(trees(a="import p.b\nimport p.c", b="import p.c", c=""))
     assert rooms.floors(rooms.folders_of(graph)["p"]) == 3
+
+
+def test_house_finds_names_with_two_meanings() -> None:
+    source = {
+        "a.py": "WAIT_S, MAX_S = 1, 2\nclass Reader: ...",
+        "b.py": "WAIT_S: Final = 2\nMAX_S = 2\nclass Reader: ...",
+    }
+    found = names.names_with_two_meanings({file: ast.parse(text) for file, text in source.items()})
+    assert found == ["WAIT_S: two values, in a.py and b.py", "class Reader: defined in a.py and b.py"]
+
+
+def test_house_finds_nested_choices() -> None:
+    tree = ast.parse("x = 1 if a else 2\ny = 1 if a else 2 if b else 3\nz = f(1 if a else 2) if b else 3")
+    assert names.nested_choices({"a.py": tree}) == ["a.py:2: a conditional expression in another one"]

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import natsproto
 from natsproto._cli import _messages, _operations, _stores, _streams, _top
-from natsproto._cli._arguments import NATS_CLI, Command, Parser, add_connection, shown_action
+from natsproto._cli._arguments import NATS_CLI, Command, CommandParser, add_connection, shown_action
 from natsproto._cli._output import printable
 from natsproto.errors import ConfigError, NatsError
 
@@ -53,10 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = Parser(prog="natsproto", description=_WHAT, epilog=NATS_CLI, allow_abbrev=False)
+    parser = CommandParser(prog="natsproto", description=_WHAT, epilog=NATS_CLI, allow_abbrev=False)
     parser.add_argument("--version", action="version", version=f"natsproto {natsproto.__version__}")
     add_connection(parser)
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=Parser)
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=CommandParser)
     for module in (_streams, _top, _stores, _messages, _operations):
         module.add_commands(commands)
     return parser

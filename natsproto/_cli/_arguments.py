@@ -26,7 +26,7 @@ NATS_CLI = (
 Command: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
-class Parser(argparse.ArgumentParser):
+class CommandParser(argparse.ArgumentParser):
     """A parser whose errors show no password of a URL and no control characters."""
 
     def error(self, message: str) -> NoReturn:
@@ -37,7 +37,7 @@ class Parser(argparse.ArgumentParser):
 def add_group(commands: Any, name: str, what: str) -> Any:
     """Add a command that has commands of its own, and return the place for them."""
     parser = commands.add_parser(name, help=what, description=_sentence(what), epilog=NATS_CLI, allow_abbrev=False)
-    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    return parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=CommandParser)
 
 
 def add_command(

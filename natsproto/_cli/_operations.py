@@ -24,7 +24,7 @@ from natsproto.errors import ConfigError, NatsError
 from natsproto.retry import DeadLetter, DeadLetterLeft, replay
 from natsproto.testing import run_server
 
-FIELDS = ("subject", "stream", "consumer", "attempts", "error_type", "error")
+DEAD_LETTER_FIELDS = ("subject", "stream", "consumer", "attempts", "error_type", "error")
 
 
 def add_commands(commands: Any) -> None:
@@ -97,7 +97,7 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
                 continue
             error = f"{letter.error_type}: {letter.error}".removeprefix("builtins.").removeprefix(": ")
             if args.json:
-                fields = {name: getattr(letter, name) for name in FIELDS} | {"seq": message.seq}
+                fields = {name: getattr(letter, name) for name in DEAD_LETTER_FIELDS} | {"seq": message.seq}
                 print(json_text(fields | payload_fields(letter.data)))
             else:
                 tried = f"{letter.attempts} attempts" if letter.attempts != 1 else "1 attempt"

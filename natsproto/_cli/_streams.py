@@ -210,10 +210,11 @@ def _place(info: ConsumerInfo) -> tuple[str, str]:
 def consumer_row(info: ConsumerInfo) -> Mapping[str, Any]:
     """Return what a table says about a consumer."""
     push = bool(info.config.deliver_subject)
+    kind = "push" if push else "pull"
     return {
         "stream": info.stream_name,
         "consumer": info.name,
-        "kind": "paused" if info.paused else "push" if push else "pull",
+        "kind": "paused" if info.paused else kind,
         "lag": info.num_pending,
         "unacked": info.num_ack_pending,
         "redelivered": info.num_redelivered,

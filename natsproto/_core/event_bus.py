@@ -34,7 +34,7 @@ MAX_FIELD_CHARS: Final = 1000
 _TEXT_FIELD = re.compile(r"(%\(\w+\))([sr])")
 
 
-class Failures:
+class RepeatedFailures:
     """How often a handler has failed with errors of one kind since ``began``, and how many of them the log has."""
 
     __slots__ = ("began", "count", "logged")
@@ -54,7 +54,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
     def __init__(self, name: str) -> None:
         super().__init__(log, {})
         self._prefix = f"{name.replace('%', '%%')}: " if name else ""
-        self._failures: dict[tuple[object, ...], Failures] = {}
+        self._failures: dict[tuple[object, ...], RepeatedFailures] = {}
 
     def failure(self, line: str, where: str, *args: object, error: BaseException) -> None:
         """Log the error of a handler with its traceback. Of errors that repeat within FAILURES_PERIOD_S the first
@@ -70,7 +70,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
                 self._log_count(where, failures, now, error)
             if len(self._failures) >= MAX_FAILURE_KINDS:
                 self._failures.clear()
-            failures = self._failures[kind] = Failures(now)
+            failures = self._failures[kind] = RepeatedFailures(now)
         failures.count += 1
         if failures.count <= MAX_TRACEBACKS:
             failures.logged = failures.count
@@ -78,7 +78,7 @@ class ClientLog(logging.LoggerAdapter[logging.Logger]):
         elif failures.count >= 2 * failures.logged:
             self._log_count(where, failures, now, error)
 
-    def _log_count(self, where: str, failures: Failures, now: float, error: BaseException) -> None:
+    def _log_count(self, where: str, failures: RepeatedFailures, now: float, error: BaseException) -> None:
         failures.logged = failures.count
         line = "%s failed %d times in %.3g s, now: %r (each is a HandlerFailed event)"
         self.error(line, where, failures.count, now - failures.began, error)

@@ -17,7 +17,7 @@ from itertools import pairwise
 from types import FunctionType, MappingProxyType
 from typing import Any
 
-MAX_CELL_CHARS = 200
+MAX_HTML_CHARS = 200
 """Characters of a value in a table of a notebook."""
 
 
@@ -27,7 +27,7 @@ def html_table(title: str, rows: Iterable[tuple[str, object]]) -> str:
 
     cells = ((name, value if isinstance(value, str) else repr(value)) for name, value in rows)
     lines = (
-        f"<tr><th>{escape(name)}</th><td>{escape(text[:MAX_CELL_CHARS])}{'…' * (len(text) > MAX_CELL_CHARS)}</td></tr>"
+        f"<tr><th>{escape(name)}</th><td>{escape(text[:MAX_HTML_CHARS])}{'…' * (len(text) > MAX_HTML_CHARS)}</td></tr>"
         for name, text in cells
     )
     return f"<table><caption>{escape(title)}</caption>{''.join(lines)}</table>"

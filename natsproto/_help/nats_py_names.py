@@ -330,7 +330,7 @@ KV_WATCH: Mapping[str, str] = {
 KV_LOCK: Mapping[str, str] = {**_TTL, **dict.fromkeys(("timeout", "lease"), "use ttl=, in seconds")}
 """Names of arguments of a bucket's lock."""
 
-OBJECT: Mapping[str, str] = {
+PUT_OBJECT: Mapping[str, str] = {
     **dict.fromkeys(("on_progress", "callback"), "use progress="),
     **dict.fromkeys(("chunksize", "chunk"), "use chunk_size="),
     "meta": "use metadata=",

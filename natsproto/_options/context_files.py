@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from natsproto._options.rules import CREDS_BLOCK, MAX_NAME, TlsFiles
+from natsproto._options.rules import CREDS_BLOCK, MAX_NAME_LENGTH, TlsFiles
 from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
 
@@ -162,7 +162,7 @@ _UNSUPPORTED = {
 def _selected(path: str) -> str:
     try:
         with open(path, encoding="utf-8") as file:
-            name = file.read(MAX_NAME).strip()
+            name = file.read(MAX_NAME_LENGTH).strip()
     except (OSError, ValueError):
         name = ""
     if not name:

@@ -18,7 +18,7 @@ from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.subject import publish_subject
 
-MAX_NAME = 1024
+MAX_NAME_LENGTH = 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PATH = re.compile(r"/[\x21\x24-\x7e]*")
@@ -63,8 +63,8 @@ def string(name: str, value: object) -> str:
 def label(name: str, value: object) -> str:
     """Return a short printable text."""
     text = string(name, value)
-    if not text.isprintable() or len(text) > MAX_NAME:
-        raise ConfigError(name, text, f"must be at most {MAX_NAME} printable characters")
+    if not text.isprintable() or len(text) > MAX_NAME_LENGTH:
+        raise ConfigError(name, text, f"must be at most {MAX_NAME_LENGTH} printable characters")
     return text
 
 
@@ -78,8 +78,8 @@ def subject(name: str, value: object) -> str:
 def inbox(name: str, value: object) -> str:
     """Return an inbox prefix."""
     text = subject(name, value)
-    if len(text.encode()) > MAX_NAME:
-        raise ConfigError(name, text, f"must be at most {MAX_NAME} bytes, as a subject has to fit beside it")
+    if len(text.encode()) > MAX_NAME_LENGTH:
+        raise ConfigError(name, text, f"must be at most {MAX_NAME_LENGTH} bytes, as a subject has to fit beside it")
     return text
 
 

@@ -75,7 +75,7 @@ def type_name(kind: object) -> str:
     return kind.__name__ if isinstance(kind, type) and not typing.get_args(kind) else str(kind).replace("typing.", "")
 
 
-class Reader:
+class ValueReader:
     """Reads plain values as one type."""
 
     rank = 5
@@ -87,22 +87,22 @@ class Reader:
         """The kinds of plain values that are written for this type."""
         self.lenient = frozenset(lenient)
         """The kinds that are accepted beside them."""
-        self.parts: tuple[Reader, ...] = ()
+        self.parts: tuple[ValueReader, ...] = ()
 
     def read(self, value: object, memo: Memo) -> object:
         raise NotImplementedError
 
-    def same_items(self, other: Reader) -> bool:
+    def same_items(self, other: ValueReader) -> bool:
         """True if a value that both read is the same for both, provided that the values in it are."""
         return False
 
     @property
-    def members(self) -> tuple[Reader, ...]:
+    def members(self) -> tuple[ValueReader, ...]:
         """The readers of a union, or this one."""
         return (self,)
 
 
-class Anything(Reader):
+class Anything(ValueReader):
     rank = 9
 
     def __init__(self) -> None:
@@ -112,7 +112,7 @@ class Anything(Reader):
         return value
 
 
-class Exact(Reader):
+class Exact(ValueReader):
     """Reads a value of one class as it is."""
 
     def __init__(self, kind: type[object], article: str) -> None:
@@ -126,7 +126,7 @@ class Exact(Reader):
         return value
 
 
-class Float(Reader):
+class Float(ValueReader):
     rank = 6
 
     def __init__(self) -> None:
@@ -143,7 +143,7 @@ class Float(Reader):
             raise Mismatch("is too large for a float") from None
 
 
-class Parsed(Reader):
+class Parsed(ValueReader):
     """Reads a value that is written as a string."""
 
     def __init__(
@@ -161,7 +161,7 @@ class Parsed(Reader):
             raise Mismatch(f"is not a valid {self.name}") from None
 
 
-class Finite(Reader):
+class Finite(ValueReader):
     """Reads one of some values: those of an enumeration or of a Literal."""
 
     def __init__(self, name: str, values: Iterable[tuple[object, object]], rank: int) -> None:
@@ -202,10 +202,10 @@ class Enumeration(Finite):
         raise Mismatch(f"is not a valid {self.name}")
 
 
-class Array(Reader):
+class Array(ValueReader):
     """Reads a list of any length."""
 
-    def __init__(self, name: str, make: Callable[[list[object]], object], item: Reader) -> None:
+    def __init__(self, name: str, make: Callable[[list[object]], object], item: ValueReader) -> None:
         super().__init__(name, {LIST})
         self._make, self._item, self.parts = make, item, (item,)
 
@@ -217,11 +217,11 @@ class Array(Reader):
         except TypeError as exc:  # a set of values without a hash
             raise Mismatch(str(exc)) from None
 
-    def same_items(self, other: Reader) -> bool:
+    def same_items(self, other: ValueReader) -> bool:
         return isinstance(other, Array) and self._make is other._make
 
 
-class Tuple(Reader):
+class Tuple(ValueReader):
     """Reads a list of a fixed length, or the fields of a NamedTuple."""
 
     def __init__(self, name: str, make: Callable[..., object] = lambda *items: items) -> None:
@@ -240,10 +240,12 @@ class Tuple(Reader):
         return _made(self._make, read, {})
 
 
-class Object(Reader):
+class Object(ValueReader):
     """Reads a mapping."""
 
-    def __init__(self, name: str, make: Callable[[dict[object, object]], object], key: Reader, item: Reader) -> None:
+    def __init__(
+        self, name: str, make: Callable[[dict[object, object]], object], key: ValueReader, item: ValueReader
+    ) -> None:
         super().__init__(name, {OBJECT})
         self._make, self._key, self._item, self.parts = make, key, item, (key, item)
 
@@ -255,14 +257,14 @@ class Object(Reader):
             found[key] = read_at(self._item.read, one, step, memo)
         return self._make(found)
 
-    def same_items(self, other: Reader) -> bool:
+    def same_items(self, other: ValueReader) -> bool:
         return isinstance(other, Object) and self._make is other._make
 
 
-class Key(Reader):
+class Key(ValueReader):
     """Reads the keys of a mapping, which JSON writes as strings and MessagePack as they are."""
 
-    def __init__(self, key: Reader) -> None:
+    def __init__(self, key: ValueReader) -> None:
         super().__init__(key.name, key.kinds)
         self._key = key
 
@@ -278,13 +280,13 @@ class Key(Reader):
         return self._key.read(value, memo)
 
 
-class Record(Reader):
+class RecordReader(ValueReader):
     """Reads a dataclass or a TypedDict. Its fields are set after it is made, as the type may contain itself."""
 
     def __init__(self, name: str, make: Callable[..., object]) -> None:
         super().__init__(name, {OBJECT})
         self._make = make
-        self.fields: dict[str, tuple[Reader, bool]] = {}
+        self.fields: dict[str, tuple[ValueReader, bool]] = {}
 
     def read(self, value: object, memo: Memo) -> object:
         given = _expect_object(value)
@@ -305,16 +307,16 @@ class Record(Reader):
         return unknown, of_other_kind, sum(name not in given for name in self.fields)
 
 
-class Union(Reader):
+class Union(ValueReader):
     """Reads one of several types."""
 
     def __init__(self, name: str) -> None:
         super().__init__(name, ())
-        self._flat: tuple[Reader, ...] = ()
-        self._by_kind: dict[str, list[Reader]] = {}
+        self._flat: tuple[ValueReader, ...] = ()
+        self._by_kind: dict[str, list[ValueReader]] = {}
 
     @property
-    def members(self) -> tuple[Reader, ...]:
+    def members(self) -> tuple[ValueReader, ...]:
         return self._flat or tuple(dict.fromkeys(one for part in self.parts for one in part.members))
 
     def arrange(self) -> None:
@@ -339,11 +341,11 @@ class Union(Reader):
                 return found
         raise Mismatch(f"{kind_text(value)} is none of {self.name}")
 
-    def _read_record(self, value: dict[str, object], readers: list[Reader], memo: Memo) -> object:
-        fits: list[tuple[tuple[int, int, int], Reader, object]] = []
+    def _read_record(self, value: dict[str, object], readers: list[ValueReader], memo: Memo) -> object:
+        fits: list[tuple[tuple[int, int, int], ValueReader, object]] = []
         wrong: list[tuple[tuple[int, int, int], Mismatch]] = []
         for reader in readers:
-            distance = reader.distance(value) if isinstance(reader, Record) else (0, 0, 0)
+            distance = reader.distance(value) if isinstance(reader, RecordReader) else (0, 0, 0)
             found = _try(reader, value, memo)
             if isinstance(found, Mismatch):
                 wrong.append((distance, found))
@@ -355,16 +357,16 @@ class Union(Reader):
             raise Mismatch(f"an object is none of {self.name}") if others else first
         nearest = min(distance for distance, _, _ in fits)
         best = [(reader, found) for distance, reader, found in fits if distance == nearest]
-        if len(best) > 1 and isinstance(best[0][0], Record):
+        if len(best) > 1 and isinstance(best[0][0], RecordReader):
             names = " and ".join(reader.name for reader, _ in best)
             raise Mismatch(f"fits {names} alike: a field of type Literal tells them apart")
         return best[0][1]
 
 
-class Alias(Reader):
+class Alias(ValueReader):
     """Reads what an alias of Python 3.12 stands for, which may contain the alias."""
 
-    target: Reader
+    target: ValueReader
 
     def __init__(self, name: str) -> None:
         super().__init__(name, ())
@@ -373,11 +375,11 @@ class Alias(Reader):
         return self.target.read(value, memo)
 
     @property
-    def members(self) -> tuple[Reader, ...]:
+    def members(self) -> tuple[ValueReader, ...]:
         return self.target.members
 
 
-def _try(reader: Reader, value: object, memo: Memo) -> object:
+def _try(reader: ValueReader, value: object, memo: Memo) -> object:
     """Return the value, or the mismatch; what was tried once is not tried again."""
     if type(value) is not dict and type(value) is not list:
         try:

@@ -37,10 +37,10 @@ from natsproto.codecs._readers import (
     Mismatch,
     Object,
     Parsed,
-    Reader,
-    Record,
+    RecordReader,
     Tuple,
     Union,
+    ValueReader,
     type_name,
 )
 from natsproto.errors import ConfigError
@@ -48,7 +48,9 @@ from natsproto.errors import ConfigError
 # ---------------------------------------------------------------- which members of a union cannot be told apart
 
 
-def conflict(one: Reader, two: Reader, seen: frozenset[tuple[int, int]] = frozenset(), nested: bool = False) -> bool:
+def conflict(
+    one: ValueReader, two: ValueReader, seen: frozenset[tuple[int, int]] = frozenset(), nested: bool = False
+) -> bool:
     """True if a value that was written for one type may be read as the other, and is another value then."""
     pair = (id(one), id(two))
     if one is two or pair in seen or not one.kinds & two.kinds:
@@ -62,7 +64,7 @@ def conflict(one: Reader, two: Reader, seen: frozenset[tuple[int, int]] = frozen
         return not all(isinstance(reader, Anything | Exact | Float) for reader in (one, two))
     if one.kinds | two.kinds <= SCALARS:
         return STR in one.kinds & two.kinds and not (isinstance(one, Parsed) and isinstance(two, Parsed))
-    if isinstance(one, Record) and isinstance(two, Record):
+    if isinstance(one, RecordReader) and isinstance(two, RecordReader):
         return nested or _alike(one, two)
     if isinstance(one, Tuple) and isinstance(two, Tuple):
         return not _apart(one.parts, two.parts) and not (one.least > len(two.parts) or two.least > len(one.parts))
@@ -72,7 +74,7 @@ def conflict(one: Reader, two: Reader, seen: frozenset[tuple[int, int]] = frozen
     return any(conflict(a, b, seen, True) for x, y in pairs for a in x.members for b in y.members)
 
 
-def _reads_other(reader: Reader, written: object, value: object) -> bool:
+def _reads_other(reader: ValueReader, written: object, value: object) -> bool:
     try:
         found = reader.read(written, {})
     except Mismatch:
@@ -80,7 +82,7 @@ def _reads_other(reader: Reader, written: object, value: object) -> bool:
     return not (found == value and hash(found) == hash(value))
 
 
-def _alike(one: Record, two: Record) -> bool:
+def _alike(one: RecordReader, two: RecordReader) -> bool:
     """True for records with the same keys whose values tell them apart by nothing. A field whose type contains one of
     the two is not compared: there, a value that fits both is a mismatch.
     """
@@ -92,10 +94,10 @@ def _alike(one: Record, two: Record) -> bool:
     return not _apart([a for a, _ in readers], [b for _, b in readers])
 
 
-def _apart(ones: Iterable[Reader], twos: Iterable[Reader]) -> bool:
+def _apart(ones: Iterable[ValueReader], twos: Iterable[ValueReader]) -> bool:
     """True if the values at one place differ in their kind, or are of different lists of values."""
 
-    def differ(one: Reader, two: Reader) -> bool:
+    def differ(one: ValueReader, two: ValueReader) -> bool:
         if not _kinds(one) & _kinds(two):
             return True
         if isinstance(one, Finite) and isinstance(two, Finite):
@@ -106,11 +108,11 @@ def _apart(ones: Iterable[Reader], twos: Iterable[Reader]) -> bool:
     return any(differ(one, two) for one, two in zip(ones, twos, strict=False))
 
 
-def _kinds(reader: Reader) -> frozenset[str]:
+def _kinds(reader: ValueReader) -> frozenset[str]:
     return frozenset().union(*(member.kinds for member in reader.members))
 
 
-def _contains(reader: Reader, wanted: tuple[Reader, ...]) -> bool:
+def _contains(reader: ValueReader, wanted: tuple[ValueReader, ...]) -> bool:
     seen: set[int] = set()
     waiting = [reader]
     while waiting:
@@ -126,7 +128,7 @@ def _contains(reader: Reader, wanted: tuple[Reader, ...]) -> bool:
 # ---------------------------------------------------------------- from types to readers
 
 
-def reader_of(kind: Any, binary: bool = False) -> Reader:
+def reader_of(kind: Any, binary: bool = False) -> ValueReader:
     """Return the reader of a type; ConfigError for one that cannot be read. ``binary``: payloads can hold bytes."""
     try:
         hash(kind)
@@ -136,7 +138,7 @@ def reader_of(kind: Any, binary: bool = False) -> Reader:
 
 
 @lru_cache(maxsize=4096, typed=True)
-def _cached(kind: Hashable, binary: bool) -> Reader:
+def _cached(kind: Hashable, binary: bool) -> ValueReader:
     return _Builder(kind, binary).build()
 
 
@@ -147,7 +149,7 @@ _PARSED = (
     Parsed(datetime, datetime.fromisoformat, 5),
     Parsed(time, time.fromisoformat, 6),
 )
-_LEAVES: Mapping[object, Reader] = {
+_LEAVES: Mapping[object, ValueReader] = {
     **{kind: Anything() for kind in (object, typing.Any)},
     **{kind: Exact(type(None), "null") for kind in (None, type(None))},
     **{kind: Exact(str, "a string") for kind in (str, typing.LiteralString)},
@@ -176,10 +178,10 @@ class _Builder:
 
     def __init__(self, root: Hashable, binary: bool) -> None:
         self._root, self._binary = root, binary
-        self._made: dict[Hashable, Reader] = {}
+        self._made: dict[Hashable, ValueReader] = {}
         self._unions: list[tuple[Union, str]] = []
 
-    def build(self) -> Reader:
+    def build(self) -> ValueReader:
         reader = self._reader(self._root, "")
         for union, _ in self._unions:
             union.arrange()
@@ -192,7 +194,7 @@ class _Builder:
     def _refusal(self, where: str, reason: str) -> ConfigError:
         return ConfigError("type", type_name(self._root), f"{where}: {reason}" if where else reason)
 
-    def _reader(self, hint: Any, where: str) -> Reader:
+    def _reader(self, hint: Any, where: str) -> ValueReader:
         hint = without_wrappers(hint)
         while isinstance(hint, typing.TypeVar):
             hint = without_wrappers(unbound(hint))
@@ -212,7 +214,7 @@ class _Builder:
             raise self._refusal(where, f"{type_name(hint)} cannot be read: {exc}") from None
         return made
 
-    def _compound(self, hint: Any, where: str) -> Reader:
+    def _compound(self, hint: Any, where: str) -> ValueReader:
         origin, arguments = typing.get_origin(hint), typing.get_args(hint)
         if is_alias(origin or hint):
             alias = self._made[hint] = Alias(type_name(hint))
@@ -241,7 +243,7 @@ class _Builder:
             "it is not a type of values" if not isinstance(hint, str | typing.ForwardRef) else "not defined"
         )
 
-    def _of_class(self, plain: type[Any], hint: Any, arguments: tuple[Any, ...], where: str) -> Reader:
+    def _of_class(self, plain: type[Any], hint: Any, arguments: tuple[Any, ...], where: str) -> ValueReader:
         if issubclass(plain, Enum):
             return Enumeration(plain)
         if issubclass(plain, tuple) and hasattr(plain, "_fields"):
@@ -253,7 +255,7 @@ class _Builder:
         if is_dict or (
             dataclasses.is_dataclass(plain) and not issubclass(plain, str | int | float | list | tuple | dict)
         ):
-            record = self._made[hint] = Record(type_name(hint), plain)
+            record = self._made[hint] = RecordReader(type_name(hint), plain)
             fields = record_fields(plain, arguments)
             if not is_dict:
                 inspect.signature(plain).bind(**{field.name: None for field in fields})
@@ -267,12 +269,12 @@ class _Builder:
                 raise self._refusal(where, f"{type_name(hint)} needs codec={codec}")
         raise self._refusal(where, f"this codec has no {type_name(hint)}")
 
-    def _tuple(self, made: Tuple, hints: tuple[Any, ...], least: int, where: str) -> Reader:
+    def _tuple(self, made: Tuple, hints: tuple[Any, ...], least: int, where: str) -> ValueReader:
         made.parts = tuple(self._reader(hint, f"{where}[{index}]") for index, hint in enumerate(hints))
         made.least = least
         return made
 
-    def _key(self, hint: Any, where: str) -> Reader:
+    def _key(self, hint: Any, where: str) -> ValueReader:
         key = self._reader(hint, f"{where}[key]")
         kinds = _kinds(key)
         if isinstance(key, Anything):

@@ -20,7 +20,7 @@ from natsproto.jetstream._api.admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._cursor import Cursor, cursor_subject
-from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.atomic_batch import ATOMIC_BATCH, MAX_ATOMIC_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.fast.fast_batch import DEFAULT_OUTSTANDING_ACKS, MAX_FLOW, FastPublisher
 from natsproto.jetstream._publish.fast.fast_batch_state import FastOptions
 from natsproto.jetstream._publish.headers import MessageArgs, required_feature
@@ -229,7 +229,7 @@ class JetStream(BucketManager):
         self,
         *,
         timeout: Duration | None = None,
-        max_messages: int = MAX_BATCH_MESSAGES,
+        max_messages: int = MAX_ATOMIC_MESSAGES,
         retry_attempts: int = RETRY_ATTEMPTS,
         retry_wait: Duration = RETRY_WAIT_S,
     ) -> AtomicBatch:

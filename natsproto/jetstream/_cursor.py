@@ -38,7 +38,7 @@ from natsproto.errors import (
     WrongExpectation,
 )
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch, BatchMessage
+from natsproto.jetstream._publish.atomic_batch import MAX_ATOMIC_MESSAGES, AtomicBatch, BatchMessage
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream._stream.stream import Stream
@@ -270,8 +270,8 @@ class Advance:
             raise ConfigError("subject", subject, "is the cursor's own: advance(to=...) writes it")
         if self._batch is None or self._ack is not None:
             raise LocalProtocolError('an advance takes messages inside its block: "async with cursor.advance(...)"')
-        if len(self._messages) >= MAX_BATCH_MESSAGES - 1:
-            raise LocalProtocolError(f"an advance holds {MAX_BATCH_MESSAGES - 1} messages at most: advance in steps")
+        if len(self._messages) >= MAX_ATOMIC_MESSAGES - 1:
+            raise LocalProtocolError(f"an advance holds {MAX_ATOMIC_MESSAGES - 1} messages at most: advance in steps")
         # Sent at the end of the block: a server keeps an open batch for ten seconds, and 50 of a stream at a time.
         self._messages.append(self._batch._checked(subject, payload, headers, args))
 

@@ -102,8 +102,9 @@ class Message:
     @property
     def size(self) -> int:
         """Bytes of subject, reply subject, headers and payload together, as limits and JetStream count them."""
-        head, reply = self._head, self._reply
-        head_size = 0 if head is None else head._wire_size if isinstance(head, Headers) else len(head)
+        head, reply, head_size = self._head, self._reply, 0
+        if head is not None:
+            head_size = head._wire_size if isinstance(head, Headers) else len(head)
         return _wire_length(self.subject) + (_wire_length(reply) if reply else 0) + head_size + len(self.data)
 
     @property

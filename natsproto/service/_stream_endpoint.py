@@ -312,7 +312,8 @@ class OutgoingStream:
         now = self._loop.time()
         pulse = self._state.heartbeats.on_timer(now)
         if pulse is Pulse.SILENT:
-            self.end(Ended.QUIET if self.is_plain else Ended.UNREAD if now >= self._state.credit_by else Ended.SILENT)
+            unheard = Ended.UNREAD if now >= self._state.credit_by else Ended.SILENT
+            self.end(Ended.QUIET if self.is_plain else unheard)
             return
         if pulse is Pulse.SEND and not self.is_plain:
             sent = self._state.sent

@@ -45,7 +45,7 @@ from natsproto.service._stream_state import (
     Form,
     IncomingParts,
     Pulse,
-    Step,
+    StreamStep,
     denial,
 )
 
@@ -199,14 +199,14 @@ class IncomingStream:
                 self._finish(exc, cancel=isinstance(exc, StreamBroken))
                 inbox.clear()
                 return None
-            if step is Step.PART:
+            if step is StreamStep.PART:
                 if state.uncredited >= state.credit_at:
                     self._send_credit()
                 return frame
-            if step is Step.END:
+            if step is StreamStep.END:
                 self._finish(None)
                 inbox.clear()
-            elif step is Step.STRAY and frame.reply:
+            elif step is StreamStep.STRAY and frame.reply:
                 self._send(frame.reply, CANCEL)  # two responders: the first one is read
         return None
 

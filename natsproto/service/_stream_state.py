@@ -115,8 +115,12 @@ class Heartbeats:
         # A timer that comes late means that this process did not run: messages of the peer may wait in the socket.
         self.heard_at += max(0.0, now - self.deadline)
         silent_at = self.heard_at + self.silence
-        pulse = Pulse.SILENT if now >= silent_at else Pulse.WAIT if now < self.send_at else Pulse.SEND
-        if pulse is Pulse.SEND:
+        if now >= silent_at:
+            pulse = Pulse.SILENT
+        elif now < self.send_at:
+            pulse = Pulse.WAIT
+        else:
+            pulse = Pulse.SEND
             self.send_at = now + self.interval
         self.deadline = min(self.send_at, silent_at)
         return pulse
@@ -244,7 +248,7 @@ class Form(Enum):
     PLAIN = "plain"
 
 
-class Step(Enum):
+class StreamStep(Enum):
     """A frame is a part for the reader, is no part, is from another responder, or ends the stream."""
 
     PART = "part"
@@ -326,7 +330,7 @@ class IncomingParts:
         self._last_reply = reply
         return reply.decode("utf-8", "surrogateescape")
 
-    def on_frame(self, frame: Message) -> Step:
+    def on_frame(self, frame: Message) -> StreamStep:
         """Take the next frame. StreamBroken when parts are missing; ServiceError, NoResponders."""
         reply = frame._reply
         expected = b"%b%d" % (self._prefix, self.received + 1)
@@ -334,7 +338,7 @@ class IncomingParts:
             self.received += 1  # nearly always
             self.uncredited += len(frame.data) + PART_OVERHEAD
             self.credit_to, frame._reply = expected, None
-            return Step.PART
+            return StreamStep.PART
         return self._on_other_frame(frame, frame.headers)
 
     def is_credit(self, subject: str) -> bool:
@@ -372,7 +376,7 @@ class IncomingParts:
             )
         return self.broken(f"the responder was silent for {wait:g} s{advice}")
 
-    def _on_other_frame(self, frame: Message, headers: Headers) -> Step:
+    def _on_other_frame(self, frame: Message, headers: Headers) -> StreamStep:
         if frame.is_no_responders:
             raise self.gone(())
         reply = _reply_of(frame)
@@ -386,21 +390,21 @@ class IncomingParts:
             return self._on_plain(frame)
         if self.form is Form.NUMBERED:
             if reply is None or not reply.startswith(self._prefix):
-                return Step.STRAY
+                return StreamStep.STRAY
             number = number_of(reply[len(self._prefix) :])
         if end is not None:
             return self._on_end(frame, number)
         if number is None or number > self.received + (idle is None):
             raise self._gap(number)
         if number < self.received + (idle is None):
-            return Step.SKIP  # received twice, during a move to another server
+            return StreamStep.SKIP  # received twice, during a move to another server
         if idle is None:
             self._on_part(frame)
         if reply is not None and self.form is Form.COUNTED:
             self._spare.append((self.uncredited, reply))
         elif reply is not None:
             self.credit_to = reply
-        return Step.PART if idle is None else Step.SKIP
+        return StreamStep.PART if idle is None else StreamStep.SKIP
 
     def _choose_form(self, reply: bytes | None) -> None:
         if reply is None:
@@ -419,20 +423,20 @@ class IncomingParts:
         self.uncredited += len(frame.data) + PART_OVERHEAD
         frame._reply = None  # for credit, not for the reader
 
-    def _on_plain(self, frame: Message) -> Step:
+    def _on_plain(self, frame: Message) -> StreamStep:
         if (error := error_of(frame)) is not None:
             raise error
         if not frame.data and not frame.has_reply:
-            return Step.END  # also with headers: nats-py responds with those of the request
+            return StreamStep.END  # also with headers: nats-py responds with those of the request
         self._on_part(frame)
-        return Step.PART
+        return StreamStep.PART
 
-    def _on_end(self, frame: Message, number: int | None) -> Step:
+    def _on_end(self, frame: Message, number: int | None) -> StreamStep:
         if (error := error_of(frame)) is not None:
             raise error
         if number != self.received:
             raise self._gap(number)
-        return Step.END
+        return StreamStep.END
 
     def _gap(self, number: int | None) -> StreamBroken:
         return self.broken(f"parts were lost: the responder is at number {'?' if number is None else number}")

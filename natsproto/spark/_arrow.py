@@ -89,7 +89,7 @@ def _batch(
     headers: bool,
 ) -> pa.RecordBatch:
     subject, data = _strings(subjects), _binaries(payloads)
-    weights = [0 if head is None else head._wire_size if isinstance(head, Headers) else len(head) for head in blocks]
+    weights = [head._wire_size if isinstance(head, Headers) else len(head or b"") for head in blocks]
     size = pc.add(pc.add(pc.binary_length(subject), pc.binary_length(data)), _ints("i", weights))
     columns = [pa.repeat(_strings([stream])[0], len(subjects)), subject, seq, time, data]
     if headers:
@@ -148,7 +148,11 @@ def _positions(subjects: list[bytes | str | None]) -> tuple[pa.Array, pa.Array]:
         parts = pc.split_pattern(_binaries(texts).cast(pa.string()), ".")
         tokens = set(pc.unique(pc.list_value_length(parts)).to_pylist())
         if tokens and None not in tokens:
-            first = 5 if tokens == {9} else 7 if min(tokens) >= 11 else 0  # v1, v2 (ADR-15)
+            first = 0
+            if tokens == {9}:  # v1 (ADR-15)
+                first = 5
+            elif min(tokens) >= 11:  # v2
+                first = 7
             if first:
                 nanos = pc.list_element(parts, _SPLIT_INDEX[first + 2]).cast(pa.int64())
                 return pc.list_element(parts, _SPLIT_INDEX[first]).cast(pa.int64()), _microseconds(nanos)
@@ -241,7 +245,7 @@ def _parse_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
     values: list[list[str]] = []
     lengths: list[int] = []
     for block in blocks:
-        read: Headers | tuple[()] = () if block is None else parse_headers(block) if isinstance(block, bytes) else block
+        read: Headers | tuple[()] = parse_headers(block) if isinstance(block, bytes) else block or ()
         lengths.append(len(read))
         for name in read:
             names.append(utf8(name))

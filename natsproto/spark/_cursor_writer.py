@@ -14,7 +14,7 @@ from natsproto.errors import CursorMoved, InvalidReply
 from natsproto.jetstream import Cursor
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
-MAX_ROWS = 900
+MAX_PIECE_ROWS = 900
 """Rows of a batch: the server takes 1,000 messages."""
 MAX_BYTES = 8 * 2**20
 """Bytes of the payloads of a batch; one row may exceed it."""
@@ -22,7 +22,7 @@ MAX_ATTEMPTS = 20
 """Attempts to store a batch while other attempts of the task store it too."""
 
 
-class Progress(NamedTuple):
+class CursorProgress(NamedTuple):
     """The value of a cursor: the last micro-batch, the number of its stored rows, and their checksum."""
 
     epoch: int = -2
@@ -33,7 +33,7 @@ class Progress(NamedTuple):
     """The checksum of their subjects and payloads."""
 
     @classmethod
-    def read(cls, value: int | bytes | None, subject: str) -> Progress:
+    def read(cls, value: int | bytes | None, subject: str) -> CursorProgress:
         """Return the value of the cursor on this subject; InvalidReply if it is one of another program."""
         if value is None:
             return cls()
@@ -78,7 +78,7 @@ class CursorWriter:
     async def _store(self, row: int, piece: MessageColumns) -> int:
         """Stores the rows of the piece (its first one is ``row``), except stored ones, and returns their number."""
         count = len(piece.subjects)
-        to = Progress(self._epoch, row + count, piece.digest(self._digest))
+        to = CursorProgress(self._epoch, row + count, piece.digest(self._digest))
         for attempt in range(MAX_ATTEMPTS):
             done = self._progress().rows_of(self._epoch)
             skip = count if done is None else min(count, max(0, done - row))
@@ -97,7 +97,7 @@ class CursorWriter:
                 return skip
         raise AssertionError  # the last attempt raises
 
-    async def _advance(self, to: Progress, piece: MessageColumns) -> None:
+    async def _advance(self, to: CursorProgress, piece: MessageColumns) -> None:
         async with self._cursor.advance(to=json.dumps(to).encode()) as batch:
             for index, (subject, data) in enumerate(zip(piece.subjects, piece.payloads, strict=True)):
                 headers = piece.headers[index] if piece.headers else None
@@ -108,8 +108,8 @@ class CursorWriter:
         if self._progress().digest != stored.digest(self._digest):
             raise RowsChanged
 
-    def _progress(self) -> Progress:
-        return Progress.read(self._cursor.value, self._cursor.subject)
+    def _progress(self) -> CursorProgress:
+        return CursorProgress.read(self._cursor.value, self._cursor.subject)
 
 
 def _pieces(batch: MessageColumns) -> Iterator[MessageColumns]:
@@ -117,7 +117,7 @@ def _pieces(batch: MessageColumns) -> Iterator[MessageColumns]:
     begin = size = 0
     for index, payload in enumerate(batch.payloads):
         size += len(payload)
-        if index > begin and (index - begin == MAX_ROWS or size > MAX_BYTES):
+        if index > begin and (index - begin == MAX_PIECE_ROWS or size > MAX_BYTES):
             yield batch.rows_between(begin, index)
             begin, size = index, len(payload)
     if begin < len(batch.subjects):

@@ -211,8 +211,8 @@ class SourceOptions(Value):
 
         ``streaming`` says which of the two it is; without it the options of both are allowed.
         """
-        refused = {} if streaming is None else _BATCH_ONLY if streaming else _STREAMING_ONLY
-        found = cls(**_read(options, _SOURCE, refused))
+        refused = _BATCH_ONLY if streaming else _STREAMING_ONLY
+        found = cls(**_read(options, _SOURCE, {} if streaming is None else refused))
         if found.bucket:
             given = [name for name in _STREAMS_ONLY if getattr(found, name) != getattr(cls, name)]
             if given:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-ROWS_PER_BATCH = 1024
+ROWS_PER_PUBLISH = 1024
 """Rows that cross to the loop together."""
 
 
@@ -217,7 +217,7 @@ def _messages(plan: PublishPlan, headers: HeaderFilter, rows: Iterable[object]) 
     data_of: Callable[[object], Payload | str] = column("data")
     source, last = iter(rows), False
     while not last:
-        taken, last = take_rows(source, ROWS_PER_BATCH)
+        taken, last = take_rows(source, ROWS_PER_PUBLISH)
         ids = [None if (found := id_of(row)) is None else str(found) for row in taken]
         pairs = [headers.strip(Headers(given).pairs()) if (given := headers_of(row)) else None for row in taken]
         yield MessageColumns(

@@ -57,7 +57,7 @@ INACTIVE_THRESHOLD_S = 30.0
 """Seconds after which the server removes the consumer of a killed process."""
 NO_REPLY_TIMEOUT_S = 60.0
 """Seconds without any reply after which reading ends with RequestTimeout."""
-RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.05, 2.0
+READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S = 0.05, 2.0
 """Seconds between attempts to read: the shortest and the longest."""
 SMALL_RANGE, TINY_RANGE = 1000, 16
 """Sequences that "auto" reads without a consumer, which every server of a cluster would get to know; the latter one by
@@ -266,7 +266,7 @@ class RangeReader:
     async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
         """The next messages; none if there are no more. RequestTimeout after a minute without any reply."""
         size = self._pace.next()
-        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
+        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S)
         while True:
             try:
                 if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
@@ -300,7 +300,7 @@ class RangeReader:
         RequestTimeout after a minute without a message.
         """
         start = self._range.start
-        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
+        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S)
         while start <= self._range.end:
             asked = size()
             count = 0

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch, HasPayload
-from natsproto.jetstream._consumer.pull.pull_state import Decision, PullRequest, PullState
+from natsproto.jetstream._consumer.pull.pull_state import PullDecision, PullRequest, PullState
 from natsproto.jetstream._consumer.pull_options import PullMode, pull_options
 
 
@@ -47,12 +47,12 @@ class Pulling:
     def next_request(self, now: float) -> PullRequest | None:
         return self.state.next_request(now)
 
-    def on_messages(self, count: int, size: int, now: float) -> Decision:
+    def on_messages(self, count: int, size: int, now: float) -> PullDecision:
         self.counts.received += count
         self.counts.received_bytes += size
         return self.state.on_messages(count, size, now)
 
-    def on_message(self, size: int, now: float) -> Decision:
+    def on_message(self, size: int, now: float) -> PullDecision:
         return self.on_messages(1, size, now)
 
     def on_leftover(self, count: int) -> None:
@@ -67,10 +67,10 @@ class Pulling:
         """Whether the reader has taken as many as the source wants to know of."""
         return self.state.refill_at is not None and self.counts.consumed >= self.state.refill_at
 
-    def on_status(self, number: int, code: int, text: str, headers: Mapping[str, str], now: float) -> Decision:
+    def on_status(self, number: int, code: int, text: str, headers: Mapping[str, str], now: float) -> PullDecision:
         return self.state.on_status(number, code, text, headers, now)
 
-    def on_deadline(self, now: float) -> Decision:
+    def on_deadline(self, now: float) -> PullDecision:
         return self.state.on_deadline(now)
 
     def begin_again(self) -> None:

@@ -18,7 +18,7 @@ LOOK_S = 0.15
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("natsproto.jetstream.groups._stall_watch.CHECK_INTERVAL_S", LOOK_S)
+    monkeypatch.setattr("natsproto.jetstream.groups._stall_watch.STALL_CHECK_INTERVAL_S", LOOK_S)
 
 
 @asynccontextmanager

@@ -32,8 +32,8 @@ from natsproto.jetstream._values.info import (
     MetaRescue,
     PubAck,
     Purged,
-    RestoreStarted,
-    SnapshotStarted,
+    RestoreReply,
+    SnapshotReply,
     StoredMessage,
     StreamInfo,
     StreamNamesPage,
@@ -171,11 +171,11 @@ def test_stored_message_has_headers_and_time(raw: RawClient) -> None:
 def test_snapshot_config_is_taken_by_a_restore(raw: RawClient) -> None:
     create(raw, storage="file")
     raw.publish("s.a")
-    started = whole(SnapshotStarted, raw.ask("STREAM.SNAPSHOT.S", b'{"deliver_subject":"chunks.here"}'))
+    started = whole(SnapshotReply, raw.ask("STREAM.SNAPSHOT.S", b'{"deliver_subject":"chunks.here"}'))
     assert (started.config.name, started.state.messages) == ("S", 1)
     raw.ask("STREAM.DELETE.S")
     request = dumps({"config": started.config, "state": started.state})
-    assert whole(RestoreStarted, raw.ask("STREAM.RESTORE.S", request)).deliver_subject.startswith("$JS.SNAPSHOT")
+    assert whole(RestoreReply, raw.ask("STREAM.RESTORE.S", request)).deliver_subject.startswith("$JS.SNAPSHOT")
 
 
 # ---------------------------------------------------------------- consumers

@@ -21,7 +21,7 @@ from natsproto.jetstream._consumer.pull.pull_state import (
     PROBE_AFTER_S,
     REFILL,
     Action,
-    Decision,
+    PullDecision,
     PullRequest,
 )
 from natsproto.jetstream._consumer.pull_options import UNBOUNDED_BATCH, default_heartbeat
@@ -50,7 +50,7 @@ def asked(pulling: Pulling, now: float = 0.0) -> PullRequest:
 
 def on_status(
     pulling: Pulling, code: int, text: str, headers: dict[str, str], now: float, *, pull: int | None = None
-) -> Decision:
+) -> PullDecision:
     """A status for the last pull, or for another one."""
     return pulling.on_status(pulling.state.number if pull is None else pull, code, text, headers, now)
 

@@ -21,7 +21,7 @@ from natsproto.service._stream_state import (
     IncomingParts,
     OutgoingParts,
     Pulse,
-    Step,
+    StreamStep,
     number_of,
 )
 from tests.kit.examples import examples
@@ -94,11 +94,11 @@ class Link:
             return False
         taken = self.frames.popleft()
         step = self.taken.on_frame(taken)
-        if step is Step.PART:
+        if step is StreamStep.PART:
             self.read.append(len(taken.data))
             self.in_flight -= len(taken.data) + PART_OVERHEAD
             assert taken.reply is None
-        self.is_over = step is Step.END
+        self.is_over = step is StreamStep.END
         if self.taken.uncredited >= self.taken.credit_at and (reply := self.taken.reply_for_credit()):
             self.credits.append(self.replies[reply.encode()])
             if self.exported:
@@ -170,9 +170,9 @@ def test_parts_that_come_twice_are_read_once(count: int, data: st.DataObject) ->
     taken, read = incoming(), []
     for one in [*frames, end(count)]:
         step = taken.on_frame(one)
-        if step is Step.PART:
+        if step is StreamStep.PART:
             read.append(int(one.data))
-    assert step is Step.END
+    assert step is StreamStep.END
     assert read == list(range(1, count + 1))
 
 
@@ -196,13 +196,13 @@ def test_first_frame_shows_the_form() -> None:
 def test_frames_of_a_second_responder_are_strays() -> None:
     taken = incoming()
     other = "_INBOX.credit.stream2."
-    assert taken.on_frame(part(1)) is Step.PART
-    assert taken.on_frame(frame(b"y", f"{other}1")) is Step.STRAY
-    assert taken.on_frame(frame(b"y", f"{other}2")) is Step.STRAY
-    assert taken.on_frame(frame(b"", f"{other}1", {END_HEADER: "1"})) is Step.STRAY
-    assert taken.on_frame(frame(b"plain")) is Step.STRAY
-    assert taken.on_frame(part(2)) is Step.PART
-    assert taken.on_frame(end(2)) is Step.END
+    assert taken.on_frame(part(1)) is StreamStep.PART
+    assert taken.on_frame(frame(b"y", f"{other}1")) is StreamStep.STRAY
+    assert taken.on_frame(frame(b"y", f"{other}2")) is StreamStep.STRAY
+    assert taken.on_frame(frame(b"", f"{other}1", {END_HEADER: "1"})) is StreamStep.STRAY
+    assert taken.on_frame(frame(b"plain")) is StreamStep.STRAY
+    assert taken.on_frame(part(2)) is StreamStep.PART
+    assert taken.on_frame(end(2)) is StreamStep.END
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,7 @@ def test_frames_of_a_second_responder_are_strays() -> None:
 def test_last_frame_is_the_error(frames: list[Message], error: type[NatsError]) -> None:
     taken = incoming()
     for one in frames[:-1]:
-        assert taken.on_frame(one) is Step.PART
+        assert taken.on_frame(one) is StreamStep.PART
     with pytest.raises(error):
         taken.on_frame(frames[-1])
 
@@ -234,10 +234,10 @@ def test_last_frame_is_the_error(frames: list[Message], error: type[NatsError]) 
 def test_plain_replies_end_with_an_empty_one() -> None:
     for last in (frame(), frame(b"", None, {"Tag": "a"})):
         taken = incoming()
-        assert taken.on_frame(frame(b"x")) is Step.PART
-        assert taken.on_frame(frame(b"y", None, {"Tag": "a"})) is Step.PART
-        assert taken.on_frame(frame(b"z", "_INBOX.a.1")) is Step.PART
-        assert taken.on_frame(last) is Step.END
+        assert taken.on_frame(frame(b"x")) is StreamStep.PART
+        assert taken.on_frame(frame(b"y", None, {"Tag": "a"})) is StreamStep.PART
+        assert taken.on_frame(frame(b"z", "_INBOX.a.1")) is StreamStep.PART
+        assert taken.on_frame(last) is StreamStep.END
         assert taken.credit_at > taken.uncredited
 
 

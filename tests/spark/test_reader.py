@@ -429,7 +429,7 @@ def pull(consumer: FailingConsumer) -> Any:
 async def test_error_that_may_pass_is_waited_for() -> None:
     consumer = FailingConsumer(JetStreamUnavailable(503, 10008, "temporarily unavailable"), 10)
     assert await pull(consumer) == ["page"]
-    assert asyncio.get_running_loop().time() >= 10 * reader.RETRY_WAIT_S
+    assert asyncio.get_running_loop().time() >= 10 * reader.READ_RETRY_WAIT_S
     consumer = FailingConsumer(NoResponders("$JS.API.INFO"), 10**6)
     with pytest.raises(RequestTimeout, match=r"'S' \(last error: .*\$JS.API.INFO.*60 s"):
         await pull(consumer)

@@ -16,7 +16,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.policies import RetentionPolicy
 from natsproto.spark import _cursor_writer as cursor_writer
-from natsproto.spark._cursor_writer import Progress
+from natsproto.spark._cursor_writer import CursorProgress
 from natsproto.spark._id_writer import ROWS_AT_A_TIME
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._task import WriteResult, WriteTask
@@ -45,7 +45,7 @@ async def out(jetstream: JetStream) -> Stream:
 
 @pytest.fixture(autouse=True)
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursor_writer, "MAX_ROWS", 7)
+    monkeypatch.setattr(cursor_writer, "MAX_PIECE_ROWS", 7)
 
 
 def batch(first: int, last: int) -> pa.RecordBatch:
@@ -406,10 +406,10 @@ async def test_a_stream_that_is_not_there_is_named(nats_client: Client) -> None:
 @pytest.mark.parametrize("value", [7, b"", b"{}", b"[]", b'[3, "x", 1]', b"[1, 2]", b"\xff"])
 def test_the_value_of_another_cursor_is_refused(value: int | bytes) -> None:
     with pytest.raises(InvalidReply):
-        Progress.read(value, "$CURSOR.OUT.x")
+        CursorProgress.read(value, "$CURSOR.OUT.x")
 
 
 def test_a_cursor_says_how_much_of_an_epoch_is_stored() -> None:
-    found = Progress.read(b"[5, 40, 1]", "")
+    found = CursorProgress.read(b"[5, 40, 1]", "")
     assert [found.rows_of(epoch) for epoch in (4, 5, 6)] == [None, 40, 0]
-    assert Progress.read(None, "").rows_of(0) == 0
+    assert CursorProgress.read(None, "").rows_of(0) == 0

@@ -1,9 +1,9 @@
 """The subscriptions that drop messages, and what is reported of them.
 
-Owns an episode for each: it begins with the first dropped message, and ends when for CHECK_INTERVAL_S seconds nothing
-was dropped and the reader has read what was waiting then. The event at the beginning is repeated during the episode,
-and at its end, with the messages dropped since the last one; a log line at the end has the number of all. No timer runs
-without an episode.
+Owns an episode for each: it begins with the first dropped message, and ends when for SLOW_CHECK_INTERVAL_S seconds
+nothing was dropped and the reader has read what was waiting then. The event at the beginning is repeated during the
+episode, and at its end, with the messages dropped since the last one; a log line at the end has the number of all. No
+timer runs without an episode.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.inbox.subscription import Subscription
 
-CHECK_INTERVAL_S = 1.0
+SLOW_CHECK_INTERVAL_S = 1.0
 """Seconds between two looks at the slow subscriptions, so that a burst is one episode."""
 
 REPEAT_INTERVAL_S = 60.0
@@ -50,7 +50,7 @@ class SlowConsumers:
         if episode is None:
             episode = self._episodes[subscription] = Episode(self._loop.time() + REPEAT_INTERVAL_S)
             if self._timer is None:
-                self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check)
+                self._timer = self._loop.call_later(SLOW_CHECK_INTERVAL_S, self._check)
         episode.dropped += count
         episode.untold += count
         episode.was_dropping = True
@@ -85,7 +85,7 @@ class SlowConsumers:
                 episode.repeat_at = now + REPEAT_INTERVAL_S
                 self._report(subscription, episode)
             episode.was_dropping = False
-        self._timer = self._loop.call_later(CHECK_INTERVAL_S, self._check) if self._episodes else None
+        self._timer = self._loop.call_later(SLOW_CHECK_INTERVAL_S, self._check) if self._episodes else None
 
     def _report(self, subscription: Subscription, episode: Episode) -> None:
         dropped, episode.untold = episode.untold, 0

@@ -15,7 +15,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-CHECK_INTERVAL_S = 0.01
+HOLD_CHECK_INTERVAL_S = 0.01
 """Seconds until reading goes on for a request that begins while it is stopped. Without a full subscription there is no
 timer, and a request costs nothing more."""
 
@@ -65,4 +65,4 @@ class ReadingHold:
         if session is not None:
             session.hold_reading(bool(self._full) and not self.inboxes and not self._expects_replies())
             if self._full:
-                self._timer = asyncio.get_running_loop().call_later(CHECK_INTERVAL_S, self.apply)
+                self._timer = asyncio.get_running_loop().call_later(HOLD_CHECK_INTERVAL_S, self.apply)

@@ -53,7 +53,7 @@ _DEFAULT_API_PREFIX = "$JS.API"
 _SHORTEST_ACK_WAIT_S = 1.5  # seconds
 RESEND_INTERVAL_S = 1.0
 """Seconds of silence after which an acknowledgement is sent again; doubled each time."""
-RETRY_WAIT_S, MAX_RETRY_WAIT_S = 0.02, 0.5
+ACK_RETRY_WAIT_S, MAX_ACK_RETRY_WAIT_S = 0.02, 0.5
 """Seconds to wait before an acknowledgement without a responder is sent again: the first and the longest wait."""
 MAX_REASON_BYTES = 8192
 """Bytes of the reason of ``term``, which the server puts into an advisory."""
@@ -198,7 +198,11 @@ class JsMessage(Message):
         LocalProtocolError when the message was not delivered by a consumer.
         """
         tokens = self._ack_subject().split(b".")
-        first = 5 if len(tokens) > 10 else 3 if len(tokens) == 9 else len(tokens)
+        first = len(tokens)
+        if first == 9:
+            first = 3
+        elif first > 10:
+            first = 5
         try:
             return tokens[first].decode(), int(tokens[first + 3]), int(tokens[first + 2])
         except (ValueError, IndexError):
@@ -322,7 +326,7 @@ class JsMessage(Message):
     async def _confirm(self, connection: Connection, wait: float, api_prefix: str) -> None:
         """Send the acknowledgement until the server confirms it."""
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
-        deadline, backoff = Deadline(wait), Backoff(RETRY_WAIT_S, MAX_RETRY_WAIT_S)
+        deadline, backoff = Deadline(wait), Backoff(ACK_RETRY_WAIT_S, MAX_ACK_RETRY_WAIT_S)
         resend = RESEND_INTERVAL_S
         while True:
             try:

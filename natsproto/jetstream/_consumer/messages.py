@@ -44,7 +44,7 @@ class ConsumerNotice(Event):
     line = "%(error)s"
 
 
-class MessageSource(Protocol):
+class ReaderSource(Protocol):
     """Fills a buffer: a PullSource, a PushSource or an OrderedReader."""
 
     buffer: Buffer
@@ -73,7 +73,7 @@ class MessageSource(Protocol):
         """End at once; nothing more is added to the buffer. A source that has ended the buffer is closed."""
 
 
-def reported(items: AsyncIterator[T], source: MessageSource) -> AsyncIterator[T]:
+def reported(items: AsyncIterator[T], source: ReaderSource) -> AsyncIterator[T]:
     """Return the items of this source so that each is reported to the instrumentation, if there is one."""
     instrumentation = source.connection._instrumentation
     return items if instrumentation is None else ReportedIterator(items, instrumentation, source.reader_info)
@@ -94,7 +94,7 @@ class Messages(AsyncForHint):
 
     _await_hint = "enter it with async with, then use async for"
 
-    def __init__(self, source: MessageSource, what: str, return_unread: Callable[[list[JsMessage]], None]) -> None:
+    def __init__(self, source: ReaderSource, what: str, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source = source
         self.buffer: Buffer = source.buffer
         """The buffer that it reads. For layers on top."""
@@ -479,7 +479,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
     _iterate_hint = "await it for a list, or use async for"
     _start_hint = "await it, or iterate it with async for"
 
-    def __init__(self, source: MessageSource, return_unread: Callable[[list[JsMessage]], None]) -> None:
+    def __init__(self, source: ReaderSource, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source, self._buffer, self._return_unread = source, source.buffer, return_unread
         self._started = False
         self._running: Coroutine[object, None, list[JsMessage]] | None = None

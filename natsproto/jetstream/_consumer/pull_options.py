@@ -17,7 +17,7 @@ DEFAULT_EXPIRES_S: Final = 30.0
 MAX_TIMEOUT_S: Final = 2.0**31
 MIN_EXPIRES_WITH_HEARTBEAT_S: Final = 1.0
 """A pull that ends sooner has no heartbeats."""
-MAX_HEARTBEAT_S: Final = 2.0
+MAX_PULL_HEARTBEAT_S: Final = 2.0
 """Seconds between heartbeats. ADR-37 says half of ``expires``, but with 15 s the loss of a leader would be noticed
 after 30. Two of these are shorter than any election (4 to 9 s), so that pulls are sent again by the time there is a new
 leader.
@@ -120,7 +120,9 @@ def pull_options(
     """The options with these arguments. ConfigError, TypeError."""
     is_bytes_only = max_messages is None and bool(max_bytes)
     is_adaptive = max_messages is None and not max_bytes and refill_at is None
-    most = (UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES) if max_messages is None else max_messages
+    most = max_messages
+    if most is None:
+        most = UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES
     most_bytes = 0 if max_bytes is None else max_bytes
     if (
         type(most) is not int
@@ -144,7 +146,7 @@ def pull_options(
         heartbeat = (
             0.0
             if mode is PullMode.NO_WAIT or stop_when_empty or expires < MIN_EXPIRES_WITH_HEARTBEAT_S
-            else min(expires / 2, MAX_HEARTBEAT_S)
+            else min(expires / 2, MAX_PULL_HEARTBEAT_S)
         )
     elif heartbeat * 2 > expires:
         raise ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
@@ -204,4 +206,4 @@ def default_heartbeat(expires: float) -> float:
 
     The server refuses a heartbeat longer than half of ``expires``.
     """
-    return min(expires / 2, MAX_HEARTBEAT_S) if expires >= MIN_EXPIRES_WITH_HEARTBEAT_S else 0.0
+    return min(expires / 2, MAX_PULL_HEARTBEAT_S) if expires >= MIN_EXPIRES_WITH_HEARTBEAT_S else 0.0

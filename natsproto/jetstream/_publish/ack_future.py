@@ -121,5 +121,5 @@ class AckFuture:
         return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
 
     def __repr__(self) -> str:
-        failed = isinstance(self._outcome, NatsError)
-        return f"AckFuture({self.subject!r}, {'failed' if failed else 'acknowledged' if self.done() else 'waiting'})"
+        state = "acknowledged" if self.done() else "waiting"
+        return f"AckFuture({self.subject!r}, {'failed' if isinstance(self._outcome, NatsError) else state})"

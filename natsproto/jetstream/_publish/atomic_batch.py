@@ -65,12 +65,12 @@ ATOMIC_API_LEVEL = 2
 
 ATOMIC_BATCH = RequiredFeature("atomic batch", "2.12", ATOMIC_API_LEVEL)
 
-MAX_BATCH_MESSAGES = 1000
+MAX_ATOMIC_MESSAGES = 1000
 """Messages in a batch: the default limit of the server."""
 
 COMMIT_PATIENCE_S = 2.0
 """Seconds without an answer to a commit after which the batch is looked up; the next time after twice as long."""
-MAX_RESTARTS = 3
+MAX_BATCH_RESTARTS = 3
 """How often a batch is sent again after a leader has lost messages of it."""
 
 _RESTARTABLE_CODES = frozenset({ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH, ErrCode.ATOMIC_PUBLISH_INVALID_BATCH_COMMIT})
@@ -228,7 +228,7 @@ class AtomicBatch:
                 await self._connection._wait_connected(deadline)
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
-                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < MAX_RESTARTS:
+                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < MAX_BATCH_RESTARTS:
                     restarts += 1
                 else:
                     pause = await self._pause_after(exc, retry_counter, deadline)

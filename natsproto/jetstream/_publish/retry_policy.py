@@ -82,7 +82,9 @@ class RetryCounter:
     __slots__ = ("_attempts", "_transient", "_wait", "no_stream")
 
     def __init__(self, attempts: int | None, wait: float, *, has_id: bool = False) -> None:
-        self._attempts = attempts if attempts is not None else -1 if has_id else RETRY_ATTEMPTS
+        if attempts is None:
+            attempts = -1 if has_id else RETRY_ATTEMPTS
+        self._attempts = attempts
         self._wait = wait
         self.no_stream = 0
         """The number of attempts without a stream."""

@@ -34,7 +34,7 @@ from natsproto.jetstream._values.codec import Duration, decode, encode, parse
 from natsproto.jetstream._values.config import StreamConfig
 from natsproto.jetstream._values.error_codes import api_error
 from natsproto.jetstream._values.features import RequiredFeature, needed_by_stream
-from natsproto.jetstream._values.info import RestoreStarted, SnapshotStarted, StreamInfo
+from natsproto.jetstream._values.info import RestoreReply, SnapshotReply, StreamInfo
 from natsproto.protocol.frames import Message
 
 _RENAMING = RequiredFeature("another name", "2.15", 5)
@@ -90,7 +90,7 @@ async def save(
                 if check:
                     body["jsck"] = True
                 started = await api.call_for(
-                    SnapshotStarted, f"STREAM.SNAPSHOT.{stream}", body, operation=transfer.operation, timeout=timeout
+                    SnapshotReply, f"STREAM.SNAPSHOT.{stream}", body, operation=transfer.operation, timeout=timeout
                 )
                 done = await _receive(transfer, file, started, progress)
             await asyncio.to_thread(_finish, file)
@@ -117,7 +117,7 @@ def _replace(partial: Path, target: Path) -> None:
 
 
 async def _receive(
-    transfer: _TransferInbox, file: BinaryIO, started: SnapshotStarted, progress: Callable[[Progress], object] | None
+    transfer: _TransferInbox, file: BinaryIO, started: SnapshotReply, progress: Callable[[Progress], object] | None
 ) -> Progress:
     """Write chunks and acknowledge them until the server reports the end."""
     size = chunks = 0
@@ -179,7 +179,7 @@ async def restore(
         body = {"config": config, "state": saved.state}
         async with _TransferInbox(api, operation, timeout) as transfer:
             started = await api.call_for(
-                RestoreStarted, f"STREAM.RESTORE.{config.name}", body, operation=operation, timeout=timeout
+                RestoreReply, f"STREAM.RESTORE.{config.name}", body, operation=operation, timeout=timeout
             )
             return await _send(transfer, file, started.deliver_subject, total, progress)
 
@@ -223,9 +223,9 @@ def _read_answer(answer: Message, operation: str) -> dict[str, object]:
     return payload
 
 
-def _read_meta(text: bytes, path: str) -> SnapshotStarted:
+def _read_meta(text: bytes, path: str) -> SnapshotReply:
     try:
-        saved = decode(SnapshotStarted, parse(text, path))
+        saved = decode(SnapshotReply, parse(text, path))
     except InvalidReply:
         raise ConfigError("path", path, f"is not a backup of a stream: {META_FILE} cannot be read") from None
     if not saved.config.name:

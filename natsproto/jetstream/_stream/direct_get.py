@@ -108,8 +108,9 @@ class RawMessage:
     @property
     def size(self) -> int:
         """Bytes of subject, headers and payload together, as limits count them."""
-        head = self._head
-        head_size = 0 if head is None else head._wire_size if isinstance(head, Headers) else len(head)
+        head, head_size = self._head, 0
+        if head is not None:
+            head_size = head._wire_size if isinstance(head, Headers) else len(head)
         subject = self.subject
         return (len(subject) if subject.isascii() else len(subject.encode("utf-8", "surrogateescape"))) + (
             head_size + len(self.data)

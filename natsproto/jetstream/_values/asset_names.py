@@ -6,7 +6,7 @@ import re
 
 from natsproto.errors import InvalidSubject
 
-MAX_NAME = 255
+MAX_ASSET_NAME = 255
 
 _NOT_IN_NAMES = re.compile(r"[\x00-\x20\x7f.*>/\\]")
 _BUCKET = re.compile(r"[A-Za-z0-9_-]+")
@@ -48,6 +48,6 @@ def _asset_name(what: str, name: str) -> str:
         raise InvalidSubject(what, name, "must not be empty")
     if _NOT_IN_NAMES.search(name):
         raise InvalidSubject(what, name, "must not contain '.', '*', '>', '/', '\\', spaces or control characters")
-    if len(name.encode("utf-8", "surrogatepass")) > MAX_NAME:
-        raise InvalidSubject(what, name, f"is longer than {MAX_NAME} bytes")
+    if len(name.encode("utf-8", "surrogatepass")) > MAX_ASSET_NAME:
+        raise InvalidSubject(what, name, f"is longer than {MAX_ASSET_NAME} bytes")
     return name

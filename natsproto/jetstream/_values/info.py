@@ -520,14 +520,14 @@ class Purged(Done):
     purged: int = integer(default=0)
 
 
-class SnapshotStarted(Record):
+class SnapshotReply(Record):
     """The configuration and state in a snapshot; restoring needs both."""
 
     config: StreamConfig = nested(StreamConfig)
     state: StreamState = nested(StreamState, default=StreamState())
 
 
-class RestoreStarted(Record):
+class RestoreReply(Record):
     """The subject to which the chunks of a snapshot are sent."""
 
     deliver_subject: str = text()

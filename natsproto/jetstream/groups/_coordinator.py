@@ -49,7 +49,7 @@ AUDIT_INTERVAL_S: Final = 30.0
 """Seconds without a change after which the keys of the members are read: a marker of one that has expired may be gone
 before a watch that was interrupted sees it.
 """
-RETRY_INTERVAL_S: Final = 0.5
+SHARE_RETRY_INTERVAL_S: Final = 0.5
 """Seconds after a failed attempt, and between two searches for forgotten consumers."""
 
 
@@ -92,7 +92,7 @@ class Coordinator:
         self._revision = 0
         self._changed = asyncio.Event()
         self._clock = asyncio.get_running_loop().time
-        self._swept_at = -RETRY_INTERVAL_S
+        self._swept_at = -SHARE_RETRY_INTERVAL_S
 
     @property
     def is_valid(self) -> bool:
@@ -144,7 +144,7 @@ class Coordinator:
 
     async def on_blocked(self) -> None:
         """Delete consumers that are left by a member that is gone: its remover may be gone, too."""
-        if self._clock() < self._swept_at + RETRY_INTERVAL_S:
+        if self._clock() < self._swept_at + SHARE_RETRY_INTERVAL_S:
             return
         self._swept_at = self._clock()
         mapped = () if self._config is None else self._config.names
@@ -212,7 +212,7 @@ class Coordinator:
         except NatsError as exc:
             if not is_transient(exc):
                 raise
-            await asyncio.sleep(RETRY_INTERVAL_S)
+            await asyncio.sleep(SHARE_RETRY_INTERVAL_S)
 
     async def _write_shares(self, entry: KeyValueEntry, living: Collection[str], gone: Iterable[str]) -> None:
         """Write the shares of the living members, unless that is done, and delete the consumers of those that are gone.

@@ -38,7 +38,7 @@ from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.error_codes import ErrCode
 from natsproto.jetstream._values.policies import AckPolicy, PriorityPolicy
 from natsproto.jetstream.groups._partitions import (
-    DEFAULT_ACK_WAIT_S,
+    MEMBER_ACK_WAIT_S,
     MIN_PULL_S,
     PRIORITY_GROUP,
     GroupConfig,
@@ -435,7 +435,7 @@ def _member_config(template: ConsumerConfig, group: str, member: str, *, static:
     for what in ("name", "durable_name", "filter_subject", "filter_subjects", "priority_groups", "deliver_subject"):
         if getattr(template, what):
             raise ConfigError(what, getattr(template, what), "a consumer group chooses this itself")
-    ack_wait = template.ack_wait or DEFAULT_ACK_WAIT_S
+    ack_wait = template.ack_wait or MEMBER_ACK_WAIT_S
     config = template.replace(
         ack_wait=ack_wait,
         priority_groups=[PRIORITY_GROUP],

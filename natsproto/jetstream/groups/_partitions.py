@@ -18,7 +18,7 @@ PRIORITY_GROUP: Final = "PCG"
 """The priority group of every member's consumer: it makes the server serve one of several instances (ADR-42)."""
 MAX_PARTITIONS: Final = 10_000
 """Partitions of a group: each member makes lists of all."""
-DEFAULT_ACK_WAIT_S: Final = 5.0
+MEMBER_ACK_WAIT_S: Final = 5.0
 MIN_PULL_S: Final = 1.0
 """Seconds; the shortest duration of a pull and a pin."""
 

@@ -38,7 +38,7 @@ MARKER_TTL_S: Final = 10.0
 """Seconds for which the bucket shows that a key has expired."""
 RENEWALS_PER_TTL: Final = 3
 """Renewals within one TTL: two may fail."""
-RETRY_INTERVAL_S: Final = 0.1
+ENTER_RETRY_INTERVAL_S: Final = 0.1
 """Seconds after which a failed renewal is repeated."""
 
 
@@ -138,7 +138,7 @@ class Presence:
             except NatsError as exc:
                 if not is_transient(exc):
                     raise
-                await asyncio.sleep(RETRY_INTERVAL_S)
+                await asyncio.sleep(ENTER_RETRY_INTERVAL_S)
 
     async def hold(self) -> None:
         """Renew the key until the lease is over. Raises errors that trying again would not mend."""
@@ -185,7 +185,7 @@ class Presence:
             except (BucketNotFound, PermissionDenied):
                 raise
             except NatsError:
-                await asyncio.sleep(min(RETRY_INTERVAL_S, self._ttl / 10))
+                await asyncio.sleep(min(ENTER_RETRY_INTERVAL_S, self._ttl / 10))
 
     async def _adopt_own(self) -> bool:
         """Look for an own renewal whose reply was lost. False when the key is gone or another process's."""

@@ -1,7 +1,7 @@
 """Notices that the work queue of a group takes nothing from its stream while the stream grows.
 
 After faults a server may stop the queue's source for up to a minute, and a full queue takes nothing either: the members
-wait and see no error. Owns the sequences of the last look. An idle member looks every CHECK_INTERVAL_S seconds.
+wait and see no error. Owns the sequences of the last look. An idle member looks every STALL_CHECK_INTERVAL_S seconds.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from natsproto.jetstream._stream.stream import Stream
 
 log = logging.getLogger("natsproto")
 
-CHECK_INTERVAL_S = 5.0
+STALL_CHECK_INTERVAL_S = 5.0
 """Seconds between two looks while the member has nothing to do."""
 
 
@@ -58,7 +58,7 @@ class StallWatch:
         """Look again and again while the number of messages that the member has ``handled`` stays the same."""
         last = handled()
         while True:
-            await asyncio.sleep(CHECK_INTERVAL_S)
+            await asyncio.sleep(STALL_CHECK_INTERVAL_S)
             if last != (last := handled()):
                 self._seen = None
                 continue

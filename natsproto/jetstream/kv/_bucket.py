@@ -39,7 +39,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream._api.requests import DEFAULT_PREFIX, LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
-from natsproto.jetstream._publish.atomic_batch import MAX_BATCH_MESSAGES, AtomicBatch
+from natsproto.jetstream._publish.atomic_batch import MAX_ATOMIC_MESSAGES, AtomicBatch
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._publish.retry_policy import RETRY_ATTEMPTS, RETRY_WAIT_S
@@ -491,7 +491,7 @@ class KeyValue(NotIndexable, Generic[V]):
         batch = AtomicBatch(
             bucket.api,
             timeout=bucket.api.seconds(timeout),
-            max_messages=MAX_BATCH_MESSAGES,
+            max_messages=MAX_ATOMIC_MESSAGES,
             retry_attempts=RETRY_ATTEMPTS,
             retry_wait=RETRY_WAIT_S,
             lookup_of=bucket.batch_lookup_of,

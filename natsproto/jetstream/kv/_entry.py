@@ -77,10 +77,13 @@ class Operation(StrEnum):
     """The value and the history were deleted; also what a TTL has ended."""
 
 
+_OPERATIONS = {"PUT": Operation.PUT, "PURGE": Operation.PURGE}
+
+
 def operation_of(headers: Headers) -> Operation:
     """Return the operation of a message with these headers. An unknown one counts as a deletion (ADR-8)."""
     if said := headers.last(OPERATION_HEADER):
-        return Operation.PUT if said == "PUT" else Operation.PURGE if said == "PURGE" else Operation.DELETE
+        return _OPERATIONS.get(said, Operation.DELETE)
     if reason := headers.last(_MARKER_REASON_HEADER):
         return Operation.DELETE if reason == "Remove" else Operation.PURGE
     return Operation.PUT

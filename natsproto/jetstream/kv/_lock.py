@@ -44,7 +44,7 @@ LOCK_ID_HEADER = "Natsproto-Lock"
 """Header that identifies the holder, independent of the value."""
 RENEWALS_PER_TTL = 3
 """Renewals within one TTL: two may fail."""
-RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S = 0.1, 0.5
+LOCK_RETRY_INTERVAL_S, MAX_LOCK_RETRY_INTERVAL_S = 0.1, 0.5
 """Seconds after which a failed attempt is repeated, at first and at most."""
 
 _turns: WeakValueDictionary[tuple[Connection, str, str, str], asyncio.Lock] = WeakValueDictionary()
@@ -281,7 +281,7 @@ class Lock:
             )
 
     async def _acquire_when_free(self) -> int:
-        may_be_stored, backoff = False, Backoff(RETRY_INTERVAL_S, MAX_RETRY_INTERVAL_S)
+        may_be_stored, backoff = False, Backoff(LOCK_RETRY_INTERVAL_S, MAX_LOCK_RETRY_INTERVAL_S)
         try:
             while True:
                 try:
@@ -400,7 +400,7 @@ class Lock:
                 async with self._write_lock:
                     await self._renew()
             except NatsError:
-                await asyncio.sleep(RETRY_INTERVAL_S)
+                await asyncio.sleep(LOCK_RETRY_INTERVAL_S)
                 started_at = 0.0
 
     async def _renew(self) -> None:

@@ -9,7 +9,7 @@ from natsproto.errors import InvalidSubject, KeyNotFound, UnsupportedByServer
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._keys import check_key_name
 
-MAX_CONCURRENT_GETS = 64
+MAX_CONCURRENT_LOOKUPS = 64
 """Requests in flight to a bucket that answers one key at a time."""
 
 
@@ -28,7 +28,7 @@ class ManyValues:
                 return {key: entry.value for key, entry in (await self._kv.get_many(wanted)).items()}
             except UnsupportedByServer:
                 self._together = False
-        limit = asyncio.Semaphore(MAX_CONCURRENT_GETS)
+        limit = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
         found: dict[str, bytes] = {}
 
         async def find(key: str) -> None:

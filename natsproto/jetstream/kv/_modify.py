@@ -18,7 +18,7 @@ from natsproto.jetstream.kv._entry import OPERATION_HEADER, BucketStream, KeyVal
 from natsproto.jetstream.kv._keys import V
 from natsproto.protocol.headers import Headers
 
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.004, 0.5
+FIRST_CONFLICT_PAUSE_S, LONGEST_CONFLICT_PAUSE_S = 0.004, 0.5
 """Seconds before the second attempt, and the most before another; each is drawn between zero and its length."""
 
 
@@ -33,11 +33,14 @@ async def modify(
     if inspect.iscoroutinefunction(change):
         raise TypeError("fn must be a plain function: it may be called several times, between a read and a write")
     args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
-    deadline, backoff = Deadline(bucket.api.seconds(timeout)), Backoff(FIRST_PAUSE_S, LONGEST_PAUSE_S, jitter=1.0)
+    deadline, backoff = (
+        Deadline(bucket.api.seconds(timeout)),
+        Backoff(FIRST_CONFLICT_PAUSE_S, LONGEST_CONFLICT_PAUSE_S, jitter=1.0),
+    )
     lost: WrongRevision | None = None
     while lost is None or await backoff.pause(deadline):
         reads_directly = lost is None and bucket.stream.reads_directly
-        found = await bucket.find(key, direct=reads_directly, timeout=max(deadline.left, FIRST_PAUSE_S))
+        found = await bucket.find(key, direct=reads_directly, timeout=max(deadline.left, FIRST_CONFLICT_PAUSE_S))
         value = change(None if found is None or found.is_deleted else found.value)
         if inspect.isawaitable(value) or inspect.isgenerator(value):
             if inspect.iscoroutine(value):

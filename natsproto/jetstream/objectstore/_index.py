@@ -67,7 +67,7 @@ MAX_UNCERTAIN_WRITES = 3
 """Retries of a change whose outcome is unknown."""
 MAX_OWN_CHANGES = 1000
 """The most names of which an index knows that it has changed them: older changes have long reached all servers."""
-MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S = 0.1, 5.0
+MIN_RETRY_PAUSE_S, MAX_STEP_PAUSE_S = 0.1, 5.0
 """Seconds between two attempts to purge chunks: the shortest and the longest."""
 LAG_TIMEOUT_S = 5.0
 """Seconds in which all entries are read again until a server has the last change."""
@@ -360,7 +360,7 @@ class ObjectIndex:
         self.api.connection._start_cleanup(self._complete(step)).add_done_callback(self._log_bug)
 
     async def _complete(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
-        backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_STEP_PAUSE_S)
         while True:
             try:
                 await step()
@@ -368,7 +368,7 @@ class ObjectIndex:
             except NatsError as exc:
                 if not is_transient(exc):
                     raise
-            await self.api.connection._wait_connected(asyncio.get_running_loop().time() + MAX_RETRY_PAUSE_S)
+            await self.api.connection._wait_connected(asyncio.get_running_loop().time() + MAX_STEP_PAUSE_S)
             await backoff.pause()
 
     # ---------------------------------------------------------------- chunks
@@ -440,7 +440,7 @@ class ObjectIndex:
             await asyncio.wait({task}, timeout=REQUEST_TIMEOUT_S)
 
     async def _purge_chunks(self, nuid: str, settled: bool) -> None:
-        subject, backoff = chunk_subject(self.bucket, nuid), Backoff(MIN_RETRY_PAUSE_S, MAX_RETRY_PAUSE_S)
+        subject, backoff = chunk_subject(self.bucket, nuid), Backoff(MIN_RETRY_PAUSE_S, MAX_STEP_PAUSE_S)
         while True:
             try:
                 if not settled:

@@ -58,7 +58,7 @@ PREFETCH_BYTES = 8 * 2**20
 PREFETCH_CHUNKS = 500
 STALL_TIMEOUT_S = 1.0
 """Seconds without a chunk after which the leader is asked for it."""
-MAX_RESTARTS = 5
+MAX_READ_RESTARTS = 5
 """Restarts of a read whose object was replaced before its first chunk was returned, or of reading a whole object."""
 LOOK_AGAIN_S = (0.25, 1.0)
 """Pauses in seconds between looks for missing chunks. A deposed leader, heard for moments after its network came back,
@@ -186,7 +186,7 @@ class ObjectReader(AsyncForHint):
                 self._info, self._single_chunk = found
                 self._bytes_left = self._info.size
                 return self
-        again = MAX_RESTARTS
+        again = MAX_READ_RESTARTS
         while True:
             self._index, self._info = await resolve(
                 self._origin, self._wanted, self._timeout, follow_links=self._follow_links
@@ -374,7 +374,7 @@ async def to_bytes(
     progress: ProgressCallback,
 ) -> bytes:
     """Return the content; start again when the object is replaced meanwhile."""
-    for attempt in range(MAX_RESTARTS + 1):
+    for attempt in range(MAX_READ_RESTARTS + 1):
         buffer = BytesIO()  # grows in place, and gives its content away without a copy
         try:
             async with ObjectReader(index, name, follow_links=follow_links, timeout=timeout) as reader:
@@ -386,7 +386,7 @@ async def to_bytes(
                         progress(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
             return buffer.getvalue()
         except ObjectChanged:
-            if attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
+            if attempt == MAX_READ_RESTARTS or isinstance(name, ObjectInfo):
                 raise
     raise AssertionError
 
@@ -405,7 +405,7 @@ async def to_file(
     target = Path(path)
     if await asyncio.to_thread(target.is_dir):
         raise IsADirectoryError(f"{target} is a directory: give the path of a file")
-    for attempt in range(MAX_RESTARTS + 1):
+    for attempt in range(MAX_READ_RESTARTS + 1):
         store, info = await resolve(index, name, timeout, follow_links=follow_links)
         # What can be resumed is found by the version of the object that it is a part of.
         mark = info.nuid if resume else index.api.connection._new_id()
@@ -419,7 +419,7 @@ async def to_file(
         except BaseException as exc:
             if not resume or isinstance(exc, (DigestMismatch, ObjectChanged)):
                 partial.unlink(missing_ok=True)
-            if not isinstance(exc, ObjectChanged) or attempt == MAX_RESTARTS or isinstance(name, ObjectInfo):
+            if not isinstance(exc, ObjectChanged) or attempt == MAX_READ_RESTARTS or isinstance(name, ObjectInfo):
                 raise
     raise AssertionError
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypedDict, overload
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import OBJECT, OBJECT_GET, OBJECT_STORE, explain_missing, wrong_keywords
+from natsproto._help.nats_py_names import OBJECT_GET, OBJECT_STORE, PUT_OBJECT, explain_missing, wrong_keywords
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -137,7 +137,7 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- putting
 
-    @wrong_keywords(**OBJECT)
+    @wrong_keywords(**PUT_OBJECT)
     async def put(
         self,
         name: str,
@@ -194,7 +194,7 @@ class ObjectStore:
         self._batched = upload.batched
         return await self._index.run_shielded(self._publish_info(made, early, timeout))
 
-    @wrong_keywords(**OBJECT)
+    @wrong_keywords(**PUT_OBJECT)
     async def put_file(
         self,
         path: str | os.PathLike[str],
@@ -290,7 +290,7 @@ class ObjectStore:
         """
         return ObjectReader(self._index, name, offset=offset, length=length, follow_links=follow_links, timeout=timeout)
 
-    @wrong_keywords(**OBJECT)
+    @wrong_keywords(**PUT_OBJECT)
     async def get_bytes(
         self,
         name: str | ObjectInfo,
@@ -311,7 +311,7 @@ class ObjectStore:
         """
         return await to_bytes(self._index, name, follow_links=follow_links, timeout=timeout, progress=progress)
 
-    @wrong_keywords(**OBJECT)
+    @wrong_keywords(**PUT_OBJECT)
     async def get_file(
         self,
         name: str | ObjectInfo,

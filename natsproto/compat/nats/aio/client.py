@@ -341,7 +341,9 @@ class Client:
         sid = self._sid
         sub = Subscription(self, sid, subject, queue or "", is_read=cb is None and future is None)
         ready = self.msg_class is Msg  # natsproto makes the messages as they are
-        handler = None if cb is None else _Callback(cb, sub, self.stats) if ready else self._calling(cb, sub)
+        handler = None
+        if cb is not None:
+            handler = _Callback(cb, sub, self.stats) if ready else self._calling(cb, sub)
         if future is not None:
             handler = self._resolving(future, sid)
         try:

@@ -28,7 +28,11 @@ def position_of(subject: AckSubject) -> Position | None:
     if isinstance(subject, str):
         subject = subject.encode("utf-8", "surrogateescape")
     tokens = (subject or b"").split(b".")
-    at = 7 if len(tokens) > 10 else 5 if len(tokens) == 9 else 0  # where the sequence stands
+    at = 0  # where the sequence stands
+    if len(tokens) == 9:
+        at = 5
+    elif len(tokens) > 10:
+        at = 7
     if not at or not (tokens[at - 1].isdigit() and tokens[at].isdigit() and tokens[at + 1].isdigit()):
         return None
     number = int(tokens[at - 1])

@@ -12,7 +12,7 @@ from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.message import JsMessage, counted_size
 from natsproto.jetstream._consumer.ordered.ordered_cursor import ConsumerEnd, OrderedCursor
 from natsproto.jetstream._consumer.pull.pull import Puller
-from natsproto.jetstream._consumer.pull.pull_state import DONE, KEEP, Decision, PullPhase, PullState
+from natsproto.jetstream._consumer.pull.pull_state import DONE, KEEP, PullDecision, PullPhase, PullState
 from natsproto.jetstream._consumer.pull.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 
@@ -107,7 +107,7 @@ class OrderedPull(Puller):
         else:
             super()._on_status(message, number, now)
 
-    def _apply(self, decision: Decision, now: float) -> None:
+    def _apply(self, decision: PullDecision, now: float) -> None:
         error = decision.error or decision.notice
         if isinstance(error, (ConsumerGone, HeartbeatMissed)):
             self._finish(ConsumerEnd(error, lost=True))

@@ -39,7 +39,7 @@ from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import retry_request
 from natsproto.jetstream._consumer.handle import create_endpoint
 from natsproto.jetstream._consumer.message import JsMessage
-from natsproto.jetstream._consumer.messages import ConsumerNotice, MessageSource
+from natsproto.jetstream._consumer.messages import ConsumerNotice, ReaderSource
 from natsproto.jetstream._consumer.ordered.consumer_deletion import READER_ID_METADATA, ConsumerDeletion
 from natsproto.jetstream._consumer.ordered.ordered_cursor import OrderedCursor
 from natsproto.jetstream._consumer.ordered.stream_identity import StreamIdentity
@@ -51,7 +51,7 @@ from natsproto.jetstream._values.timestamp import Timestamp
 
 KEEP_CONSUMER_S = 5.0
 """Seconds for which a consumer is kept after a fetch, for the next fetch."""
-RETRY_WAIT_S, RETRY_WAIT_GROWTH = 0.15, 0.04
+CREATE_RETRY_WAIT_S, CREATE_RETRY_WAIT_GROWTH = 0.15, 0.04
 """Seconds without a reply before the request is repeated: servers without a leader drop it. The wait grows by 4 % of
 the elapsed time.
 """
@@ -89,7 +89,7 @@ class OrderedState:
         self.identity = StreamIdentity(api, stream, stream_created, operation=f"go on with {self.description}")
         self.info: ConsumerInfo | None = None
         self.leftover: deque[JsMessage] = deque()
-        self.reader: MessageSource | None = None
+        self.reader: ReaderSource | None = None
         """The active reader."""
         self._kept: PullSubscription | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
@@ -115,7 +115,7 @@ class OrderedState:
         """True if nothing creates a consumer: there was no reader yet."""
         return self.reader is None and self.info is None and self._create_error is None
 
-    def attach(self, reader: MessageSource) -> PullSubscription | None:
+    def attach(self, reader: ReaderSource) -> PullSubscription | None:
         """Set the active reader; return the subscription of the kept consumer, if there is one. ConnectionClosed;
         LocalProtocolError when there is another reader.
         """
@@ -133,7 +133,7 @@ class OrderedState:
         kept, self._kept = self._kept, None
         return kept
 
-    def detach(self, reader: MessageSource, kept: PullSubscription | None) -> None:
+    def detach(self, reader: ReaderSource, kept: PullSubscription | None) -> None:
         """Remove the active reader; with a subscription its consumer is kept for a while."""
         if self.reader is reader:
             self.reader = None
@@ -171,7 +171,7 @@ class OrderedState:
             return info
 
         began = loop.time()
-        pauses = (RETRY_WAIT_S + RETRY_WAIT_GROWTH * (loop.time() - began) for _ in count())
+        pauses = (CREATE_RETRY_WAIT_S + CREATE_RETRY_WAIT_GROWTH * (loop.time() - began) for _ in count())
         info = await retry_request(ask, pauses, timeout, operation, self.connection._outages)
         self.identity.on_consumer(info.created)
         self.info = info

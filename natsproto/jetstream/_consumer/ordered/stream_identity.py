@@ -21,11 +21,11 @@ from natsproto.jetstream._values.error_codes import ErrCode
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream._values.timestamp import Timestamp
 
-MAX_POLLS, POLL_INTERVAL_S = 30, 0.1
+MAX_POLLS, IDENTITY_POLL_INTERVAL_S = 30, 0.1
 """Lookups, and the seconds between them, in which a stream must end before the last message read: a new leader may not
 have applied all messages yet. It stores no new ones before that, so a new message proves it as well.
 """
-INFO_TIMEOUT_S = 1.0
+IDENTITY_TIMEOUT_S = 1.0
 """Seconds to wait for the info of the stream, and before the next attempt."""
 
 
@@ -69,13 +69,15 @@ class StreamIdentity:
             except NatsError as exc:
                 if not is_transient(exc):
                     return
-                await asyncio.sleep(INFO_TIMEOUT_S)  # earlier infos still count
+                await asyncio.sleep(IDENTITY_TIMEOUT_S)  # earlier infos still count
 
     async def _check_once(self, seen: Callable[[], int]) -> None:
         endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER
         while self._polls < MAX_POLLS:
             read = seen()
-            found = await self._api.call_for(StreamInfo, endpoint, operation=self._operation, timeout=INFO_TIMEOUT_S)
+            found = await self._api.call_for(
+                StreamInfo, endpoint, operation=self._operation, timeout=IDENTITY_TIMEOUT_S
+            )
             if found.created not in (self._created, NEVER) and found.created > begun:
                 break
             if found.state.last_seq >= read:
@@ -85,7 +87,7 @@ class StreamIdentity:
             first = self._first = self._first or found
             if first.ts != NEVER and found.state.last_ts is not None and found.state.last_ts > first.ts:
                 break
-            await asyncio.sleep(POLL_INTERVAL_S)
+            await asyncio.sleep(IDENTITY_POLL_INTERVAL_S)
         went_back = found.created == self._created
         reason = f"went back from message {read} to {found.state.last_seq}" if went_back else "was lost and recreated"
         raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, f"the stream {reason}", self._operation)

@@ -36,7 +36,7 @@ from natsproto.jetstream._consumer.pull.pull_state import (
     KEEP,
     PROBE,
     Action,
-    Decision,
+    PullDecision,
     PullPhase,
     PullRequest,
     PullState,
@@ -237,7 +237,7 @@ class Puller:
         except Exception as exc:
             self.fail(exc)
 
-    def _apply(self, decision: Decision, now: float) -> None:
+    def _apply(self, decision: PullDecision, now: float) -> None:
         state = self.state
         is_first_failure = state.no_responders <= 1 and state.losses <= 1
         if decision.notice is not None and is_first_failure:
@@ -455,7 +455,7 @@ class PullSource(Puller):
             self._send_probe(f'{{{KEEP_PIN},"group":{json.dumps(group)},"id":{json.dumps(pin)}}}'.encode())
         return True
 
-    def _apply(self, decision: Decision, now: float) -> None:
+    def _apply(self, decision: PullDecision, now: float) -> None:
         is_ended = decision.action is Action.STOP
         if (
             not is_ended

@@ -85,7 +85,7 @@ class Action(Enum):
     """Reading has ended with ``error``."""
 
 
-class Decision(NamedTuple):
+class PullDecision(NamedTuple):
     """An action, with the error that ends reading (STOP), or one that is survived and reported (``notice``)."""
 
     action: Action
@@ -93,10 +93,10 @@ class Decision(NamedTuple):
     notice: NatsError | None = None
 
 
-KEEP: Final = Decision(Action.KEEP)
-ARM: Final = Decision(Action.ARM)
-REFILL: Final = Decision(Action.REFILL)
-DONE: Final = Decision(Action.DONE)
+KEEP: Final = PullDecision(Action.KEEP)
+ARM: Final = PullDecision(Action.ARM)
+REFILL: Final = PullDecision(Action.REFILL)
+DONE: Final = PullDecision(Action.DONE)
 
 
 class PullRequest(NamedTuple):
@@ -350,7 +350,7 @@ class PullState:
 
     # ------------------------------------------------------------ incoming messages
 
-    def on_messages(self, count: int, size: int, now: float) -> Decision:
+    def on_messages(self, count: int, size: int, now: float) -> PullDecision:
         """Messages arrived and were counted; ``size`` is their bytes (0 without ``max_bytes``)."""
         self._last_heard = now
         self.losses = self.no_responders = self._failures = 0
@@ -374,7 +374,9 @@ class PullState:
         if self._is_complete():
             self._finish()
 
-    def on_status(self, number: int, code: int, description: str, headers: Mapping[str, str], now: float) -> Decision:
+    def on_status(
+        self, number: int, code: int, description: str, headers: Mapping[str, str], now: float
+    ) -> PullDecision:
         """A status arrived for a pull (0: for a probe); ``headers`` may have the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
@@ -410,21 +412,21 @@ class PullState:
             return self._on_pull_end(code, now)
         return self._on_refusal(code, description, now)
 
-    def _on_probe_status(self, code: int, now: float) -> Decision:
+    def _on_probe_status(self, code: int, now: float) -> PullDecision:
         """Any refusal of a probe shows that the consumer is there; no responders shows that open pulls are lost."""
         if code != 503:
             self._last_heard, self.no_responders = now, 0
             return KEEP
         return self._on_no_responders(now) if self.pending else KEEP
 
-    def _on_ended_pull(self, code: int, said: str) -> Decision:
+    def _on_ended_pull(self, code: int, said: str) -> PullDecision:
         """An abandoned pull has ended. A new leader reports that, so there is no need to wait."""
         if code == 409 and "leadership change" in said and self._retry_at:
             self._retry_at = 0.0
             return REFILL
         return KEEP
 
-    def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> Decision:
+    def _on_message_too_big(self, left_bytes: int, code: int, description: str) -> PullDecision:
         """The next message needs more bytes than were free; the same request would fail again."""
         most = min(self._options.max_bytes, self._limits.size)
         if self._is_bounded and self._counts.received:  # the next fetch reports it
@@ -439,7 +441,7 @@ class PullState:
         self._limits = self._limits._replace(too_small=left_bytes)
         return REFILL
 
-    def _on_pull_end(self, code: int, now: float) -> Decision:
+    def _on_pull_end(self, code: int, now: float) -> PullDecision:
         """A pull ended normally. A bounded reading is over, unless a learned limit split it into several pulls."""
         if self._options.stop_when_empty:
             return self._finish() if code == 404 else self._retry(now)  # 408: others wait for the messages
@@ -453,21 +455,21 @@ class PullState:
             return REFILL
         return self._finish()
 
-    def _on_refusal(self, code: int, description: str, now: float) -> Decision:
+    def _on_refusal(self, code: int, description: str, now: float) -> PullDecision:
         """Learn a limit of the consumer; after any other refusal pulls again, with growing waits."""
         notice = PullRefused(code, description, *self._consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
             assert learned is not None
             self._limits = learned
-            return Decision(Action.REFILL, notice=notice)
+            return PullDecision(Action.REFILL, notice=notice)
         if learned is None and self._is_bounded and "exceeded maxwaiting" not in description.lower():
             return self._stop(notice)
         is_first = not self._failures
         self._back_off(now)
-        return Decision(Action.REFILL, notice=notice if is_first or not self._is_bounded else None)
+        return PullDecision(Action.REFILL, notice=notice if is_first or not self._is_bounded else None)
 
-    def _on_no_responders(self, now: float) -> Decision:
+    def _on_no_responders(self, now: float) -> PullDecision:
         """There are no responders: the consumer is gone or has no leader now. The driver looks it up."""
         self.no_responders += 1
         self._abandon_pulls()
@@ -476,11 +478,11 @@ class PullState:
         if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
         self._back_off(now)
-        return Decision(Action.REFILL, notice=ConsumerGone(seen, *self._consumer))
+        return PullDecision(Action.REFILL, notice=ConsumerGone(seen, *self._consumer))
 
     # ------------------------------------------------------------ timeouts and reconnects
 
-    def on_deadline(self, now: float) -> Decision:
+    def on_deadline(self, now: float) -> PullDecision:
         """To be called at ``deadline``. Missed heartbeats abandon the open pulls and pull again."""
         if self._is_bounded and now >= self._until + (0.0 if self.phase is PullPhase.DISCONNECTED else END_GRACE_S):
             return self._finish()
@@ -493,13 +495,13 @@ class PullState:
             return KEEP
         if now < self._last_heard + self.idle_timeout:
             self._since_probe = 0  # a sudden silence: one probe for each burst of messages
-            return Decision(Action.PROBE)
+            return PullDecision(Action.PROBE)
         missed = HeartbeatMissed(self.idle_timeout, *self._consumer)
         self._abandon_pulls()
         self.losses += 1
         if self._time_left(now) is None or self._has_available():
             return self._finish()
-        return Decision(Action.REFILL, notice=missed)
+        return PullDecision(Action.REFILL, notice=missed)
 
     def on_not_sent(self, now: float) -> None:
         """The outbox had no room for the last pull. It is sent again, with growing waits."""
@@ -514,7 +516,7 @@ class PullState:
         if self.phase is not PullPhase.DONE:
             self.phase = PullPhase.DISCONNECTED
 
-    def on_reconnect(self, now: float) -> Decision:
+    def on_reconnect(self, now: float) -> PullDecision:
         """The connection is back. The old pulls are lost; the consumer is not looked up (ADR-37)."""
         self._abandon_pulls()
         self.has_abandoned_pulls = False
@@ -595,7 +597,7 @@ class PullState:
     def _has_available(self) -> bool:
         return self._options.mode is PullMode.AVAILABLE and self._counts.received > self._counts.consumed
 
-    def _retry(self, now: float) -> Decision:
+    def _retry(self, now: float) -> PullDecision:
         """Pull again, at once the first time and then with growing waits."""
         if self._failures:
             self._back_off(now)
@@ -609,15 +611,15 @@ class PullState:
         if self._is_bounded:
             self._retry_at = min(self._retry_at, self._until)
 
-    def _finish(self) -> Decision:
+    def _finish(self) -> PullDecision:
         if self.pending:  # saves a call for each complete fetch
             self._abandon_pulls()
         self.phase = PullPhase.DONE
         return DONE
 
-    def _stop(self, error: NatsError) -> Decision:
+    def _stop(self, error: NatsError) -> PullDecision:
         self._finish()
-        return Decision(Action.STOP, error=error)
+        return PullDecision(Action.STOP, error=error)
 
 
 def _parse_count(text: str | None) -> int | None:

@@ -24,7 +24,7 @@ from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, none
 from natsproto.jetstream._consumer.pull.pull_subscription import DRAIN_TIMEOUT_S
 from natsproto.protocol.frames import Route
 
-MAX_MISSED_HEARTBEATS: Final = 3
+MAX_MISSED_PUSH_HEARTBEATS: Final = 3
 """Missed heartbeats that mean a loss: more than for pulls, as nothing else reveals it (ADR-15)."""
 SILENCE_S: Final = 5.0
 """Seconds of silence of a consumer without heartbeats. The members of a group share its heartbeats at random, so one of
@@ -229,7 +229,7 @@ class PushSubscription:
 
     @property
     def _idle_timeout(self) -> float:
-        return SILENCE_S if self._address.queue else MAX_MISSED_HEARTBEATS * self.heartbeat or SILENCE_S
+        return SILENCE_S if self._address.queue else MAX_MISSED_PUSH_HEARTBEATS * self.heartbeat or SILENCE_S
 
     def _on_timer(self) -> None:
         self._timer = None

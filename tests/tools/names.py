@@ -1,0 +1,64 @@
+"""Names with two meanings, and choices that nest: a reader has to look twice at both."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+SAME_ROLE = {"TRANSITIONS"}
+"""Constants of several state machines: the table of each."""
+PUBLIC_TWICE = {"ClientInfo", "Group", "Operation", "Outbox", "Refused"}
+"""Public classes that keep their names, although another module has one of that name."""
+MIRRORS = ("natsproto/sync/", "natsproto/compat/")
+"""Packages whose classes have the names of others on purpose."""
+
+
+def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """The constants of a module that others may import, and their values."""
+    for node in tree.body:
+        if not isinstance(node, (ast.Assign, ast.AnnAssign)) or node.value is None:
+            continue
+        for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+            pairs: list[tuple[ast.expr, ast.expr]] = [(target, node.value)]
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple):
+                pairs = list(zip(target.elts, node.value.elts, strict=True))
+            for name, value in pairs:
+                if isinstance(name, ast.Name) and re.fullmatch("[A-Z][A-Z0-9_]+", name.id):
+                    yield name.id, ast.unparse(value)
+
+
+def names_with_two_meanings(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Constants with two values and classes that are defined twice, one line each."""
+    values: dict[str, dict[str, str]] = defaultdict(dict)
+    classes: dict[str, set[str]] = defaultdict(set)
+    for file, tree in trees.items():
+        if file.startswith(MIRRORS):
+            continue
+        for name, value in constants(tree):
+            values[name].setdefault(value, file)
+        for node in tree.body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                classes[node.name].add(file)
+    lines = [
+        f"{name}: two values, in {' and '.join(found.values())}"
+        for name, found in sorted(values.items())
+        if len(found) > 1 and name not in SAME_ROLE
+    ]
+    return lines + [
+        f"class {name}: defined in {' and '.join(sorted(files))}"
+        for name, files in sorted(classes.items())
+        if len(files) > 1 and name not in PUBLIC_TWICE
+    ]
+
+
+def nested_choices(trees: Mapping[str, ast.AST]) -> list[str]:
+    """Conditional expressions directly inside of others: write an ``if``."""
+    return [
+        f"{file}:{node.lineno}: a conditional expression in another one"
+        for file, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.IfExp)
+        and any(isinstance(part, ast.IfExp) for part in (node.body, node.orelse, node.test))
+    ]
