@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
+from typing import TYPE_CHECKING
 
 from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.cut_off_watch import CutOffWatch
@@ -24,7 +25,6 @@ from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.replies.pending_replies import Resending
 from natsproto._core.replies.reply_guard import ReplyGuard, reply_subject
 from natsproto._core.replies.reply_handler import ReplyHandler
-from natsproto._core.request_many import RequestMany, Sentinel
 from natsproto._core.socket.wire import Runtime, nuid, random_bits
 from natsproto._core.stats import Stats, read_stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
@@ -38,6 +38,9 @@ from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
 from natsproto.protocol.line_limit import SAFE_LINE_LENGTH
 from natsproto.protocol.subject import publish_subject
+
+if TYPE_CHECKING:
+    from natsproto._core.request_many import Sentinel
 
 
 class Connection:
@@ -476,6 +479,8 @@ class Connection:
             self._outbox.put(
                 self._control_lines.message_line(encoded_subject, inbox.encode(), block, len(payload)), payload
             )
+
+        from natsproto._core.request_many import RequestMany  # not everybody needs it; importing natsproto is fast
 
         request = RequestMany(self._engine, subject, wait, pause, max_messages, sentinel)
         return request.replies(open_inbox, send)

@@ -27,7 +27,6 @@ from natsproto._options.context_files import (
     read_secret,
     type_name,
 )
-from natsproto._options.proxy import check_proxy, connect_through
 from natsproto._options.rules import TlsFiles
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError
@@ -293,7 +292,7 @@ class Options(Value):
     """A callable (``def`` or ``async def``) that gets the ServerAddress and returns a connected socket: a Unix socket,
     or one with a local address. TLS and WebSocket go on top.
     """
-    proxy: str | None = _option(None, check_proxy)
+    proxy: str | None = _option(None, rules.proxy)
     """The URL of a proxy, ``socks5://host:port`` or ``http://host:port`` (HTTP CONNECT). It resolves the names of the
     servers.
     """
@@ -510,6 +509,8 @@ class Options(Value):
     def _dialer_for(self, address: ServerAddress) -> Callable[[], Awaitable[object]] | None:
         """Return a function that opens the socket of one attempt, for ``dialer`` or ``proxy``; None: the default."""
         if self.proxy is not None:
+            from natsproto._options.proxy import connect_through  # not everybody needs it; importing natsproto is fast
+
             return partial(connect_through, self.proxy, address.host, address.port, self.connect_timeout)
         return None if self.dialer is None else partial(self._dialled, address)
 

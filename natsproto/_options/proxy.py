@@ -1,6 +1,6 @@
 """Connections through a proxy: SOCKS5, over the package python-socks, and HTTP CONNECT.
 
-Owns the URL of a proxy, the HTTP CONNECT handshake and its error messages. It returns a socket that is connected
+Owns the HTTP CONNECT handshake and its error messages. It returns a socket that is connected
 to the server; the caller adds TLS and WebSocket.
 
 python-socks is not used for HTTP CONNECT, because it reads the proxy's response together with the data after it: NATS
@@ -19,27 +19,8 @@ from natsproto._sockets import connect_first, resolve
 from natsproto.errors import ConfigError, ConnectionLost
 from natsproto.errors._base import HIDDEN, escaped
 
-_RULE = (
-    "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"
-)
 _MAX_HEAD, _MAX_REASON = 16_384, 200
 _STATUS = re.compile(rb"HTTP/1\.[01] (\d{3})(?: ([^\r\n]*))?\r?\n")
-
-
-def check_proxy(name: str, value: object) -> str:
-    """The rule of the option ``proxy``. ConfigError, without any part of the URL, which can contain a password."""
-    if not isinstance(value, str):
-        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
-    try:
-        parts = urlsplit(value)
-        good = parts.scheme in ("http", "socks5", "socks5h") and parts.hostname and parts.port
-    except ValueError:
-        good = False
-    if not good or parts.path not in ("", "/") or parts.query or parts.fragment or not value.isprintable():
-        raise ConfigError(name, HIDDEN, _RULE)
-    if re.search(r"\s", value):
-        raise ConfigError(name, HIDDEN, _RULE)
-    return value
 
 
 async def connect_through(proxy: str, host: str, port: int, timeout: float) -> socket.socket:

@@ -10,6 +10,7 @@ import os
 import re
 import ssl
 from collections.abc import Callable, Mapping, Sequence
+from urllib.parse import urlsplit
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials
@@ -21,6 +22,9 @@ from natsproto.protocol.subject import publish_subject
 MAX_NAME_LENGTH = 1024
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
+_PROXY_RULE = (
+    "must be a URL like socks5://host:port, or http:// for HTTP CONNECT, with user:password@ if the proxy asks for it"
+)
 _PATH = re.compile(r"/[\x21\x24-\x7e]*")
 CREDS_BLOCK = re.compile(r"(?<!-)-{3,}+\s*+BEGIN\b|\A\s{0,9}[\"']?LS0t")  # linear, whatever the text is
 """The first line of the text of a creds file, as it is or as base64, as opposed to its path."""
@@ -225,3 +229,19 @@ def note_milliseconds(what: str, value: float) -> None:
         logging.getLogger("natsproto").warning(
             "%s=%d means %d seconds: if these are milliseconds, pass %s=%g", what, value, value, what, value / 1000
         )
+
+
+def proxy(name: str, value: object) -> str:
+    """Return the URL of a proxy. ConfigError, without any part of the URL, which can contain a password."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    try:
+        parts = urlsplit(value)
+        good = parts.scheme in ("http", "socks5", "socks5h") and parts.hostname and parts.port
+    except ValueError:
+        good = False
+    if not good or parts.path not in ("", "/") or parts.query or parts.fragment or not value.isprintable():
+        raise ConfigError(name, HIDDEN, _PROXY_RULE)
+    if re.search(r"\s", value):
+        raise ConfigError(name, HIDDEN, _PROXY_RULE)
+    return value

@@ -14,7 +14,6 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol, TypeVar
 
-from natsproto._core.socket.tls_failure import CLIENT_CERTIFICATE_HINT, tls_failure
 from natsproto._core.socket.wire import READ_BUFFER_SIZE, DialPlan, Runtime, Wire
 from natsproto._options.options import Options
 from natsproto._version import __version__
@@ -156,10 +155,10 @@ class Session:
         except BaseException as exc:
             self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
             if isinstance(exc, ssl.SSLError):
-                raise tls_failure(exc, str(self.address), after_info=self.link.info_in_clear) from exc
+                raise self._tls_failure(exc, after_info=self.link.info_in_clear) from exc
             if isinstance(exc, ConnectionError):
                 if self._current_phase == _TLS_HANDSHAKE:
-                    raise tls_failure(exc, str(self.address)) from exc
+                    raise self._tls_failure(exc) from exc
                 cause_of_end = self.ended.result()
                 if cause_of_end is not exc:
                     raise cause_of_end from exc
@@ -392,6 +391,13 @@ class Session:
             return NotAuthorized(server_err.reason, str(self.address))
         return server_err if is_final(server_err) else None
 
+    def _tls_failure(self, cause: OSError, *, after_info: bool = False) -> TlsFailed:
+        from natsproto._core.socket.tls_failure import (
+            tls_failure,  # few connections need it; importing natsproto is fast
+        )
+
+        return tls_failure(cause, str(self.address), after_info=after_info)
+
     def _disconnect_cause(self, cause: Exception | None) -> Exception:
         """Return the reason for the end of the wire: the last -ERR, else the error of the socket."""
         if (refusal := self._server_refusal()) is not None:
@@ -401,13 +407,15 @@ class Session:
         server = str(self.address)
         blamed: NatsError
         if isinstance(cause, ssl.SSLError):
-            blamed = tls_failure(cause, server, after_info=self.link.info_in_clear)
+            blamed = self._tls_failure(cause, after_info=self.link.info_in_clear)
         else:
             reason = "closed by the server" if cause is None else f"{type(cause).__name__}: {cause}"
             if self._current_phase != _OPEN_PHASE:
                 silent = self._loop.time() - self._began >= _SILENT_AFTER_S
                 reason += f" while {self._current_phase}{self._info_hint(silent=silent)}"
             if self._may_be_certificate_error():
+                from natsproto._core.socket.tls_failure import CLIENT_CERTIFICATE_HINT
+
                 blamed = TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}", server)
             else:
                 blamed = ConnectionLost(reason, server)
