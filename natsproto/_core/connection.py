@@ -30,6 +30,7 @@ from natsproto._core.stats import Stats, read_stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._help.async_hints import items
+from natsproto._help.introspection import import_late_types
 from natsproto._help.nats_py_names import REQUEST, REQUEST_MANY, SUBSCRIBE, wrong_keywords
 from natsproto._options.options import Options
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
@@ -712,3 +713,6 @@ def _limit(name: str, value: int | None, default: int) -> int:
     if value is not None and (type(value) is not int or value < 0):
         raise ConfigError(name, value, "must be a whole number, 0 for no limit")
     return default if value is None else value
+
+
+import_late_types(__name__)

