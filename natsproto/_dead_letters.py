@@ -9,6 +9,7 @@ be in its stream. Such a report is a dead letter that has left out everything, u
 
 from __future__ import annotations
 
+import hashlib
 import logging
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -172,18 +173,25 @@ class DeadLetter(Value):
             js: A context of the account in question, from ``nc.jetstream()``.
             message: What a consumer or ``get_message`` of the stream of dead letters returned.
         """
-        letter = cls.of(message)
-        if SUBJECT_HEADER in message.headers:
-            return letter
-        try:
-            stream = await js.stream(letter.stream)
-            if stream.cached_info.created > read_advisory(message.data).time:
-                return letter  # the stream was created anew
-            found = await stream.get_message(letter.seq, direct=False)
-        except (StreamNotFound, MessageNotFound, PermissionDenied):
-            return letter
-        headers, left_out = _sendable(found.headers)
-        return letter.replace(subject=found.subject, data=found.data, headers=Headers(headers), left_out=left_out)
+        return (await _load(js, message))[0]
+
+
+async def _load(js: JetStream, message: Message | RawMessage) -> tuple[DeadLetter, str]:
+    """Return what ``DeadLetter.load`` does, and the nanosecond when its stream stored the message, "" if unknown."""
+    letter = DeadLetter.of(message)
+    if SUBJECT_HEADER in message.headers:
+        name, _, time = (message.headers.get("Nats-Msg-Id") or "").rpartition(":")
+        return letter, time if name == _message_name(letter.stream, letter.consumer, letter.seq) else ""
+    try:
+        stream = await js.stream(letter.stream)
+        if stream.cached_info.created > read_advisory(message.data).time:
+            return letter, ""  # the stream was created anew
+        found = await stream.get_message(letter.seq, direct=False)
+    except (StreamNotFound, MessageNotFound, PermissionDenied):
+        return letter, ""
+    headers, left_out = _sendable(found.headers)
+    letter = letter.replace(subject=found.subject, data=found.data, headers=Headers(headers), left_out=left_out)
+    return letter, str(found.time.ns)
 
 
 def _is_report(message: RawMessage) -> bool:
@@ -212,6 +220,9 @@ async def replay(
     acknowledged. It is published with a message id, so if the deletion failed, another replay within the target
     stream's ``duplicate_window`` stores the message only once. Other messages of the stream are left alone.
 
+    A message may have several dead letters: two consumers gave it up, a worker ended before it could terminate it, or
+    a server reports it again. If they have the same content, it is published once, and each counts as replayed.
+
     The sender of a dead letter has chosen what its headers say, and it is published with the permissions of this
     client. Without ``to``, its subject must be one of the subjects of ``streams``, by their configuration; without
     ``streams``, of the stream that the dead letter names, which must be no bucket. Subjects of APIs (``$JS.API.>``,
@@ -234,6 +245,7 @@ async def replay(
     letters = await js.stream(stream)
     last = (await letters.info()).state.last_seq
     number, seq = 0, 1
+    published = set[str]()
     while seq <= last:
         try:
             message = await letters.get_next_message(subject, start_seq=seq)
@@ -243,14 +255,16 @@ async def replay(
         if message.seq > last or not (SUBJECT_HEADER in message.headers or _is_report(message)):
             continue
         try:
-            letter = await DeadLetter.load(js, message)
+            letter, time = await _load(js, message)
             if select is not None and not select(letter):
                 continue
             if "payload" in letter.left_out:
                 raise LocalProtocolError(f"its payload is in message {letter.seq} of stream {letter.stream!r} only")
-            msg_id = f"replay:{stream}:{message.seq}:{message.time.ns}"
-            target = await targets.of(letter)
-            await js.publish(target, letter.data, headers=letter.headers or None, msg_id=msg_id)
+            msg_id = _replay_id(letter, time) if time else f"replay:{stream}:{message.seq}:{message.time.ns}"
+            if msg_id not in published:
+                target = await targets.of(letter)
+                await js.publish(target, letter.data, headers=letter.headers or None, msg_id=msg_id)
+                published.add(msg_id)
         except _OF_ONE_LETTER as exc:
             if is_transient(exc, existed=False):
                 raise
@@ -352,4 +366,18 @@ def _original(headers: Headers) -> list[tuple[str, str]]:
 
 def message_id_of(metadata: Metadata) -> str:
     """Return a message id that is the same in every attempt, and different if the stream is recreated."""
-    return f"dead:{metadata.stream}:{metadata.consumer}:{metadata.stream_seq}:{metadata.timestamp.ns}"
+    name = _message_name(metadata.stream, metadata.consumer, metadata.stream_seq)
+    return f"{name}:{metadata.timestamp.ns}"
+
+
+def _message_name(stream: str, consumer: str, seq: int) -> str:
+    return f"dead:{stream}:{consumer}:{seq}"
+
+
+def _replay_id(letter: DeadLetter, time: str) -> str:
+    """Return a message id that all dead letters of a message have. The content is part of it, since the sender of a
+    dead letter chooses what its headers say: a forged letter replaces no other.
+    """
+    content = hashlib.sha256(repr([letter.subject, *letter.headers.pairs()]).encode())
+    content.update(letter.data)
+    return f"replay:{letter.stream}:{letter.seq}:{time}:{content.hexdigest()[:32]}"

@@ -12,6 +12,7 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto._core.events import Event, HandlerFailed
+from natsproto._dead_letters import AttemptedMessage
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.middleware import with_middleware
@@ -213,8 +214,53 @@ async def test_reports_of_servers_are_dead_letters(jetstream: JetStream) -> None
     last = (await stream.info()).state.last_seq
     assert await replay(jetstream, "DEAD") == 4
     again = [(message.subject, message.data) async for message in stream.get_batch(start_seq=last + 1)]
-    assert sorted(again) == [("s.nak", b"1"), ("s.nak", b"1"), ("s.term", b"2"), ("s.term", b"3")]
+    assert sorted(again) == [("s.nak", b"1"), ("s.term", b"2"), ("s.term", b"3")], "s.nak has two letters"
     assert await replay(jetstream, "DEAD") == 0
+
+
+async def test_several_letters_replay_one_message(jetstream: JetStream) -> None:
+    """A worker that dies between its dead letter and ``term`` leaves two, and another consumer makes a third."""
+    stream = await make(jetstream)
+    dead = await jetstream.create_stream("DEAD", subjects=["dead.>", *DEAD_LETTER_ADVISORIES])
+    for _ in range(2):
+        await jetstream.publish("s.a", b"pay 100", headers={"A": "1"})
+    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="dead.s"))
+
+    async def die(message: JsMessage) -> None:
+        await retry._publish(AttemptedMessage(message, message.metadata, 1, ValueError()))
+        await message.nak()
+
+    dying = await stream.create_consumer("dying", max_deliver=1)
+    other = await stream.create_consumer("other")
+    async with dying.consume(die), other.consume(lambda message: message.term("broken")):
+        await eventually_reported(jetstream, 6)
+    [report, *_] = [message async for message in dead.get_batch(subject=DEAD_LETTER_ADVISORIES[0])]
+    assert await replay(jetstream, "DEAD") == 6
+    again = [(message.subject, message.data) async for message in stream.get_batch(start_seq=3)]
+    assert again == [("s.a", b"pay 100")] * 2, "equal messages are two"
+
+    await jetstream.publish(report.subject, report.data)  # as a new leader may
+    assert await replay(jetstream, "DEAD") == 1
+    assert (await stream.info()).state.messages == 4
+
+
+async def test_messages_of_a_stream_made_anew_are_others(jetstream: JetStream) -> None:
+    await jetstream.create_stream("DEAD", subjects=["dead.s"])
+    retry = Retry(jetstream, RetryPolicy(dead_letter_subject="dead.s", max_attempts=1))
+
+    def fail(message: JsMessage) -> None:
+        raise ValueError
+
+    for _ in range(2):
+        stream = await make(jetstream)
+        await jetstream.publish("s.a", b"1")
+        consumer = await stream.create_consumer("c")
+        await consumer.consume(with_middleware(fail, retry), stop_after=1).run()
+        await known(consumer, lambda info: not info.num_ack_pending)
+        await stream.delete()
+    stream = await make(jetstream)
+    assert await replay(jetstream, "DEAD") == 2
+    assert (await stream.info()).state.messages == 2
 
 
 async def test_report_of_a_message_that_is_gone_is_left(jetstream: JetStream, nats_client: Client) -> None:
