@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from natsproto import Client, Message
+import natsproto
+from natsproto import Client, Message, PermissionViolation
 from natsproto.errors import KeyNotFound, MessageNotFound, RequestTimeout
 from natsproto.jetstream import JetStream, StreamSource
 from natsproto.jetstream._publish.outcome import Expectation
 from natsproto.jetstream._publish.publish import Sent
 from natsproto.jetstream._stream.own_write import WriteLookup
 from natsproto.jetstream._stream.stream import Stream
+from natsproto.testing import run_server
 
 PREFIX = "LAGS"
 EMPTY = 100
@@ -179,6 +181,29 @@ async def test_missing_messages_are_missing(jetstream: JetStream, nats_client: C
         with pytest.raises(KeyNotFound):
             await kv.get("never")
         assert [message async for message in stream.get_batch(subject="$KV.b.never")] == []
+
+
+async def test_who_may_not_ask_the_leader_is_refused_once() -> None:
+    config = """
+        accounts { A { jetstream: enabled, users: [
+            { user: all, password: x }
+            { user: some, password: x, permissions: { publish: { deny: "$JS.API.STREAM.MSG.GET.>" } } } ] } }
+    """
+    events: list[object] = []
+    async with (
+        run_server(jetstream=True, config=config) as server,
+        natsproto.connect(server.url, user="all", password="x") as nc,
+        natsproto.connect(server.url, user="some", password="x", on_event=events.append) as limited,
+    ):
+        await _fill(nc.jetstream())
+        kv = await limited.jetstream().key_value("b")
+        for _ in range(2):
+            for subject, found in (("$KV.b.a", [1, 4]), ("$KV.b.never", [])):
+                assert [message.seq async for message in kv.stream.get_batch(subject=subject)] == found
+            assert sorted(await kv.get_many(["a", "never", "x.*"])) == ["a", "x.y"]
+            assert await kv.get("never", default=None) is None
+            assert len(await kv.history("a")) == 2
+    assert len([event for event in events if isinstance(event, PermissionViolation)]) == 1
 
 
 async def test_a_mirror_that_answers_hides_nothing(jetstream: JetStream) -> None:

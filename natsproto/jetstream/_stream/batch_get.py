@@ -7,7 +7,7 @@ stream.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from typing import cast
@@ -19,14 +19,19 @@ from natsproto._help.async_hints import AsyncForHint
 from natsproto.errors import (
     ConnectionLost,
     LocalProtocolError,
-    MessageNotFound,
     PermissionDenied,
     RequestTimeout,
     UnsupportedByServer,
 )
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api, raise_closed
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
-from natsproto.jetstream._stream.direct_get import DirectReply, RawMessage, check_start_time, leader_get, status_error
+from natsproto.jetstream._stream.direct_get import (
+    DirectReply,
+    RawMessage,
+    StreamLeader,
+    check_start_time,
+    status_error,
+)
 from natsproto.jetstream._values.codec import Duration, dumps
 from natsproto.jetstream._values.features import LAST_MESSAGES, START_TIME
 from natsproto.jetstream._values.info import StreamInfo
@@ -164,16 +169,19 @@ class BatchGet:
         stream: str,
         cursor: PageCursor,
         *,
+        leader: StreamLeader,
         can_get_single: bool,
         direct: bool,
         operation: str,
         timeout: Duration | None,
         since: datetime | None = None,
     ) -> None:
-        """``can_get_single``: fall back to getting one message at a time without direct get. ``direct``: start with
+        """``leader`` confirms the end.
+
+        ``can_get_single``: fall back to getting one message at a time without direct get. ``direct``: start with
         direct get. ``since``: the start time that the cursor requests.
         """
-        self._since = since
+        self._since, self._leader = since, leader
         self._api, self._stream, self._cursor = api, stream, cursor
         self._can_get_single, self._direct, self._operation = can_get_single, direct, operation
         self._timeout = positive_seconds("timeout", api.timeout if timeout is None else timeout)
@@ -230,28 +238,33 @@ class BatchGet:
 
     async def _single_gets(self) -> AsyncGenerator[RawMessage]:
         while not self._cursor.done:
-            message = await self._get_from_leader()
+            message = await self._get_from_leader(self._leader.get)
             if message is None:
                 return
             yield message
 
-    async def _get_from_leader(self) -> RawMessage | None:
+    async def _confirm_end(self) -> RawMessage | None:
+        """Return the next message if the leader has one. PermissionDenied when it may not be asked for one."""
+        message = await self._get_from_leader(self._leader.find)
+        if message is None and self._leader.denied is not None and self._cursor.pending:
+            raise self._leader.denied
+        return message
+
+    async def _get_from_leader(self, find: Callable[..., Awaitable[RawMessage | None]]) -> RawMessage | None:
         """Get the next message from the stream's leader, which has all messages; None when there is none."""
         loop = asyncio.get_running_loop()
         left, deadline = self._timeout, loop.time() + self._timeout
         while True:
             try:
-                message = await leader_get(
-                    self._api, self._stream, self._cursor.single_request(), operation=self._operation, timeout=left
-                )
-            except MessageNotFound:
-                return None
+                message = await find(self._cursor.single_request(), operation=self._operation, timeout=left)
             except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
                 left = deadline - loop.time()
                 if left <= TIMER_SLACK_S:
                     raise
             else:
                 break
+        if message is None:
+            return None
         if self._since is not None:
             check_start_time(message, self._since, self._operation)
         self._cursor.advance(message.seq, message.size)
@@ -343,12 +356,7 @@ class BatchGet:
         if headers._status == 503:
             raise _NoDirectGet(is_answered=False)
         if headers._status == 404 and self._can_get_single:  # a server that lags lacks what the leader has
-            try:
-                message = await self._get_from_leader()
-            except PermissionDenied:
-                if cursor.pending:
-                    raise
-                return None
+            message = await self._confirm_end()
             self._needs_page = message is not None
             return message
         if headers._status == 404 and "Results" in headers._description:

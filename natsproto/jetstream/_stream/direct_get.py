@@ -19,6 +19,7 @@ from natsproto.errors import (
     InvalidReply,
     LimitReached,
     MessageNotFound,
+    PermissionDenied,
     UnsupportedByServer,
 )
 from natsproto.errors._base import shown_payload
@@ -319,6 +320,37 @@ async def leader_get(
     stored = decode(StoredMessage, payload.get("message"))
     head = None if "no_hdr" in body else stored.hdrs or None
     return RawMessage(stream, stored.subject, stored.seq, stored.time, stored.data, head)
+
+
+class StreamLeader:
+    """Looks at the leader of a stream for what another server does not have: a replica or a mirror may lag, or be
+    refilled.
+
+    A user without permission for it is not refused each time: the first refusal is remembered.
+    """
+
+    __slots__ = ("_api", "_stream", "denied")
+
+    def __init__(self, api: Api, stream: str) -> None:
+        self._api, self._stream = api, stream
+        self.denied: PermissionDenied | None = None
+        """The refusal, once there was one."""
+
+    async def get(self, body: Mapping[str, object], *, operation: str, timeout: Duration | None) -> RawMessage | None:
+        """Return the leader's message; None when it has none."""
+        try:
+            return await leader_get(self._api, self._stream, body, operation=operation, timeout=timeout)
+        except MessageNotFound:
+            return None
+
+    async def find(self, body: Mapping[str, object], *, operation: str, timeout: Duration | None) -> RawMessage | None:
+        """Return the leader's message; None when it has none, or may not be asked."""
+        if self.denied is None:
+            try:
+                return await self.get(body, operation=operation, timeout=timeout)
+            except PermissionDenied as exc:
+                self.denied = exc
+        return None
 
 
 def check_start_time(message: RawMessage, since: datetime, operation: str) -> None:

@@ -19,7 +19,7 @@ from natsproto._core.deadline import Backoff, Deadline
 from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied, RequestTimeout
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._stream.batch_get import BatchGet, PageCursor
-from natsproto.jetstream._stream.direct_get import RawMessage
+from natsproto.jetstream._stream.direct_get import RawMessage, StreamLeader
 from natsproto.jetstream._values.codec import INT32, Duration
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream._values.timestamp import Timestamp
@@ -51,14 +51,6 @@ class StreamHandle(Protocol):
         """Its info."""
         ...
 
-    async def get_last_message(self, subject: str, *, direct: bool, timeout: Duration | None = None) -> RawMessage:
-        """The newest message of one subject."""
-        ...
-
-    async def get_next_message(self, subject: str, *, direct: bool, timeout: Duration | None = None) -> RawMessage:
-        """The first message of one subject."""
-        ...
-
 
 class MultiLastGet:
     """A get of last messages. ``up_to`` is the caller's snapshot; empty for now."""
@@ -70,12 +62,13 @@ class MultiLastGet:
         subjects: tuple[str, ...],
         up_to: Mapping[str, object],
         *,
+        leader: StreamLeader,
         direct: bool,
         limit: int | None,
         timeout: Duration | None,
     ) -> None:
         self._api, self._stream, self._subjects, self._up_to = api, stream, subjects, up_to
-        self._direct, self._limit, self._timeout = direct, limit, timeout
+        self._leader, self._direct, self._limit, self._timeout = leader, direct, limit, timeout
         self._operation = f"last messages of stream {stream.name!r}"
         self._seen: set[str] = set()
         self._was_cut = False  # a message was replaced or deleted during a read
@@ -125,10 +118,8 @@ class MultiLastGet:
         """Yield the messages of subjects that had none, from servers that have all that the leader has."""
         deadline, backoff = Deadline(self._api.seconds(self._timeout)), Backoff(MIN_LAG_PAUSE_S, MAX_LAG_PAUSE_S)
         while self._limit != 0 and (missing := self._subjects_without_message()):
-            try:
-                left = max(deadline.left, LEAST_TIMEOUT_S)
-                newest = await self._stream.get_last_message(">", direct=False, timeout=left)
-            except (MessageNotFound, PermissionDenied):
+            newest = await self._newest(max(deadline.left, LEAST_TIMEOUT_S))
+            if newest is None:
                 return  # an empty stream; or the leader may not be asked
             is_past = bool(self._up_to) and not self._is_before(newest)
             up_to = {"up_to_seq": newest.seq} if self._up_to and not is_past else self._up_to
@@ -147,6 +138,10 @@ class MultiLastGet:
             if not await backoff.pause(deadline):
                 raise RequestTimeout(f"{self._operation}: the servers lag behind the leader", deadline.seconds)
 
+    async def _newest(self, timeout: Duration | None) -> RawMessage | None:
+        """Return the leader's newest message; None when it has none, or may not be asked."""
+        return await self._leader.find({"last_by_subj": ">"}, operation=self._operation, timeout=timeout)
+
     def _subjects_without_message(self) -> list[str]:
         seen = self._seen
         return [
@@ -163,11 +158,9 @@ class MultiLastGet:
     async def _had_any(self, subjects: list[str]) -> bool:
         """True if the leader has a message on one of the subjects that is not newer than the caller's moment."""
         for subject in subjects:
-            try:
-                first = await self._stream.get_next_message(subject, direct=False, timeout=self._timeout)
-            except (MessageNotFound, PermissionDenied):
-                continue
-            if self._is_before(first):
+            body = {"next_by_subj": subject, "seq": 1}
+            first = await self._leader.find(body, operation=self._operation, timeout=self._timeout)
+            if first is not None and self._is_before(first):
                 return True
         return False
 
@@ -177,6 +170,7 @@ class MultiLastGet:
             self._api,
             self._stream.name,
             PageCursor({"multi_last": list(subjects), **up_to}, {}, limit=limit),
+            leader=self._leader,
             can_get_single=False,
             direct=self._direct,
             operation=self._operation,

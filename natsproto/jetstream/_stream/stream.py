@@ -22,7 +22,6 @@ from natsproto.errors import (
     MessageNotFound,
     NatsError,
     NoResponders,
-    PermissionDenied,
     StreamExists,
     StreamNotFound,
     StreamProtected,
@@ -33,7 +32,7 @@ from natsproto.jetstream._consumer.handle import check_stream_sequence
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._stream.batch_get import BatchGet, PageCursor, StoredMessages
 from natsproto.jetstream._stream.consumers import ConsumerManager
-from natsproto.jetstream._stream.direct_get import RawMessage, check_start_time, direct_get, leader_get
+from natsproto.jetstream._stream.direct_get import RawMessage, StreamLeader, check_start_time, direct_get, leader_get
 from natsproto.jetstream._stream.multi_last import MultiLastGet
 from natsproto.jetstream._values.arguments import StreamArgs
 from natsproto.jetstream._values.codec import INT64, Duration, decode, encode, server_time
@@ -80,7 +79,7 @@ class Stream(ConsumerManager):
             api.streams.add(info)
         self.reads_directly: bool = info is None or info.config.allow_direct
         """True if messages are read from any server that has the stream (direct get), as far as is known."""
-        self._leader_answers = True  # this user may get messages from the leader, as far as is known
+        self._leader = StreamLeader(api, name)
 
     def __repr__(self) -> str:
         return f"Stream(name={self.name!r})"
@@ -424,12 +423,10 @@ class Stream(ConsumerManager):
 
         Raises ``missing``, too, where the leader may not be asked.
         """
-        if self._leader_answers:
-            try:
-                return await leader_get(self._api, self.name, body, operation=missing.operation, timeout=timeout)
-            except PermissionDenied:
-                self._leader_answers = False
-        raise missing
+        found = await self._leader.find(body, operation=missing.operation, timeout=timeout)
+        if found is None:
+            raise missing
+        return found
 
     # ---------------------------------------------------------------- many messages
 
@@ -475,6 +472,7 @@ class Stream(ConsumerManager):
             self._api,
             self.name,
             cursor,
+            leader=self._leader,
             can_get_single=True,
             direct=direct and self.reads_directly,
             operation=operation,
@@ -527,7 +525,16 @@ class Stream(ConsumerManager):
             # A nanosecond is added because the server (2.15) excludes a message stored at this time.
             up_to["up_to_time"] = server_time("up_to_time", up_to_time, add_ns=1).rfc3339()
         limit = _positive("batch", batch)
-        run = MultiLastGet(self._api, self, wanted, up_to, direct=self.reads_directly, limit=limit, timeout=timeout)
+        run = MultiLastGet(
+            self._api,
+            self,
+            wanted,
+            up_to,
+            leader=self._leader,
+            direct=self.reads_directly,
+            limit=limit,
+            timeout=timeout,
+        )
         return StoredMessages(run.batches(), f"last messages of {self._description}")
 
 

@@ -60,8 +60,6 @@ for a duplicate. Entries do not show it.
 _MARKER_REASON_HEADER = "Nats-Marker-Reason"
 _SIZE_HEADER = "Nats-Msg-Size"
 
-MAX_CONCURRENT_GETS = 32
-"""Requests to the leader at a time."""
 MAX_CACHED_GETS = 4096
 """Keys for which a handle keeps a prepared direct get."""
 
