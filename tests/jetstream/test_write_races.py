@@ -86,6 +86,34 @@ async def test_one_lookup_serves_many_ids(nats_server: Server) -> None:
         assert (await stream.info()).state.messages == 100
 
 
+async def test_lookups_outlive_a_stream_that_is_away() -> None:
+    """Two streams that are not known, and the only server of one of them is killed: it is also the client's."""
+    async with run_cluster() as cluster:
+        async with natsproto.connect(cluster.urls) as nc:
+            js, leader = nc.jetstream(timeout=20), (await cluster.meta_leader()).name
+            for number in range(12):  # the servers place the streams as they like
+                away = await js.create_stream(f"A{number}", subjects=[f"a{number}.>"], num_replicas=1)
+                cluster_info = (await away.info()).cluster
+                if cluster_info is not None and cluster_info.leader != leader:
+                    break
+            await js.create_stream("B", subjects=["b.>"], num_replicas=3)
+        assert cluster_info is not None
+        (killed,) = (server for server in cluster.servers if server.name == cluster_info.leader)
+        async with natsproto.connect(killed.url) as nc:
+            js = nc.jetstream()
+            killed.freeze()
+            others = [asyncio.create_task(js.publish(f"a{number}.{n}", msg_id=f"a{n}", timeout=30)) for n in range(20)]
+            await asyncio.sleep(0)
+            publishing = [asyncio.create_task(js.publish(f"b.{n}", msg_id=f"b{n}", timeout=15)) for n in range(20)]
+            await asyncio.sleep(0.05)  # in which they are sent
+            killed.kill()
+            assert {ack.stream for ack in await asyncio.gather(*publishing)} == {"B"}
+            assert not any(task.done() for task in others)
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_id_is_stored_once_whatever_the_window(nats_server: Server, seed: int, is_known: bool) -> None:

@@ -6,16 +6,19 @@ Rules:
 2. A copy of a message with an id is sent only while the stream knows the id. A stream that is not known is looked up at
    the first silence or reconnect after such a message; until the answer no copy is sent.
 3. Where the stream may not be looked up, the server's default of ``duplicate_window`` is assumed.
-4. After a sign of an election, until no deposed leader can answer any more, conditional writes have ids, too: a copy of
+4. Lookups share what they have found, never a failure: a stream whose servers are away says nothing about another one.
+   One request for a name is open at a time, and one for the info of each stream.
+5. After a sign of an election, until no deposed leader can answer any more, conditional writes have ids, too: a copy of
    them that is refused is then no riddle. At other times they need none, which would fill the server's memory.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple
 
+from natsproto._core.deadline import Backoff, Deadline
 from natsproto.errors import NatsError
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._values.info import StreamInfo
@@ -26,6 +29,8 @@ DEFAULT_DUPLICATE_WINDOW_S = 120.0
 USABLE_WINDOW = 0.9
 """The part of the window in which a copy is sent: it has to arrive, too."""
 MAX_KNOWN_STREAMS = 1000
+LOOKUP_TURN_S = 0.5
+"""Seconds that a lookup keeps others waiting for the info of its stream."""
 UNSETTLED_S = 30.0
 """Seconds after a sign of an election in which two servers may answer one message, with a reserve."""
 MAX_OPEN_BATCHES = 20
@@ -68,23 +73,30 @@ class BatchTurns(asyncio.Semaphore):
 
 
 class KnownStreams:
-    """The streams that one context knows. ``request_info`` returns the info of the stream of a subject."""
+    """The streams that one context knows. ``request_name`` returns the name of a subject's stream, ``request_info`` the
+    info of a stream.
+    """
 
     __slots__ = (
         "_batch_turns",
-        "_failures",
+        "_infos",
         "_lookup_turn",
         "_lookups",
         "_request_info",
+        "_request_name",
         "_streams",
         "_unsettled",
     )
 
-    def __init__(self, request_info: Callable[[str], Awaitable[StreamInfo]]) -> None:
-        self._request_info = request_info
-        self._lookups: dict[str, asyncio.Task[None]] = {}
+    def __init__(
+        self,
+        request_name: Callable[[str], Awaitable[str]],
+        request_info: Callable[[str], Coroutine[Any, Any, StreamInfo]],
+    ) -> None:
+        self._request_name, self._request_info = request_name, request_info
+        self._lookups: dict[str, asyncio.Task[None]] = {}  # by subjects
+        self._infos: dict[str, asyncio.Task[StreamInfo]] = {}  # the requests, by the names of streams
         self._lookup_turn = asyncio.Lock()
-        self._failures = 0  # lookups without an answer
         self._streams: dict[str, KnownStream] = {}
         self._batch_turns: dict[str, BatchTurns] = {}
         self._unsettled: dict[str, float] = {}  # until when, in the loop's time, by the names of streams
@@ -136,9 +148,12 @@ class KnownStreams:
         return self._batch_turns.setdefault("" if stream is None else stream.name, BatchTurns())
 
     async def look_up(self, subject: str, timeout: float) -> None:
-        """Look the stream of a subject up, unless it is known or ``timeout`` seconds pass."""
-        if self.of_subject(subject) is None:
-            await asyncio.wait((self._look_up_later(subject),), timeout=timeout)
+        """Look the stream of a subject up, again after a failure, unless it is known or ``timeout`` seconds pass."""
+        deadline, backoff = Deadline(timeout), Backoff()
+        while self.of_subject(subject) is None:
+            await asyncio.wait((self._look_up_later(subject),), timeout=deadline.left)
+            if self.of_subject(subject) is not None or not await backoff.pause(deadline):
+                return
 
     def _look_up_later(self, subject: str) -> asyncio.Task[None]:
         task = self._lookups.get(subject)
@@ -149,18 +164,27 @@ class KnownStreams:
         return task
 
     async def _look_up(self, subject: str) -> None:
-        """Look a stream up, one at a time: after a reconnect, many subjects are mostly those of one stream."""
-        failures = self._failures
-        async with self._lookup_turn:
-            if self.of_subject(subject) is not None or self._failures != failures:
-                return  # whoever still needs it asks again
-            try:
-                self.add(await self._request_info(subject))
-            except NatsError as exc:
-                if is_transient(exc):
-                    self._failures += 1
-                else:  # no permission, for example
-                    self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
+        """Look a stream up; after a reconnect, many subjects are mostly those of one stream."""
+        try:
+            async with self._lookup_turn:
+                if self.of_subject(subject) is not None:
+                    return
+                info = self._info_of(await self._request_name(subject))
+                if len(self._infos) == 1:  # else a stream does not answer
+                    await asyncio.wait((info,), timeout=LOOKUP_TURN_S)
+            self.add(await info)
+        except NatsError as exc:
+            if not is_transient(exc):  # no permission, for example
+                self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
+
+    def _info_of(self, name: str) -> asyncio.Task[StreamInfo]:
+        """Request the info of a stream, or return the request that is open."""
+        task = self._infos.get(name)
+        if task is None:
+            task = asyncio.get_running_loop().create_task(self._request_info(name), name="natsproto stream lookup")
+            self._infos[name] = task
+            task.add_done_callback(lambda _: self._infos.pop(name, None))
+        return task
 
     def _put(self, key: str, stream: KnownStream) -> None:
         if len(self._streams) >= MAX_KNOWN_STREAMS:

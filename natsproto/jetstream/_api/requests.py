@@ -114,7 +114,7 @@ class Api:
         self.timeout: float = positive_seconds("timeout", timeout)
         self.sequences: SequenceLog = SequenceLog()
         """The highest acknowledged sequence of each stream."""
-        self.streams: KnownStreams = KnownStreams(self._info_of)
+        self.streams: KnownStreams = KnownStreams(self._name_of, self._info_of)
         """The streams that are known."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
@@ -125,13 +125,17 @@ class Api:
             publish_subject(inbox_prefix, "inbox_prefix")
         self._inbox_prefix = inbox_prefix
 
-    async def _info_of(self, subject: str) -> StreamInfo:
-        """Return the info of the stream of a subject."""
+    async def _name_of(self, subject: str) -> str:
+        """Return the name of the stream of a subject."""
         found = await self.call("STREAM.NAMES", {"subject": subject}, operation=f"stream of {subject!r}")
         names = found.get("streams")
         if not isinstance(names, list) or not names:
             raise NoStream(subject)
-        return await self.call_for(StreamInfo, f"STREAM.INFO.{names[0]}", operation=f"info of stream {names[0]!r}")
+        return str(names[0])
+
+    async def _info_of(self, name: str) -> StreamInfo:
+        """Return the info of a stream."""
+        return await self.call_for(StreamInfo, f"STREAM.INFO.{name}", operation=f"info of stream {name!r}")
 
     async def await_leader(self, subject: str, seconds: float) -> None:
         """Wait up to ``seconds`` for an answer of the leader of the stream of a subject, if the stream is known.
