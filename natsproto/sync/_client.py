@@ -373,9 +373,17 @@ class _Process:
         """Connect, once for all threads that call this at the same time."""
         with self._lock:
             if self.connection is None:
-                portal = Portal()
+                portal, ended = Portal(), threading.Event()
+
+                async def enter(_: object) -> client.Client:
+                    try:
+                        return await client.connect(options).__aenter__()
+                    finally:
+                        ended.set()
+
                 try:
-                    connected = portal.call(client.connect(options).__aenter__)
+                    # A thread that is about to wait without a limit does not see a signal of that moment (CPython).
+                    connected = portal.call_until(enter, ended)
                 except BaseException:
                     portal.stop()
                     raise
