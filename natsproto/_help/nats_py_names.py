@@ -236,7 +236,8 @@ SUBSCRIBE: Mapping[str, str] = {
 
 CONSUME: Mapping[str, str] = {
     **dict.fromkeys(("callback", "cb"), "pass the handler first"),
-    **dict.fromkeys(("max_messages", "batch", "batch_size"), "use prefetch=, or consume_batches"),
+    "max_messages": "use stop_after= to end after so many, prefetch= to keep so many ready",
+    **dict.fromkeys(("batch", "batch_size"), "use prefetch=, or consume_batches"),
     **dict.fromkeys(
         ("workers", "threads", "max_workers", "parallel"),
         "use concurrency=; executor=True for a handler that blocks",
@@ -303,7 +304,8 @@ FETCH: Mapping[str, str] = {
 """Names of arguments of fetch and next."""
 
 MESSAGES: Mapping[str, str] = {
-    **dict.fromkeys(("max_messages", "batch"), "use prefetch="),
+    "max_messages": "use stop_after= to end after so many, prefetch= to keep so many ready",
+    "batch": "use prefetch=",
     "timeout": "pass it to next of what this returns",
 }
 """Names of arguments of messages."""
