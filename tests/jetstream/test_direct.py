@@ -515,20 +515,20 @@ async def test_gap_in_a_page_is_asked_for_again(nats_client: Client) -> None:
     async with played(
         nats_client,
         *(stored(1, 0), stored(2, 1), stored(5, 4), end(0, 5), None),
-        *(stored(4, 0), stored(5, 4), end(0, 5), None),
+        *(stored(4, 0), stored(5, 4), end(0, 5), None, NOTHING, None),
     ) as (stream, asked):
         assert await sequences(aiter(stream.get_batch())) == [1, 2, 4, 5]
-        assert [body["seq"] for _, body in asked] == [1, 3]
+        assert [body["seq"] for _, body in asked] == [1, 3, 6]
 
 
 async def test_end_of_a_page_that_is_lost_is_asked_for_again(nats_client: Client) -> None:
     async with played(
         nats_client,
         *(stored(1, 0), stored(2, 1), end(0, 4), None),
-        *(stored(3, 0), stored(4, 3), end(0, 4), None),
+        *(stored(3, 0), stored(4, 3), end(0, 4), None, NOTHING, None),
     ) as (stream, asked):
         assert await sequences(aiter(stream.get_batch())) == [1, 2, 3, 4]
-        assert [body["seq"] for _, body in asked] == [1, 3]
+        assert [body["seq"] for _, body in asked] == [1, 3, 5]
 
 
 async def test_server_that_lags_behind_ends_nothing(nats_client: Client) -> None:
@@ -537,12 +537,12 @@ async def test_server_that_lags_behind_ends_nothing(nats_client: Client) -> None
         nats_client,
         *(stored(1, 0), end(3, 1), None),
         *(NOT_FOUND, None),
-        *(of_leader(2), None),
+        *(of_leader(2), None, of_leader(4), None),
         *(stored(3, 0), stored(4, 3), end(0, 4), None),
     ) as (stream, asked):
         assert await sequences(aiter(stream.get_batch())) == [1, 2, 3, 4]
-        assert [subject for subject, _ in asked] == ["DIRECT.GET.S", "DIRECT.GET.S", "STREAM.MSG.GET.S", "DIRECT.GET.S"]
-        assert asked[2][1] == {"next_by_subj": ">", "seq": 2}
+        assert [subject[0] for subject, _ in asked] == ["D", "D", "S", "S", "D"]  # DIRECT.GET, STREAM.MSG.GET
+        assert [body for _, body in asked[2:4]] == [{"next_by_subj": ">", "seq": 2}, {"last_by_subj": ">"}]
 
 
 async def test_messages_that_were_purged_meanwhile_end_it(nats_client: Client) -> None:
@@ -577,7 +577,7 @@ async def test_late_messages_of_an_abandoned_page(nats_client: Client) -> None:
     async with played(
         nats_client,
         *(stored(1, 0), stored(3, 2), stored(4, 3), stored(5, 4), end(0, 5), None),
-        *(stored(2, 0), stored(3, 2), end(0, 3), None),
+        *(stored(2, 0), stored(3, 2), end(0, 3), None, NOTHING, None),
     ) as (stream, _):
         assert await sequences(aiter(stream.get_batch())) == [1, 2, 3]
 

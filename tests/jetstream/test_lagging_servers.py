@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -15,6 +16,7 @@ from natsproto.errors import KeyNotFound, MessageNotFound, RequestTimeout
 from natsproto.jetstream import JetStream, StreamSource
 from natsproto.jetstream._publish.outcome import Expectation
 from natsproto.jetstream._publish.publish import Sent
+from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream._stream.own_write import WriteLookup
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing import run_server
@@ -25,10 +27,12 @@ EMPTY = 100
 
 
 class EmptyServer:
-    """Answers the next ``left`` direct gets like a server that has no message; the others reach the real server."""
+    """Answers the next ``left`` direct gets like a server that has the first ``stored`` messages of the bucket b, for
+    those of many messages, and none for the others. The later ones reach the real server.
+    """
 
     def __init__(self, client: Client) -> None:
-        self.client, self.left, self.asked = client, 0, 0
+        self.client, self.left, self.asked, self.stored = client, 0, 0, 0
 
     async def answer(self, request: Message) -> None:
         endpoint = request.subject.removeprefix(f"{PREFIX}.")
@@ -37,9 +41,38 @@ class EmptyServer:
             return
         self.left -= 1
         self.asked += 1
+        if self.stored and "multi_last" in (wanted := json.loads(request.data)):
+            body = json.dumps({**wanted, "up_to_seq": self.stored}).encode()
+            await self.client.publish(f"$JS.API.{endpoint}", body, reply=request.reply)
+        elif self.stored and (found := await self._first_messages(wanted)):
+            self._send_page(request.reply or "", found)
+        else:
+            self._send_missing(request)
+
+    async def _first_messages(self, wanted: dict[str, Any]) -> list[RawMessage]:
+        stream = await self.client.jetstream().stream("KV_b")
+        bounds = {"subject": wanted.get("next_by_subj", ""), "start_seq": wanted["seq"], "batch": wanted["batch"]}
+        return [message async for message in stream.get_batch(**bounds) if message.seq <= self.stored]
+
+    def _send_page(self, reply: str, messages: list[RawMessage]) -> None:
+        before = 0
+        for number, message in enumerate(messages, 1):
+            lines = f"Nats-Stream: KV_b\r\nNats-Subject: {message.subject}\r\nNats-Sequence: {message.seq}\r\n"
+            lines += f"Nats-Time-Stamp: {message.time.rfc3339()}\r\n"
+            lines += f"Nats-Num-Pending: {len(messages) - number}\r\nNats-Last-Sequence: {before}\r\n\r\n"
+            self._send(reply, f"NATS/1.0\r\n{lines}".encode(), message.data)
+            before = message.seq
+        end = f"NATS/1.0 204 EOB\r\nNats-Num-Pending: 0\r\nNats-Last-Sequence: {before}\r\n\r\n"
+        self._send(reply, end.encode())
+
+    def _send_missing(self, request: Message) -> None:
         block = b"NATS/1.0 404 %s\r\n\r\n" % (b"No Results" if b"multi_last" in request.data else b"Message Not Found")
+        self._send(request.reply or "", block)
+
+    def _send(self, reply: str, block: bytes, data: bytes = b"") -> None:
         # A header block with a status, which no client may write.
-        self.client._outbox.put(b"HPUB %b %d %d\r\n" % ((request.reply or "").encode(), len(block), len(block)), block)
+        head = b"HPUB %b %d %d\r\n" % (reply.encode(), len(block), len(block) + len(data))
+        self.client._outbox.put(head, block + data)
 
 
 @asynccontextmanager
@@ -148,6 +181,50 @@ async def test_servers_are_asked_until_one_has_all(
         for lagging in range(4):
             server.left = lagging
             assert await read(js) == expected
+
+
+@pytest.mark.parametrize("stored", range(1, 4))
+@pytest.mark.parametrize(
+    ("read", "expected"),
+    [
+        (_batch, [1, 2, 3, 4]),
+        (lambda js: _batch(js, start_seq=2), [2, 3, 4]),
+        (lambda js: _batch(js, start_seq=2, batch=2), [2, 3]),
+        (_history, [1, 4]),
+        (lambda js: _many(js, "a", "b"), {"a": 4, "b": 2}),
+        (lambda js: _many(js, "*"), {"a": 4, "b": 2}),
+        (lambda js: _many(js, ">"), {"a": 4, "b": 2, "x.y": 3}),
+        (lambda js: _many(js, "x.*", "never"), {"x.y": 3}),
+    ],
+)
+async def test_what_one_server_has_is_not_all(
+    jetstream: JetStream,
+    nats_client: Client,
+    read: Callable[[JetStream], Awaitable[Any]],
+    expected: Any,
+    stored: int,
+) -> None:
+    """Nothing is missing; a value of a key may be the older one."""
+    await _fill(jetstream)
+    async with empty_server(nats_client) as (js, server):
+        for lagging in range(1, 4):
+            server.stored, server.left = stored, lagging
+            found = await read(js)
+            assert list(found) == expected if isinstance(expected, list) else set(found) == set(expected)
+
+
+async def test_a_read_ends_while_others_publish(jetstream: JetStream, nats_client: Client) -> None:
+    """The end is that of the first look at the leader, though each page lacks what was stored meanwhile."""
+    await _fill(jetstream)
+    async with empty_server(nats_client) as (js, server):
+        server.stored, server.left = 1, 10_000
+        found: list[int] = []
+        async for message in (await js.stream("KV_b")).get_batch():
+            found.append(message.seq)
+            await jetstream.publish("$KV.b.a", b"more")
+            assert len(found) < 20
+        assert found == list(range(1, len(found) + 1))
+        assert found[:4] == [1, 2, 3, 4]
 
 
 async def test_read_as_of_a_time_that_one_server_lacks(jetstream: JetStream, nats_client: Client) -> None:

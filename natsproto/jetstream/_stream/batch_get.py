@@ -91,9 +91,14 @@ class PageCursor:
         wanted["max_bytes"] = MAX_PAGE_BYTES if self._max_bytes is None else min(MAX_PAGE_BYTES, self._max_bytes)
         return wanted
 
+    @property
+    def subject(self) -> object:
+        """The subject of the messages; ">" for all."""
+        return self._body.get("next_by_subj", ">")
+
     def single_request(self) -> dict[str, object]:
         """Return the next request for a single message."""
-        wanted: dict[str, object] = {"next_by_subj": self._body.get("next_by_subj", ">")}
+        wanted: dict[str, object] = {"next_by_subj": self.subject}
         return wanted | ({"seq": self.seq + 1} if self.seq else dict(self._first))
 
     def take(self, seq: int, before: int, size: int) -> bool:
@@ -188,6 +193,8 @@ class BatchGet:
         self._subject = f"{api.prefix}.DIRECT.GET.{stream}"
         self._reply = ""  # where the page in progress comes in; "" when none does
         self._needs_page = True  # whether the next page is to be asked for
+        self._is_unconfirmed = False  # a server has no further message; the leader may have
+        self._newest: int | None = None  # the leader's, once a server had less than it; the end
         self._refused: PermissionDenied | None = None
         self.pages = 0
         """Pages requested so far."""
@@ -244,31 +251,47 @@ class BatchGet:
             yield message
 
     async def _confirm_end(self) -> RawMessage | None:
-        """Return the next message if the leader has one. PermissionDenied when it may not be asked for one."""
+        """Return the next message if the leader has one. PermissionDenied when it may not be asked for one.
+
+        Messages that are stored after the first look at the leader do not postpone the end.
+        """
+        cursor = self._cursor
+        self._is_unconfirmed = False
+        if self._newest is not None and cursor.seq >= self._newest:
+            return None
         message = await self._get_from_leader(self._leader.find)
-        if message is None and self._leader.denied is not None and self._cursor.pending:
-            raise self._leader.denied
+        if message is None:
+            if self._leader.denied is not None and cursor.pending:
+                raise self._leader.denied
+            return None
+        if self._newest is None:
+            newest = await self._ask_leader(self._leader.find, {"last_by_subj": cursor.subject})
+            self._newest = 0 if newest is None else newest.seq
+        self._needs_page = cursor.seq < self._newest
         return message
 
     async def _get_from_leader(self, find: Callable[..., Awaitable[RawMessage | None]]) -> RawMessage | None:
         """Get the next message from the stream's leader, which has all messages; None when there is none."""
-        loop = asyncio.get_running_loop()
-        left, deadline = self._timeout, loop.time() + self._timeout
-        while True:
-            try:
-                message = await find(self._cursor.single_request(), operation=self._operation, timeout=left)
-            except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
-                left = deadline - loop.time()
-                if left <= TIMER_SLACK_S:
-                    raise
-            else:
-                break
+        message = await self._ask_leader(find, self._cursor.single_request())
         if message is None:
             return None
         if self._since is not None:
             check_start_time(message, self._since, self._operation)
         self._cursor.advance(message.seq, message.size)
         return message
+
+    async def _ask_leader(
+        self, find: Callable[..., Awaitable[RawMessage | None]], body: Mapping[str, object]
+    ) -> RawMessage | None:
+        loop = asyncio.get_running_loop()
+        left, deadline = self._timeout, loop.time() + self._timeout
+        while True:
+            try:
+                return await find(body, operation=self._operation, timeout=left)
+            except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
+                left = deadline - loop.time()
+                if left <= TIMER_SLACK_S:
+                    raise
 
     async def _pages(self) -> AsyncGenerator[list[RawMessage]]:
         connection, cursor = self._api.connection, self._cursor
@@ -309,14 +332,16 @@ class BatchGet:
                         await raise_closed(connection, subscription, self._operation)
                     raise RequestTimeout(self._operation, self._timeout)
                 found, status = self._read_page(received)
-                if status is not None and (message := await self._end_page(status)) is not None:
-                    found.append(message)
+                if status is not None:
+                    self._end_page(status)
                 if cursor.done:
                     self._reply = ""
                 elif self._needs_page:  # before the messages are handled, so that the next page arrives meanwhile
                     await ask()
                 if found:
                     yield found
+                if self._is_unconfirmed and (message := await self._confirm_end()) is not None:
+                    yield [message]
         finally:
             unlisten()
             await subscription.unsubscribe()
@@ -343,8 +368,8 @@ class BatchGet:
     def _restart_page(self) -> None:
         self._reply, self._needs_page = "", True
 
-    async def _end_page(self, status: DirectReply) -> RawMessage | None:
-        """Decide what follows a page; return a message if the leader had to be asked for one."""
+    def _end_page(self, status: DirectReply) -> None:
+        """Decide what follows a page."""
         headers, cursor = status.headers, self._cursor
         self._reply = ""
         if headers._status == 204:
@@ -352,15 +377,15 @@ class BatchGet:
                 int(headers.last(f"Nats-{name}", "0")) for name in ("Num-Pending", "Last-Sequence", "UpTo-Sequence")
             )
             self._needs_page = cursor.end_of_page(pending, last, up_to)
-            return None
+            self._is_unconfirmed = self._can_get_single and not self._needs_page and not cursor.done
+            return
         if headers._status == 503:
             raise _NoDirectGet(is_answered=False)
         if headers._status == 404 and self._can_get_single:  # a server that lags lacks what the leader has
-            message = await self._confirm_end()
-            self._needs_page = message is not None
-            return message
+            self._is_unconfirmed = True
+            return
         if headers._status == 404 and "Results" in headers._description:
-            return None
+            return
         if headers._status == 408 and "Empty" in headers._description:
             raise _NoDirectGet  # a server that does not know the fields of this request
         raise status_error(headers._status, headers._description, self._operation)

@@ -11,7 +11,7 @@ is asked for the newest message of the stream, and servers for the missing subje
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapping
 from contextlib import aclosing
 from typing import Protocol
 
@@ -83,13 +83,17 @@ class MultiLastGet:
     async def _found(self) -> AsyncGenerator[list[RawMessage]]:
         """Yield what the servers have that answer first."""
         if len(list(self._split(self._subjects))) == 1:
+            is_certain = bool(self._up_to) or all(map(is_literal, self._subjects))
+            newest = None if is_certain else await self._newest(self._timeout)
             run = self._batch_get(self._subjects, self._up_to)
             try:
                 async with aclosing(self._read(run)) as found:
                     async for messages in found:
                         yield messages
-                if (run.pages < 2 and not self._was_cut) or (self._up_to and self._seen) or self._limit == 0:
-                    return  # the server reads one page atomically
+                has_all = newest is None or run.up_to >= newest.seq or not self._seen  # else it lags behind the leader
+                is_whole = run.pages < 2 and not self._was_cut and has_all  # the server reads one page atomically
+                if is_whole or (self._up_to and self._seen) or self._limit == 0:
+                    return
             except LimitReached:
                 pass  # wildcards match more than one reply can hold; raised before the first message
         async with aclosing(self._found_by_name()) as found:
@@ -117,7 +121,8 @@ class MultiLastGet:
     async def _missing(self) -> AsyncGenerator[list[RawMessage]]:
         """Yield the messages of subjects that had none, from servers that have all that the leader has."""
         deadline, backoff = Deadline(self._api.seconds(self._timeout)), Backoff(MIN_LAG_PAUSE_S, MAX_LAG_PAUSE_S)
-        while self._limit != 0 and (missing := self._subjects_without_message()):
+        patterns = [subject for subject in self._subjects_without_message() if not is_literal(subject)]
+        while self._limit != 0 and (missing := self._subjects_without_message(patterns)):
             newest = await self._newest(max(deadline.left, LEAST_TIMEOUT_S))
             if newest is None:
                 return  # an empty stream; or the leader may not be asked
@@ -133,6 +138,8 @@ class MultiLastGet:
                         yield messages
                 has_all = run.up_to >= newest.seq or (is_past and (run.up_to > 0 or not await self._had_any(chunk)))
                 is_complete &= has_all and run.pages < 2
+                if run.pages > 1:
+                    patterns = []  # no server reads several pages as of one moment
             if is_complete:
                 return
             if not await backoff.pause(deadline):
@@ -142,12 +149,14 @@ class MultiLastGet:
         """Return the leader's newest message; None when it has none, or may not be asked."""
         return await self._leader.find({"last_by_subj": ">"}, operation=self._operation, timeout=timeout)
 
-    def _subjects_without_message(self) -> list[str]:
+    def _subjects_without_message(self, patterns: Collection[str] = ()) -> list[str]:
+        """Return the subjects for which nothing was found, and ``patterns``."""
         seen = self._seen
         return [
             subject
             for subject in self._subjects
-            if subject not in seen and (is_literal(subject) or not any(matches(subject, name) for name in seen))
+            if subject in patterns
+            or (subject not in seen and (is_literal(subject) or not any(matches(subject, name) for name in seen)))
         ]
 
     def _is_before(self, message: RawMessage) -> bool:
