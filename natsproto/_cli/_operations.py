@@ -20,11 +20,11 @@ from natsproto._cli._arguments import (
 )
 from natsproto._cli._doctor import Step, examine
 from natsproto._cli._output import json_text, payload_fields, printable
-from natsproto.errors import ConfigError, NatsError
+from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.retry import DeadLetter, DeadLetterLeft, replay
 from natsproto.testing import run_server
 
-DEAD_LETTER_FIELDS = ("subject", "stream", "consumer", "attempts", "error_type", "error")
+DEAD_LETTER_FIELDS = ("subject", "stream", "consumer", "attempts", "error_type", "error", "left_out")
 
 
 def add_commands(commands: Any) -> None:
@@ -88,16 +88,23 @@ async def _doctor(args: argparse.Namespace) -> int:
 async def _list_dead_letters(args: argparse.Namespace) -> int:
     async with connecting(args) as nc:
         js, number = nc.jetstream(), 0
+        unread = dict[str, NatsError]()
         async for message in (await js.stream(args.stream)).get_batch(subject=args.subject):
             try:
-                letter = DeadLetter.of(message) if number >= args.limit else await DeadLetter.load(js, message)
-            except NatsError:
+                letter = DeadLetter.of(message)
+            except LocalProtocolError:
                 continue  # another message
             if (number := number + 1) > args.limit:
                 continue
+            if letter.stream not in unread:  # else each would take the time of a request
+                try:
+                    letter = await DeadLetter.load(js, message)
+                except NatsError as exc:
+                    unread[letter.stream] = exc
             error = f"{letter.error_type}: {letter.error}".removeprefix("builtins.").removeprefix(": ")
             if args.json:
-                fields = {name: getattr(letter, name) for name in DEAD_LETTER_FIELDS} | {"seq": message.seq}
+                fields = {name: getattr(letter, name) for name in DEAD_LETTER_FIELDS}
+                fields |= {"seq": message.seq, "stream_seq": letter.seq}
                 print(json_text(fields | payload_fields(letter.data)))
             else:
                 tried = f"{letter.attempts} attempts" if letter.attempts != 1 else "1 attempt"
@@ -107,7 +114,9 @@ async def _list_dead_letters(args: argparse.Namespace) -> int:
         print(f"{args.limit} of {number} dead letters: raise --limit", file=sys.stderr if args.json else sys.stdout)
     elif not args.json:
         print(f"{number} dead letters")
-    return 0
+    for stream, failure in unread.items():
+        print(printable(f"messages of stream {stream!r} cannot be read, try again: {failure}"), file=sys.stderr)
+    return 1 if unread else 0
 
 
 async def _replay_dead_letters(args: argparse.Namespace) -> int:

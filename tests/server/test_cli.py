@@ -20,7 +20,9 @@ import pytest
 import natsproto
 from natsproto._cli import main
 from natsproto._cli._output import seconds, size
+from natsproto.errors import RequestTimeout
 from natsproto.jetstream import ConsumerConfig, StreamConfig
+from natsproto.retry import DEAD_LETTER_ADVISORIES
 from natsproto.sync import Client, Request
 from natsproto.testing import Server, run_server
 
@@ -291,6 +293,46 @@ def test_pub_says_what_it_will_do(run: Run, nc: Client) -> None:
     run("dead-letters", "replay", "ORDERS", "--dry-run")
     assert "would publish the dead letters of stream ORDERS on their own subjects and delete them" in run.err
     assert json.loads(run("dead-letters", "replay", "ORDERS", "--json")) == {"replayed": 0, "left": 0}
+
+
+async def reported(url: str) -> None:
+    """Have two messages of a stream W reported to a stream DEAD. The first one is no longer there."""
+    async with natsproto.connect(url) as nc:
+        js = nc.jetstream()
+        stream = await js.create_stream("W", subjects=["w"])
+        dead = await js.create_stream("DEAD", subjects=[*DEAD_LETTER_ADVISORIES])
+        consumer = await stream.create_consumer("c")
+        for _ in range(2):
+            await js.publish("w", b"1")
+            await (await consumer.next()).term("broken")
+        await stream.delete_message(1)
+        while (await dead.info()).state.messages < 2:
+            await nc.flush()
+
+
+def test_unreadable_dead_letters_are_listed(run: Run, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    asyncio.run(reported(server.url))
+    gone, there = run.rows("dead-letters", "ls", "DEAD")
+    assert (gone["seq"], gone["stream"], gone["stream_seq"], gone["subject"]) == (1, "W", 1, "")
+    assert gone["left_out"] == "subject, headers and payload"
+    assert (there["seq"], there["stream"], there["stream_seq"], there["subject"]) == (2, "W", 2, "w")
+    assert (there["data"], there["left_out"]) == ("1", "")
+
+    calls = list[object]()
+
+    async def fail(js: object, message: object) -> None:
+        calls.append(message)
+        raise RequestTimeout("get a message of stream 'W'", 5.0)
+
+    monkeypatch.setattr("natsproto.retry.DeadLetter.load", fail)
+    lines = run("dead-letters", "ls", "DEAD", code=1).splitlines()
+    assert [line.split(" after")[0].strip() for line in lines] == [
+        "1 message 1 of W",
+        "2 message 2 of W",
+        "2 dead letters",
+    ]
+    assert "messages of stream 'W' cannot be read, try again: " in run.err
+    assert len(calls) == 1, "each would take the time of a request"
 
 
 # ---------------------------------------------------------------- texts of others, terminals
