@@ -15,6 +15,7 @@ from natsproto._cli._arguments import (
     add_group,
     announce,
     connecting,
+    count,
     options_of,
     server_of,
 )
@@ -42,7 +43,7 @@ def add_commands(commands: Any) -> None:
 
     actions = add_group(commands, "dead-letters", "list or replay the dead letters of a stream")
     listing = add_command(actions, "ls", _list_dead_letters, "list the dead letters of a stream, oldest first")
-    listing.add_argument("--limit", type=int, default=100, metavar="N", help="list at most N (default: %(default)s)")
+    listing.add_argument("--limit", type=count, default=100, metavar="N", help="list at most N (default: %(default)s)")
     what = "publish dead letters on their subjects again, and delete them"
     again = add_command(actions, "replay", _replay_dead_letters, what)
     again.add_argument("--to", metavar="SUBJECT", help="publish them on this subject instead")

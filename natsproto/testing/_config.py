@@ -18,6 +18,12 @@ HOST = "127.0.0.1"
 StrPath = str | os.PathLike[str]
 
 
+def check_port(port: object) -> None:
+    """ConfigError for a port that nothing can listen on."""
+    if type(port) is not int or not 0 <= port <= 65535:
+        raise ConfigError("port", port, "must be an int from 1 to 65535, or 0 for a free port")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerTls:
     """TLS settings of a test server. Paths are PEM files.
@@ -73,6 +79,8 @@ class ServerSettings:
             raise ConfigError("token", "(hidden)", "give user and password or a token, not both")
         if self.tls is not None and self.tls.verify and self.tls.ca is None:
             raise ConfigError("tls.ca", None, "verify=True needs the clients' certificate authority")
+        if self.port is not None:
+            check_port(self.port)
 
     def render(
         self, *, config: str, name: str, store: str, port: int, http_port: int, websocket_port: int | None

@@ -20,7 +20,7 @@ from types import TracebackType
 from typing import Self
 
 from natsproto.errors import ConfigError
-from natsproto.testing._config import HOST
+from natsproto.testing._config import HOST, check_port
 
 _MAX_CHUNK_BYTES = 64 * 1024
 _CHUNKS_PER_SECOND = 20
@@ -211,6 +211,7 @@ class FaultProxy:
         receive_buffer: int | None = None,
         record: bool = False,
     ) -> None:
+        check_port(port)
         self.target: tuple[str, int] = (target_host, target_port)
         self.rng: random.Random = rng or random.Random(0)  # noqa: S311  # no secret
         self.record = record

@@ -53,9 +53,9 @@ def run_server(
     is a temporary directory. ``args`` are further command-line arguments. ``binary`` is the nats-server binary (see
     ``find_binary``), so a test can choose the version. ``start_timeout`` is in seconds, for every start.
 
-    ConfigError for conflicting settings, at once. On entering, ServerNotFound, or ServerFailed with the end of the log.
-    The process is stopped and its files removed at the end of the block, on cancellation, at interpreter exit, and when
-    this process is killed.
+    ConfigError for conflicting settings and an impossible port, at once. On entering, ServerNotFound, or ServerFailed
+    with the end of the log. The process is stopped and its files removed at the end of the block, on cancellation, at
+    interpreter exit, and when this process is killed.
 
     Args:
         jetstream: Whether streams can be created.

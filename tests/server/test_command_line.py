@@ -191,6 +191,8 @@ def test_wrong_arguments_are_2(server: Server) -> None:
     wrong: list[tuple[str, ...]] = [(), ("nothing",), ("pub", "a", "b", "--header", "x"), ("dead-letters",)]
     wrong += [("pub", "a b", "c", "--server", server.url), ("sub", "a", "--server", "http://a")]
     wrong += [("doctor", "nats://a", "--context", "b")]
+    wrong += [("server", "--port", "99999"), ("server", "--port", "-1")]
+    wrong += [("dead-letters", "ls", "S", "--limit", limit, "--server", server.url) for limit in ("-1", "0")]
     for arguments in wrong:
         done = Done(*arguments)
         assert (done.code, done.out) == (2, ""), arguments
@@ -299,9 +301,6 @@ def test_dead_letters(server: Server) -> None:
         1, "orders.new", 3, "builtins.ValueError", "\\xff1",
     )  # fmt: skip
     assert Done("dead-letters", "ls", "ORDERS", NATS_URL=server.url).out == "0 dead letters\n"
-    for more, name in (((), "out"), (("--json",), "err")):
-        done = Done("dead-letters", "ls", "DEAD", "--limit", "0", *more, NATS_URL=server.url)
-        assert vars(done)[name] == "0 of 1 dead letters: raise --limit\n"
     assert Done("dead-letters", "replay", "DEAD", "--subject", "dead.no", NATS_URL=server.url).out == (
         "0 dead letters replayed\n"
     )
@@ -310,6 +309,11 @@ def test_dead_letters(server: Server) -> None:
     assert left.err.count("is not replayed") == 1
     assert Done("dead-letters", "replay", "DEAD", NATS_URL=server.url).out == "1 dead letters replayed\n"
     assert Done("dead-letters", "ls", "DEAD", NATS_URL=server.url).out == "0 dead letters\n"
+    for number in ("1", "2"):
+        Done("pub", "dead.a", number, "--stream", "--header", "Dead-Letter-Subject:orders.new", NATS_URL=server.url)
+    for more, name in (((), "out"), (("--json",), "err")):
+        done = Done("dead-letters", "ls", "DEAD", "--limit", "1", *more, NATS_URL=server.url)
+        assert vars(done)[name].endswith("1 of 2 dead letters: raise --limit\n")
 
 
 @pytest.mark.slow

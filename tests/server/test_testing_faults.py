@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from typing import Any
 
 import pytest
 
 import natsproto
 from natsproto.errors import ConfigError, NatsError, NoResponders
-from natsproto.testing import Cluster, Direction, End, FaultProxy, Recorder, Server, run_cluster
+from natsproto.testing import Cluster, Direction, End, FaultProxy, Recorder, Server, run_cluster, run_server
 
 # ---------------------------------------------------------------- proxy
 
@@ -28,6 +29,14 @@ async def test_bandwidth_is_limited(nats_server: Server) -> None:
             await nc.flush()
     with pytest.raises(ConfigError, match="stall"):
         proxy.bandwidth(0)
+
+
+@pytest.mark.parametrize("port", [65536, -1, "4222"])
+def test_impossible_ports_raise_before_start(port: Any) -> None:
+    with pytest.raises(ConfigError, match="from 1 to 65535"):
+        run_server(port=port)
+    with pytest.raises(ConfigError, match="from 1 to 65535"):
+        FaultProxy("127.0.0.1", 4222, port=port)
 
 
 async def test_heal_forgets_faults_to_come(nats_server: Server) -> None:
