@@ -60,7 +60,10 @@ def add_command(
 
 def add_connection(parser: argparse.ArgumentParser, *, default: str | None = None, positional: bool = False) -> None:
     """Add ``--server`` and ``--context``; a ``positional`` URL may stand for the first."""
-    what = "URL of the server, or a comma-separated list (default: $NATS_URL, or nats://127.0.0.1:4222)"
+    what = (
+        "URL of the server, or a comma-separated list (default: $NATS_URL, or nats://127.0.0.1:4222); "
+        "it gets the credentials of the NATS_ variables, too"
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("-s", "--server", metavar="URL", default=default, help=what)
     if positional:
