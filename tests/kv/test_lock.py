@@ -10,6 +10,7 @@ import pytest
 import natsproto
 from natsproto.errors import (
     ConfigError,
+    ConnectionClosed,
     InvalidSubject,
     LocalProtocolError,
     LockLost,
@@ -328,3 +329,55 @@ async def test_waiter_cancelled_with_the_lock_frees_it(
         if not acquiring.cancelled():
             await lock.release()
         await kv.lock("a", ttl=600).acquire()
+
+
+@pytest.mark.parametrize("end", ["drain", "close"])
+async def test_waiters_of_a_lock_end_with_their_client(nats_server: Server, jetstream: JetStream, end: str) -> None:
+    """The holder is of the same client, so that they have no watch."""
+    await bucket(jetstream)
+    nc = await natsproto.connect(nats_server.url)
+    kv = await nc.jetstream().key_value("locks")
+    await kv.lock("a", ttl=600).acquire()
+    waiting = [asyncio.create_task(kv.lock("a", ttl=600).acquire(timeout=timeout)) for timeout in (None, None, 600)]
+    await nc.flush()
+    await getattr(nc, end)()
+    async with asyncio.timeout(LONG):
+        results = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(result) for result in results] == [ConnectionClosed] * 3
+    with pytest.raises(ConnectionClosed):
+        await kv.lock("a", ttl=600).acquire()
+
+
+@pytest.mark.parametrize("first", ["acquire", "try_acquire"])
+@pytest.mark.parametrize("second", ["acquire", "try_acquire"])
+async def test_a_lock_is_acquired_by_one_task_at_a_time(jetstream: JetStream, first: str, second: str) -> None:
+    lock = (await bucket(jetstream)).lock("a", ttl=600)
+    calls = [getattr(lock, method)() for method in (first, second)]
+    got, refused = await asyncio.gather(*calls, return_exceptions=True)
+    assert got == lock.token or got is True
+    assert isinstance(refused, LocalProtocolError), refused
+    assert "being acquired" in str(refused)
+    assert lock.is_held
+    await lock.release()
+    assert await lock.try_acquire()
+
+
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_waiting_lock_is_not_given_to_another_task(jetstream: JetStream, turns: int) -> None:
+    kv = await bucket(jetstream)
+    holder, lock = kv.lock("a", ttl=600), kv.lock("a", ttl=600)
+    await holder.acquire()
+    waiting = asyncio.create_task(lock.acquire())
+    await jetstream.connection.flush()
+    with pytest.raises(LocalProtocolError, match="being acquired"):
+        await lock.try_acquire()
+    await holder.release()
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    with pytest.raises(LocalProtocolError, match="object"):
+        await lock.try_acquire()
+    waiting.cancel()
+    await asyncio.wait([waiting])
+    async with asyncio.timeout(LONG):
+        assert lock.is_held or await lock.try_acquire()  # the cancelled one has left nothing
+    await lock.release()

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Coroutine, Iterator
+from contextlib import contextmanager, suppress
 from math import ceil
 from types import TracebackType
 from typing import Any
@@ -93,7 +93,7 @@ class Lock:
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
         turn_key = (bucket.api.connection, bucket.api.prefix, bucket.bucket, stored_key)
         self._turn = _turns.setdefault(turn_key, asyncio.Lock())
-        self._has_turn = False
+        self._is_acquiring = self._has_turn = False
         self._reported = 0  # the last revision of a LockBlocked
         self._write_lock = asyncio.Lock()  # a write that names the revision must not overlap with one that changes it
         self._renew_task: asyncio.Task[None] | None = None
@@ -133,20 +133,22 @@ class Lock:
         """Wait until the lock is free, at most ``timeout`` seconds (None: forever), and acquire it; return its
         ``token``.
 
-        RequestTimeout when it was not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``;
-        UnsupportedByServer before server 2.11; and the errors of ``KeyValue.create``, except that it waits for the end
-        of an outage. After cancelling and after the timeout, the lock is free as soon as the server has answered: it is
-        released in the background, and ``drain`` and ``close`` wait for that. In an outage it expires.
+        LocalProtocolError when this object holds it already, or acquires it in another task; RequestTimeout when it was
+        not free in time; TtlRefused when the bucket has no ``limit_marker_ttl``; UnsupportedByServer before server
+        2.11; and the errors of ``KeyValue.create``, except that it waits for the end of an outage. ConnectionClosed
+        when the client is closed, also while it waits. After cancelling and after the timeout, the lock is free as soon
+        as the server has answered: it is released in the background, and ``drain`` and ``close`` wait for that. In an
+        outage it expires.
 
         Args:
             timeout: Seconds to wait for the lock; None: no limit.
         """
         wait = None if timeout is None else seconds("timeout", timeout)
-        self._check_loop()
         expiry = asyncio.timeout(wait)
         try:
-            async with expiry:
-                return await self._acquire_in_turn()
+            with self._acquisition():
+                async with expiry:
+                    return await self._acquire_in_turn()
         except TimeoutError:
             if not expiry.expired():
                 raise
@@ -156,29 +158,12 @@ class Lock:
         """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
         ``KeyValue.create``.
 
-        LocalProtocolError when this object holds it already. StreamWentBack when the server has lost the end of the
-        bucket, so that the token would not be above the last one of this object: the lock is released then.
+        LocalProtocolError when this object holds it already, or acquires it in another task. StreamWentBack when the
+        server has lost the end of the bucket, so that the token would not be above the last one of this object: the
+        lock is released then.
         """
-        self._require_not_held()
-        if self._release_task is not None:
-            await asyncio.wait((self._release_task,))  # it must not purge the new entry
-        self._args = await self._bucket.ttl_args(ceil(self._ttl), None)  # the server counts whole seconds
-        expected = 0
-        while True:
-            started_at = self._loop.time()
-            try:
-                revision = await self._acquire(expected)
-                if revision <= self._token:
-                    await self._purge(revision)
-                    raise StreamWentBack(self._bucket.stream.name, revision, self._token)
-                self._start_holding(revision, started_at)
-                return True
-            except WrongRevision:
-                last = await self._last_entry()
-                if last is not None and not last.is_deleted and not self._is_mine(last):
-                    self._report_stranger(last)
-                    return False
-                expected = 0 if last is None else last.revision
+        with self._acquisition():
+            return await self._try_acquire()
 
     async def release(self) -> None:
         """Release the lock, so that others can get it before it expires. Never raises: a lock that cannot be released
@@ -260,9 +245,21 @@ class Lock:
         except NatsError:
             return
 
+    @contextmanager
+    def _acquisition(self) -> Iterator[None]:
+        """One at a time: it must not end the tenure that another one has begun."""
+        self._check_loop()
+        if self._revision or self._is_acquiring:
+            state = "already held" if self._revision else "being acquired"
+            raise LocalProtocolError(f"{self._description} is {state} by this object: create another one with kv.lock")
+        self._is_acquiring = True
+        try:
+            yield
+        finally:
+            self._is_acquiring = False
+
     async def _acquire_in_turn(self) -> int:
-        self._require_not_held()
-        await self._turn.acquire()
+        await self._take_turn()
         self._has_turn = True
         try:
             return await self._acquire_when_free()
@@ -273,19 +270,51 @@ class Lock:
                 self._end_turn()
             raise
 
-    def _require_not_held(self) -> None:
-        self._check_loop()
-        if self._revision:
-            raise LocalProtocolError(
-                f"{self._description} is already held by this object: create another one with kv.lock"
-            )
+    async def _take_turn(self) -> None:
+        """Wait for the turn, or for the end of the client."""
+        connection, expiry = self._bucket.api.connection, asyncio.timeout(None)
+
+        def end(_: object) -> None:
+            with suppress(RuntimeError):  # the wait has ended just now
+                expiry.reschedule(self._loop.time())
+
+        closed = self._loop.create_task(connection.wait_closed(), name="natsproto lock")
+        try:
+            async with expiry:
+                closed.add_done_callback(end)
+                await self._turn.acquire()
+        except TimeoutError:
+            raise connection._outbox.closed_error(f"acquire {self._description}") from None
+        finally:
+            closed.cancel()
+
+    async def _try_acquire(self) -> bool:
+        if self._release_task is not None:
+            await asyncio.wait((self._release_task,))  # it must not purge the new entry
+        self._args = await self._bucket.ttl_args(ceil(self._ttl), None)  # the server counts whole seconds
+        expected = 0
+        while True:
+            started_at = self._loop.time()
+            try:
+                revision = await self._acquire(expected)
+                if revision <= self._token:
+                    await self._purge(revision)
+                    raise StreamWentBack(self._bucket.stream.name, revision, self._token)
+                self._start_holding(revision, started_at)
+                return True
+            except WrongRevision:
+                last = await self._last_entry()
+                if last is not None and not last.is_deleted and not self._is_mine(last):
+                    self._report_stranger(last)
+                    return False
+                expected = 0 if last is None else last.revision
 
     async def _acquire_when_free(self) -> int:
         may_be_stored, backoff = False, Backoff(LOCK_RETRY_INTERVAL_S, MAX_LOCK_RETRY_INTERVAL_S)
         try:
             while True:
                 try:
-                    if await self.try_acquire() or await self._acquire_when_released():
+                    if await self._try_acquire() or await self._acquire_when_released():
                         return self._token
                 except NatsError as exc:
                     if not is_transient(exc, existed=self._bucket.was_found):
@@ -303,7 +332,7 @@ class Lock:
         """
         async with watch(self._bucket, (self._key,), meta_only=True) as watcher:
             await watcher.ready()
-            while not watcher.caught_up or not await self.try_acquire():
+            while not watcher.caught_up or not await self._try_acquire():
                 with suppress(TimeoutError):
                     async with asyncio.timeout(self._ttl):
                         async for entry in watcher:
