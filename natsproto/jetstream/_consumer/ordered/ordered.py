@@ -217,6 +217,9 @@ class OrderedConsumer:
 
         Messages that are stored meanwhile are among them. Reading continues after the last one that was yielded; leave
         it early within ``contextlib.aclosing``. Raises what ``fetch`` raises; ConfigError with ``push``.
+
+        The consumer's info confirms the end: a user without permission for ``CONSUMER.INFO`` gets PermissionDenied
+        after the last message, never an end that is not certain.
         """
         while True:
             number, batch = 0, self.fetch(no_wait=True)

@@ -114,7 +114,8 @@ class Puller:
 
     async def _await_last_pull(self) -> None:
         """Give the server a round trip to answer a pull that was sent just now. A message that it is about to send when
-        the subscription ends counts as delivered, and nobody gets it.
+        the subscription ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the
+        consumer's leader may be on another one, and send until the end reaches it.
         """
         settled_at = self._pulled_at + PULL_SETTLE_S + self.connection._round_trips.shortest
         if self._loop.time() < settled_at and self.connection.is_connected:
