@@ -63,9 +63,14 @@ class PublishQueue(Generic[T]):
         if size >= MIN_SIZE_TO_WAIT:
             self._portal.call(self.wait_sent)
 
+    @property
+    def being_sent(self) -> list[T]:
+        """The message that is being sent, if any."""
+        return [] if self._sender is None else [self._items[0]]
+
     def take_back(self) -> list[T]:
         """Remove the messages that are not being sent, and return them."""
-        taken = [self._items.pop() for _ in range(len(self._items) - (self._sender is not None))]
+        taken = [self._items.pop() for _ in range(len(self._items) - len(self.being_sent))]
         return taken[::-1]
 
     async def join(self, timeout: float | None = None) -> bool:

@@ -16,7 +16,14 @@ from typing import Final, Generic, NamedTuple, Self, TypeVar, Unpack
 
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
-from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, PublishFailed, RequestTimeout
+from natsproto.errors import (
+    ConnectionClosed,
+    FailedMessage,
+    LocalProtocolError,
+    NatsError,
+    PublishFailed,
+    RequestTimeout,
+)
 from natsproto.jetstream._publish import ack_future, atomic_batch, publisher
 from natsproto.jetstream._publish.fast import fast_batch
 from natsproto.jetstream._publish.headers import ExpectationArgs, header_block
@@ -182,7 +189,6 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
     def __init__(self, portal: Portal, inner: W) -> None:
         super().__init__(portal, inner)
         self._queue: PublishQueue[T] = PublishQueue(portal, self._send, inner._timeout)
-        self._is_given_up = False
         self._open = False
         self._count_lock = threading.Lock()
         self._count = 0
@@ -228,13 +234,9 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             await self._inner.__aexit__(kind, exc, trace)
             return
         try:
-            if not await self._queue.wait_sent(self._inner._timeout):
-                self._is_given_up, left = True, self._queue.take_back()
-                error = unsent(self._inner._timeout, f"publish of {len(left)} queued messages")
-                for item in left:
-                    self._on_unsent(item, error)
-                raise error
-        except (asyncio.CancelledError, RequestTimeout) as interrupt:
+            if not await self._queue.wait_sent(self._inner._timeout) and self._queue.busy:
+                self._give_up()
+        except (asyncio.CancelledError, RequestTimeout, PublishFailed) as interrupt:
             await self._inner.__aexit__(type(interrupt), interrupt, None)
             raise
         await self._join(partial(self._inner.__aexit__, None, None, None))
@@ -265,8 +267,9 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
         if not await self._queue.wait_sent(self._inner._timeout):
             raise unsent(self._inner._timeout, operation)
 
-    def _on_unsent(self, item: T, error: Exception) -> None:
-        """A queued message is not sent any more."""
+    def _give_up(self) -> None:
+        """Send no more queued messages; raise an error for them."""
+        raise NotImplementedError
 
     async def _send(self, item: T) -> None:
         raise NotImplementedError
@@ -349,16 +352,25 @@ class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture,
             future._set_published(exc)
             raise
 
-    def _on_unsent(self, item: tuple[_Message, AckFuture, float], error: Exception) -> None:
-        item[1]._set_published(error)
+    def _give_up(self) -> None:
+        left = self._queue.take_back()
+        error = unsent(self._inner._timeout, f"publish of {len(left)} queued messages")
+        for _, future, _ in left:
+            future._set_published(error)
+        raise error
 
 
 class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
     """Publishes to one stream as fast as the stream accepts messages. Use it with ``with``; threads may share one.
 
     Leaving the block commits, waits until every message is acknowledged or has failed, and raises PublishFailed for
-    those that failed. Leaving it with an exception does not wait.
+    those that failed: when the queued ones cannot be sent within ``timeout`` seconds, with RequestTimeout for each of
+    them. Leaving it with an exception does not wait.
     """
+
+    def __init__(self, portal: Portal, inner: fast_batch.FastPublisher) -> None:
+        super().__init__(portal, inner)
+        self._not_sent_count = 0
 
     @property
     def ack(self) -> PubAck | None:
@@ -436,10 +448,36 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
     async def _send(self, item: _Message) -> None:
         while True:
             try:
-                return await self._despite_failures(partial(self._publish, item))
-            except RequestTimeout as exc:
-                if exc.sent or self._is_given_up:
-                    raise  # else its number is given: it is sent later
+                await self._despite_failures(partial(self._publish, item))
+            except NatsError as exc:
+                if isinstance(exc, RequestTimeout) and not self._inner._ended:
+                    continue  # its number is given: it is sent later
+                self._queue.fail(self._not_sent([item], exc))
+            return
+
+    def _not_sent(self, messages: list[_Message], error: NatsError) -> PublishFailed:
+        """Return the error of the next messages, which the async publisher has not accepted."""
+        first = self._inner.published + self._not_sent_count + 1
+        self._not_sent_count += len(messages)
+        failed = PublishFailed(
+            [
+                FailedMessage(number, each.subject, len(each.payload), error)
+                for number, each in enumerate(messages, first)
+            ]
+        )
+        failed.__cause__ = error
+        return failed
+
+    def _give_up(self) -> None:
+        """Raise PublishFailed with every message without an acknowledgement: those that were sent are uncertain."""
+        error = unsent(self._inner._timeout)
+        left = self._not_sent([*self._queue.being_sent, *self._queue.take_back()], error)
+        try:
+            self._inner._give_up(error)
+        except PublishFailed as exc:
+            self._queue.fail(exc)
+        self._queue.fail(left)
+        self._queue.raise_errors()
 
     async def _publish(self, message: _Message) -> int:
         subject, payload, msg_id, headers, args = message

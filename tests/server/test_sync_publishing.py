@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import random
 import threading
 from itertools import islice
 from pathlib import Path
@@ -351,6 +352,33 @@ def test_consumers_are_changed_paused_reset_and_listed(js: sync.JetStream) -> No
         stream.consumer_info("d")
     with pytest.raises(MessageNotFound):
         stream.get_message(77)
+
+
+def test_given_up_fast_messages_are_all_listed(nats_server: Server, nc: sync.Client, seed: int) -> None:
+    """Each one is stored and acknowledged, or in the error: uncertain if it was sent, and else never stored."""
+    js, chance = nc.jetstream(), random.Random(seed)
+    stream = js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_batched=True)
+    publisher, size, count = js.fast_publisher(timeout=0.3), chance.randrange(3000, 9000), chance.randrange(2500, 3500)
+    publisher.__enter__()
+    publisher.publish("s.a", b"1")
+    publisher.flush()
+    nats_server.freeze()
+    for number in range(2, count + 1):
+        assert publisher.publish("s.a", b"%d " % number + bytes(size)) == number
+    with pytest.raises(PublishFailed) as caught:
+        publisher.__exit__(None, None, None)
+    nats_server.thaw()
+    failures = caught.value.failures
+    uncertain = [failure for failure in failures if isinstance(failure.error, PublishUncertain)]
+    unsent = failures[len(uncertain) :]
+    assert [failure.number for failure in failures] == list(range(2, count + 1))
+    assert uncertain
+    assert unsent
+    assert all(isinstance(failure.error, RequestTimeout) and not failure.error.sent for failure in unsent)
+    assert caught.value.__cause__ is failures[0].error
+    nc.flush(timeout=30)
+    assert stream.info().state.messages <= 1 + len(uncertain)
+    assert (publisher.published, publisher.pending) == (count, 0)
 
 
 def test_ordered_and_push_consumers_are_read(js: sync.JetStream) -> None:

@@ -456,6 +456,16 @@ class FastPublisher:
         if self._state.has_too_many_failures or self._messages.fatal_error is not None:
             self._raise_outcome()
 
+    @property
+    def _ended(self) -> bool:
+        return self._messages.fatal_error is not None
+
+    def _give_up(self, error: NatsError) -> None:
+        """End the publisher, with this error for messages that were not sent, and raise what was not raised yet."""
+        self._state.give_up(str(error), error)
+        if not self._messages.is_reported:
+            self._raise_outcome()
+
     def _raise_outcome(self) -> None:
         """Raise PublishFailed for messages that failed since the last call, or the error that ended the publisher."""
         error = self._messages.take_error()

@@ -386,7 +386,7 @@ class FastBatchState:
             if self._retry_counter.no_stream and self.phase is BatchPhase.IDLE:  # the stream has disappeared
                 self._stop(1, NoStream(self.messages.pending[0][0]))
             else:
-                self.give_up("no reply", RequestTimeout("fast ingest", limits.timeout))
+                self.give_up("no reply", RequestTimeout("fast ingest", limits.timeout, sent=False))
         elif can_send:
             if self.phase is not BatchPhase.OPEN or self.full or self._is_commit_wanted:
                 self.resend()
