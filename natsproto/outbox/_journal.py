@@ -10,6 +10,7 @@ Rules:
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import uuid
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Self, TypeVar
 
+from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._handler_threads import DaemonThreads
 from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream import JetStream
@@ -40,7 +42,8 @@ class Journal:
     """Messages in a file until a stream has them: publishing needs no server, and outlives the process.
 
     Use it with ``async with``, and run its ``relay`` wherever there is a client. Any number of tasks may publish; other
-    processes may have the same file open.
+    processes may have the same file open. LocalProtocolError in another event loop than that of ``async with``;
+    ConfigError for a path that is no file's, such as ":memory:".
 
     Args:
         path: The file, which is made if it is missing: an SQLite database on a local disk.
@@ -49,11 +52,14 @@ class Journal:
 
     def __init__(self, path: str | PathLike[str], *, max_bytes: int = 2**30) -> None:
         self.path: str = fspath(path)
+        if not self.path or self.path.startswith((":memory:", "file:")) or os.path.isdir(self.path):
+            raise ConfigError("path", self.path, "must be the path of a file")
         if type(max_bytes) is not int or max_bytes < _MIN_BYTES:
             raise ConfigError("max_bytes", max_bytes, f"must be at least {_MIN_BYTES} bytes")
         self._max_pages = max_bytes // _PAGE_BYTES
         self._threads = DaemonThreads(1, f"natsproto journal {self.path}")
         self._connection: sqlite3.Connection | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._name = ""
         self._waiting: list[tuple[Row, asyncio.Future[None]]] = []
         self._writer: asyncio.Task[None] | None = None
@@ -65,11 +71,14 @@ class Journal:
         if self._connection is not None:
             raise LocalProtocolError(f"journal {self.path!r} is open already")
         self._connection, self._name = await self._in_thread(self._open)
+        self._loop = asyncio.get_running_loop()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if self._connection is not None:
+            self._opened()
         while self._writer is not None:
             await asyncio.wait({self._writer})
         connection, self._connection = self._connection, None
@@ -132,6 +141,8 @@ class Journal:
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
             raise LocalProtocolError(f'journal {self.path!r} is not open: "async with Journal(...) as journal"')
+        if self._loop is not running_loop():
+            raise wrong_loop_error()
         return self._connection
 
     def _connect(self) -> sqlite3.Connection:
@@ -155,15 +166,12 @@ class Journal:
 
     async def _write(self) -> None:
         """Commit what waits, until nothing does."""
+        connection = self._opened()
         try:
             while self._waiting:
                 some, self._waiting = self._waiting, []
-                error: Exception | None = None
-                try:
-                    await self._in_thread(partial(self._commit, [row for row, _ in some]))
-                except sqlite3.Error as exc:
-                    error = exc
-                for _, committed in some:
+                errors = await self._in_thread(partial(_commit, connection, [row for row, _ in some]))
+                for (_, committed), error in zip(some, errors, strict=True):
                     if committed.done():
                         continue
                     if error is None:
@@ -173,10 +181,19 @@ class Journal:
         finally:
             self._writer = None
 
-    def _commit(self, rows: list[Row]) -> None:
-        connection = self._opened()
-        with connection:
-            connection.executemany(insert(_OUTBOX.table, ("?", "?", "?")), rows)
-
     async def _in_thread(self, work: Callable[[], T]) -> T:
         return await asyncio.wrap_future(self._threads.submit(work))
+
+
+def _commit(connection: sqlite3.Connection, rows: list[Row]) -> list[Exception | None]:
+    """Commit the rows together; if that fails, in halves, so that a row fails no other. Return the error of each."""
+    try:
+        with connection:
+            connection.executemany(insert(_OUTBOX.table, ("?", "?", "?")), rows)
+        return [None] * len(rows)
+    except Exception as exc:  # also of a row that the driver cannot encode
+        is_busy = getattr(exc, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY  # it was waited for
+        if len(rows) == 1 or is_busy:
+            return [exc] * len(rows)
+    half = len(rows) // 2
+    return [*_commit(connection, rows[:half]), *_commit(connection, rows[half:])]

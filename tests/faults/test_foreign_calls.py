@@ -14,6 +14,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream import groups
+from natsproto.outbox import Journal
 from natsproto.service import Request
 from natsproto.testing import Server, run_server
 from tests.server.helpers import until
@@ -44,6 +46,7 @@ FIRST = {
     "of Admin": "needs the system account",
     "server of System": "checks its argument first",
     "__aenter__ of Client": "is open",
+    "__aenter__ of Journal": "is open",
     "__aenter__ of Service": "runs already",
     "__aenter__ of Subscription": "runs already",
     "__aenter__ of KeyWatcher": "runs already",
@@ -174,13 +177,14 @@ async def in_a_fork(nc: Client, found: list[tuple[str, Callable[[], Any]]]) -> l
 
 
 @pytest.mark.parametrize("where", [in_a_thread, in_a_fork])
-async def test_every_call_from_elsewhere_is_refused(server: Server, where: Any) -> None:
+async def test_every_call_from_elsewhere_is_refused(server: Server, where: Any, tmp_path: Path) -> None:
     handled: set[str] = set()
     async with natsproto.connect(server.url) as nc, AsyncExitStack() as stack:
         js = nc.jetstream()
         found = await things(nc)
         await js.create_stream(name="F", subjects=["f"], allow_batched=True)
         found += await running_things(nc, stack, handled)
+        found.append(await stack.enter_async_context(Journal(tmp_path / "edge.db")))
         every = [each for thing in found for each in calls(thing)]
         assert len(every) > 250
         wrong = await where(nc, every)

@@ -8,6 +8,7 @@ import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,6 +137,38 @@ async def test_a_full_file_is_an_error_until_it_is_published(
         assert all(isinstance(one, sqlite3.OperationalError) for one in ended[count:])
         await publish_all(journal, jetstream, stream, count)
     assert len(await payloads(stream)) == count
+
+
+async def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
+    """One is larger than the file may be, and one has a subject that SQLite cannot encode."""
+    async with Journal(tmp_path / "edge.db", max_bytes=2**20) as journal:
+        bodies = {"s.a": b"1", "s.large": bytes(3 * 2**20), "s.b": b"2", "s.\udcff": b"3", "s.c": b"4"}
+        ended = await asyncio.gather(*(journal.publish(*each) for each in bodies.items()), return_exceptions=True)
+        assert [type(one).__name__ for one in ended] == [
+            *("NoneType", "OperationalError", "NoneType", "InvalidSubject", "NoneType")
+        ]
+        await journal.publish("s.d", b"5")
+    with closing(sqlite3.connect(tmp_path / "edge.db")) as connection:
+        rows = connection.execute("SELECT subject FROM journal ORDER BY id").fetchall()
+    assert rows == [("s.a",), ("s.b",), ("s.c",), ("s.d",)]
+
+
+async def test_unexpected_errors_fail_their_message_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("natsproto.outbox._journal.row_of", lambda subject, *_: (subject, object(), ""))
+    async with Journal(tmp_path / "edge.db") as journal, asyncio.timeout(10):
+        with pytest.raises(sqlite3.Error):
+            await journal.publish("s.a")
+        monkeypatch.setattr("natsproto.outbox._journal.row_of", lambda subject, *_: ("\udcff", b"", ""))
+        ended = await asyncio.gather(journal.publish("s.a"), journal.publish("s.a"), return_exceptions=True)
+        assert [type(one) for one in ended] == [UnicodeEncodeError] * 2
+        monkeypatch.undo()
+        await journal.publish("s.a")
+
+
+@pytest.mark.parametrize("path", ["", ":memory:", "file:edge.db?mode=memory", "."])
+def test_a_journal_needs_a_file(path: str) -> None:
+    with pytest.raises(ConfigError, match="path of a file"):
+        Journal(path)
 
 
 async def test_bad_messages_are_not_written(jetstream: JetStream, stream: Stream, tmp_path: Path) -> None:
