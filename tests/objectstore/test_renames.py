@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import base64
+import json
 import random
 import sys
 from collections.abc import Awaitable, Callable
@@ -93,6 +95,40 @@ async def test_a_rename_completes_an_earlier_one(jetstream: JetStream, monkeypat
             await store.info(name)
         assert (await store.info(rename)).description == "moved"
     assert await store.get_bytes("b") == b"content"
+
+
+async def test_completing_a_rename_keeps_later_changes(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def end(*_: object) -> None:
+        raise ZeroDivisionError
+
+    store = await jetstream.create_object_store("files")
+    await store.put("a", b"content", description="first", metadata={"by": "a"})
+    with monkeypatch.context() as patch:
+        patch.setattr(stores._RenameStep, "leave", end)
+        with pytest.raises(ZeroDivisionError):
+            await store.update_meta("a", rename="b")
+    await store.update_meta("b", description="later")
+    moved = await store.update_meta("a", rename="b", headers={"X": "1"})
+    assert (moved.description, moved.metadata) == ("later", {"by": "a"})
+    assert moved.headers is not None
+    assert (await store.info("b")).description == "later"
+    assert [info.name async for info in store.list()] == ["b"]
+    assert await store.get_bytes("b") == b"content"
+
+
+async def test_links_without_an_id_replace_no_other(jetstream: JetStream) -> None:
+    """Other clients store links with an empty nuid, which is no sign of one object."""
+    store = await jetstream.create_object_store("files")
+    for name in ("l1", "l2"):
+        info = {"name": name, "bucket": "files", "nuid": "", "options": {"link": {"bucket": "files", "name": name * 2}}}
+        subject = f"$O.files.M.{base64.urlsafe_b64encode(name.encode()).decode()}"
+        await jetstream.publish(subject, json.dumps(info).encode(), rollup="sub")
+    with pytest.raises(ObjectExists):
+        await store.update_meta("l1", rename="l2")
+    links = {info.name: info.link.name async for info in store.list() if info.link is not None}
+    assert links == {"l1": "l1l1", "l2": "l2l2"}
+    await store.update_meta("l1", rename="l3")
+    assert [info.name async for info in store.list()] == ["l2", "l3"]
 
 
 async def test_an_undone_rename_leaves_no_chunks(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -508,10 +508,12 @@ class ObjectStore:
             return found.info.replace(mtime=NEVER)
 
         def take(existing: IndexEntry | None) -> ObjectInfo:
-            # The same content has both names after a client has ended within this rename.
-            if existing is not None and not existing.info.deleted and existing.info.nuid != made.nuid:
+            if existing is None or existing.info.deleted:
+                return made
+            if not _is_same(existing.info, made):
                 raise ObjectExists(self.bucket, rename)
-            return made
+            # A client has ended within this rename. What was changed under the new name since then stays.
+            return self._changed_info(rename, existing, changes)
 
         take(await index.find(rename, timeout=timeout))
         old = found
@@ -723,7 +725,7 @@ class _RenameStep:
     async def run(self) -> None:
         """Remove the old name if the new one is stored."""
         now = await self._index.find(self._made.name)
-        if now is not None and not now.info.deleted and now.info.nuid == self._made.nuid:
+        if now is not None and not now.info.deleted and _is_same(now.info, self._made):
             await self.leave(now)
 
     async def leave(self, now: IndexEntry) -> None:
@@ -753,6 +755,11 @@ class _RenameStep:
         if existing is None or existing.sequence != sequence:
             raise ObjectChanged(self._index.bucket, self._made.name)
         return _deleted_info(self._made)
+
+
+def _is_same(one: ObjectInfo, other: ObjectInfo) -> bool:
+    """True for two names of one object. Links of some clients have no id, and say nothing."""
+    return bool(one.nuid) and one.nuid == other.nuid
 
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:
