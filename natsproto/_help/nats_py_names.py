@@ -236,7 +236,7 @@ SUBSCRIBE: Mapping[str, str] = {
 
 CONSUME: Mapping[str, str] = {
     **dict.fromkeys(("callback", "cb"), "pass the handler first"),
-    "max_messages": "use stop_after= to end after so many, prefetch= to keep so many ready",
+    "max_messages": "use prefetch= to keep so many ready, stop_after= to end after so many",
     **dict.fromkeys(("batch", "batch_size"), "use prefetch=, or consume_batches"),
     **dict.fromkeys(
         ("workers", "threads", "max_workers", "parallel"),
@@ -304,7 +304,7 @@ FETCH: Mapping[str, str] = {
 """Names of arguments of fetch and next."""
 
 MESSAGES: Mapping[str, str] = {
-    "max_messages": "use stop_after= to end after so many, prefetch= to keep so many ready",
+    "max_messages": "use prefetch= to keep so many ready, stop_after= to end after so many",
     "batch": "use prefetch=",
     "timeout": "pass it to next of what this returns",
 }

@@ -194,6 +194,8 @@ async def test_blocks_of_drawn_lengths_are_named(
         monkeypatch.setattr(loop_watch, name, value)
     rng, events = random.Random(seed), list[Event]()
     async with natsproto.connect(nats_client.connected_url, on_event=events.append) as nc:
+        for _ in range(3):
+            await asyncio.sleep(0.05)  # the watching thread may sleep for the usual time still
         for place in rng.sample(PLACES, len(PLACES)):
             held, waits = list[float](), rng.random() < 0.5
             seconds = rng.choice([0.01, 0.03, 0.09])

@@ -106,7 +106,10 @@ SAFER = {
         "publish there with the rights of the service",
         "nothing is sent, and a line is logged",
     ),
-    "Statistics": ("count messages on the socket", "count messages that the program sent and received"),
+    "Statistics": (
+        "count messages on the socket",
+        "count what the program sent and received itself: `out_msgs` is without `js.publish`, buckets and acks",
+    ),
     "`reconnect_to_server_handler` that raises": (
         "is called again at once, forever if it always raises, which stops the event loop",
         "`error_cb`, and the default choice is used",
