@@ -74,7 +74,7 @@ spark-zip: $(VENV)/.ready-spark-zip ## dist/natsproto-spark.zip for spark-submit
 	@mv dist/spark/natsproto-*.whl dist/natsproto-spark.zip && rmdir dist/spark
 	@echo "spark-submit --py-files dist/natsproto-spark.zip ..."
 
-check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict, pyright, import-linter and the sizes and words of tests/house.py
+check: $(VENV)/.ready-check ## ruff (lint and format), mypy --strict, pyright, import-linter and the sizes and words of tests/tools/house.py
 	@$(BIN)/ruff check
 	@$(BIN)/ruff format --check
 	@$(BIN)/mypy
@@ -97,16 +97,16 @@ release: $(VENV)/.ready-test ## check what a release needs; creates no tag, and 
 	@.ci/release $(BIN)/python
 
 soak: $(VENV)/.ready-soak ## a few minutes of mixed load with outages; fails on a leak (ARGS=--minutes=10)
-	@$(BIN)/python -m tests.soak $(ARGS)
+	@$(BIN)/python -m tests.tools.soak $(ARGS)
 
 soak-cluster: $(VENV)/.ready-soak ## JetStream, buckets, objects and locks on three servers that are cut off, killed and frozen (ARGS="--minutes=10 --seed=2")
-	@$(BIN)/python -m tests.soak_cluster $(ARGS)
+	@$(BIN)/python -m tests.tools.soak_cluster $(ARGS)
 
 fuzz: $(VENV)/.ready-fuzz ## fuzz parser, link and readers with atheris (ARGS="parser --seconds=600")
 	@$(BIN)/python -m tests.fuzz $(ARGS)
 
 hunt: $(VENV)/.ready-hunt ## everything random with fresh seeds; writes what it finds as tests (ARGS="--minutes=60 tests/protocol")
-	@$(BIN)/python -m tests.hunt $(ARGS)
+	@$(BIN)/python -m tests.tools.hunt $(ARGS)
 
 frameworks: ## FastStream, taskiq-nats and Synadia's agents on natsproto.compat, twice each, in .venv-frameworks (FASTSTREAM=a checkout)
 	@$(MAKE) --no-print-directory VENV=.venv-frameworks frameworks-here

@@ -33,9 +33,9 @@ from natsproto._core import events
 from natsproto._options.options import OptionArgs
 from natsproto.jetstream import JetStream
 from natsproto.testing import run_server
-from tests import error_messages
 from tests.spark.java import missing
 from tests.test_examples import is_shown_as
+from tests.tools import error_messages
 
 DOCS = Path(__file__).parent.parent / "docs"
 INCLUDED = "--8<-- "  # a program of docs/examples, which tests/test_examples.py runs
@@ -281,7 +281,7 @@ def test_every_error_is_explained() -> None:
 
 
 def test_error_messages_table() -> None:
-    """Run ``python -m tests.error_messages`` after changing a message."""
+    """Run ``python -m tests.tools.error_messages`` after changing a message."""
     raised = {name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)}
     assert {type(error).__name__ for error in error_messages.examples()} == raised - error_messages.GROUPS
     assert error_messages.page_table() == error_messages.table()

@@ -1,4 +1,4 @@
-"""The house rules hold: sizes, test names and English (tests.house)."""
+"""The house rules hold: sizes, test names and English (tests.tools.house)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ import ast
 
 import pytest
 
-from tests import house
-from tests.tools import names, rooms
+from tests.tools import house, names, rooms
 from tests.tools.state import count_state
 
 

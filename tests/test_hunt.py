@@ -53,7 +53,7 @@ def test_hunt_writes_failing_tests(tmp_path: Path) -> None:
         done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.stdout + done.stderr
 
-    output = run("-p", "tests.hunt", "test_subjects.py")
+    output = run("-p", "tests.tools.hunt", "test_subjects.py")
     assert "4 failed, 1 deselected" in output, output
     found = {path.name.rpartition("_")[0]: path.read_text() for path in (tmp_path / "hunt-found").iterdir()}
     assert set(found) == {f"test_found_{name}" for name in ("literal", "object", "runTest", "seeded")}

@@ -19,7 +19,7 @@ import pytest
 import natsproto
 from natsproto.jetstream import ConsumerConfig, JetStream, Stream, StreamConfig
 from natsproto.testing import Server
-from tests import public_api
+from tests.tools import public_api
 
 LISTED = [
     natsproto,
@@ -58,7 +58,7 @@ def public(module: ModuleType) -> set[str]:
 def test_api_snapshot() -> None:
     kept, now = public_api.SNAPSHOT.read_text(encoding="utf-8"), public_api.describe()
     changes = "\n".join(difflib.unified_diff(kept.splitlines(), now.splitlines(), "kept", "now", lineterm="", n=0))
-    advice = "python -m tests.public_api writes it anew; add a line to CHANGELOG.md"
+    advice = "python -m tests.tools.public_api writes it anew; add a line to CHANGELOG.md"
     assert not changes, f"the public API has changed: {advice}\n{changes}"
 
 

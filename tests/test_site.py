@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from tests.public_api import public_modules
+from tests.tools.public_api import public_modules
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -1,4 +1,4 @@
-"""Every option has its text, and the copies of it are the same (tests.texts)."""
+"""Every option has its text, and the copies of it are the same (tests.tools.texts)."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 import natsproto
 from natsproto.jetstream import ConsumerConfig, KeyValueConfig, ObjectStoreConfig, StreamConfig
 from natsproto.spark import SparkNats
-from tests import texts
+from tests.tools import texts
 
 
 def test_copies_are_those_of_the_texts() -> None:
-    assert [str(path.relative_to(texts.ROOT)) for path in texts.outdated()] == []  # python -m tests.texts writes them
+    """Run ``python -m tests.tools.texts`` after changing a text."""
+    assert [str(path.relative_to(texts.ROOT)) for path in texts.outdated()] == []
 
 
 @pytest.mark.parametrize(

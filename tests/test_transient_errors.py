@@ -9,7 +9,7 @@ import pickle
 from natsproto import errors
 from natsproto.errors._base import Transience, is_transient
 from natsproto.jetstream._values.error_codes import api_error
-from tests.house import nodes_of, sources
+from tests.tools.house import nodes_of, sources
 
 ELECTION = {"JetStreamUnavailable", "TooManyRequests", "NoStream", "StreamUnavailable", "NoResponders"}
 OUTAGE = {

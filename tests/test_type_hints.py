@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from natsproto import sync
-from tests import public_api
+from tests.tools import public_api
 
 
 def functions() -> Iterator[tuple[str, Callable[..., object]]]:

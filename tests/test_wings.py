@@ -11,8 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests import house
-from tests.tools import rooms
+from tests.tools import house, rooms
 
 
 class Wing(NamedTuple):

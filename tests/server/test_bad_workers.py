@@ -19,8 +19,8 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream import OrderedConsumer, groups
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import Direction, FaultProxy, Server
-from tests.public_api import SNAPSHOT
 from tests.server.helpers import client
+from tests.tools.public_api import SNAPSHOT
 
 Place = Callable[..., object]
 """Passes the arguments ``handler``, ``executor``, ... on to the public call."""

@@ -1,10 +1,10 @@
 """Copies the text of every option to the places where an editor or ``help()`` looks for it.
 
-``python -m tests.texts`` writes the copies; tests/test_texts.py compares them. The texts are written once:
+``python -m tests.tools.texts`` writes the copies; tests/test_texts.py compares them. The texts are written once:
 
 * a field's docstring, under the field of a record or of ``Options``; the TypedDicts of keyword arguments and the tables
   of docs/connecting.md and docs/fields.md get a copy,
-* tests/parameters.toml, for the parameters of public functions; their docstrings get a copy, in ``Args:``. The
+* tests/tools/parameters.toml, for the parameters of public functions; their docstrings get a copy, in ``Args:``. The
   parameters of a constructor are in the docstring of its class.
 """
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from types import FunctionType
 from typing import NamedTuple
 
-from tests import public_api
+from tests.tools import public_api
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 WIDTH = 120
 
 VALUES = "natsproto/jetstream/_values/"
@@ -241,7 +241,7 @@ def _function(value: FunctionType, owner: str) -> Iterator[Function]:
 
 @functools.cache
 def parameter_texts() -> dict[str, str]:
-    return tomllib.loads((ROOT / "tests/parameters.toml").read_text())
+    return tomllib.loads((ROOT / "tests/tools/parameters.toml").read_text())
 
 
 def key_of(function: Function, parameter: str) -> str:

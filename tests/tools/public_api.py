@@ -1,7 +1,7 @@
 """The public API as text: every public module with the names, signatures and fields that users may rely on.
 
-``python -m tests.public_api`` writes it to tests/public_api.txt, which tests/test_public_api.py compares with the code.
-A change of that file is a change for users: it belongs into CHANGELOG.md.
+``python -m tests.tools.public_api`` writes it to tests/tools/public_api.txt; tests/test_public_api.py compares
+the file with the code. A change of it is a change for users: it belongs into CHANGELOG.md.
 
 A module is public when no part of its name begins with an underscore; its names are those of its ``__all__``, or what
 it defines itself. A name that several modules offer is described where it comes first and named in the others. A class

@@ -1,4 +1,4 @@
-"""``python -m tests.hunt [--minutes 10] [--seed N]``: everything random, with a fresh seed each round.
+"""``python -m tests.tools.hunt [--minutes 10] [--seed N]``: everything random, with a fresh seed each round.
 
 Properties and models draw ten times the examples of the full run; the generators behind the ``seed`` fixture
 (cancellations, cuts, kills) get a new seed; the fuzz targets get a share of the time where atheris is installed. What
@@ -164,7 +164,7 @@ def main() -> int:
     while time.monotonic() < ends:
         seed = random.SystemRandom().randrange(2**32) if seed is None else seed
         print(f"--- round with --seed={seed}", flush=True)
-        command = ["pytest", "-p", "tests.hunt", "-m", "not spark_full", "-n", "auto", "--dist", "loadgroup"]
+        command = ["pytest", "-p", "tests.tools.hunt", "-m", "not spark_full", "-n", "auto", "--dist", "loadgroup"]
         command += ["--hypothesis-profile=hunt", f"--hypothesis-seed={seed}", "-o", "timeout=1800", *given.tests]
         failed |= _run(command, ends - time.monotonic()) not in (0, NOTHING_COLLECTED)
         if importlib.util.find_spec("atheris") and not given.tests:

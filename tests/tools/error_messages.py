@@ -1,6 +1,6 @@
 """An example of every public error, and the table of their messages in docs/errors.md.
 
-``python -m tests.error_messages`` writes the table; tests/test_docs.py compares it with the page.
+``python -m tests.tools.error_messages`` writes the table; tests/test_docs.py compares it with the page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from natsproto import errors
 from natsproto.jetstream._values.error_codes import api_error
 from natsproto.protocol.subject import publish_subject
 
-PAGE = Path(__file__).parent.parent / "docs/errors.md"
+PAGE = Path(__file__).parents[2] / "docs/errors.md"
 _TABLE = re.compile(r"(?<=<!-- messages: begin -->\n).*?(?=<!-- messages: end -->)", re.DOTALL)
 
 SERVER = "nats.example.com:4222"
