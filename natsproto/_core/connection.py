@@ -596,10 +596,18 @@ class Connection:
         wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         await self._engine.flush(wait)
 
-    async def _wait_connected(self, deadline: float) -> None:
-        """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed."""
+    async def _wait_connected(self, deadline: float, *, in_drain: bool = False) -> None:
+        """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed.
+        ``in_drain``: a drain does not end the wait, for what need not be sent before it ends.
+        """
         engine, clock = self._engine, asyncio.get_running_loop().time
-        while engine.state is State.RECONNECTING and clock() < deadline:
+
+        def is_away() -> bool:
+            return engine.state is State.RECONNECTING or (
+                in_drain and engine.state is State.DRAINING and engine.session is None
+            )
+
+        while is_away() and clock() < deadline:
             await engine.state_changed.wait(deadline)
 
     async def rtt(self, timeout: float | timedelta | None = None) -> float:

@@ -500,7 +500,7 @@ async def test_idle_drain_without_a_server(kind: str) -> None:
         await handled.wait()
         server.kill()
         await eventually(lambda: not nc.is_connected)
-        await asyncio.wait_for(nc.drain(3600), 60)
+        await asyncio.wait_for(nc.drain(3600), 5)
 
 
 async def test_drain_timeout_names_no_idle_handler(nats_server: Server, nc: Client, stream: Stream) -> None:

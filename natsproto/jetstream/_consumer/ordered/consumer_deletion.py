@@ -7,7 +7,7 @@ Owns nothing but the rules:
 2. A consumer whose creation was requested and not confirmed may still come: its deletion is repeated for a moment while
    the server does not know it.
 3. After DELETE_FOR_S seconds the server has ended it by itself, since nobody has read it.
-4. The closing of the client waits for it for a moment, unless there is no connection.
+4. The closing of the client waits for it for a moment, unless there is no connection: a drain does not wait for one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class ConsumerDeletion:
     async def _delete(self, name: str, delays: tuple[float, ...]) -> None:
         deadline, backoff = Deadline(DELETE_FOR_S), Backoff()
         while not deadline.is_over:
-            await self._connection._wait_connected(deadline.at)
+            await self._connection._wait_connected(deadline.at, in_drain=True)
             try:
                 if self._reader_id and not await self._is_own(name):
                     return
