@@ -71,8 +71,8 @@ def _hanging_handler() -> tuple[asyncio.Event, Handler]:
     return begun, hang
 
 
-MAX_LATE = 20
-"""Messages of a last pull: its size follows the time that handlers take, on a busy machine too."""
+MAX_LATE = 4
+"""Messages of a last pull that the server may still serve."""
 SETTLED_S = 0.1
 """Seconds in which a server handles an acknowledgement that it has received."""
 WARM_UP = 5

@@ -47,8 +47,6 @@ from natsproto.jetstream._values.error_codes import consumer_gone
 
 EXTEND_LEFTOVER_S: Final = 0.5
 """Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
-PULL_SETTLE_S: Final = 0.05
-"""Seconds for which a server may still be about to answer a pull."""
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
 _head_of, _is_status_of = attrgetter("_head"), attrgetter("_is_status")
@@ -67,7 +65,6 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._replies: PullSubscription | None = None
         self._is_finishing = False
-        self._pulled_at = 0.0  # when the last pull was sent
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # not timer.when(), which uvloop lacks for handles that are due
 
@@ -113,12 +110,11 @@ class Puller:
             self.close()
 
     async def _await_last_pull(self) -> None:
-        """Give the server a round trip to answer a pull that was sent just now. A message that it is about to send when
-        the subscription ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the
-        consumer's leader may be on another one, and send until the end reaches it.
+        """Give the server a round trip to answer the last pull. A message that it is about to send when the subscription
+        ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the consumer's leader
+        may be on another one, and send until the end reaches it.
         """
-        settled_at = self._pulled_at + PULL_SETTLE_S + self.connection._round_trips.shortest
-        if self._loop.time() < settled_at and self.connection.is_connected:
+        if self.state.number and self.connection.is_connected:
             with suppress(NatsError):
                 await self.connection.flush(DRAIN_TIMEOUT_S)
 
@@ -177,7 +173,6 @@ class Puller:
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
             try:
                 self._publish_pull(request, f"{replies.prefix}{state.number}")
-                self._pulled_at = now
             except OutboxFull:
                 state.on_not_sent(now)
                 refill_at, deadline = None, state.deadline
