@@ -102,7 +102,7 @@ async def test_lookups_outlive_a_stream_that_is_away() -> None:
         async with natsproto.connect(killed.url) as nc:
             js = nc.jetstream()
             killed.freeze()
-            others = [asyncio.create_task(js.publish(f"a{number}.{n}", msg_id=f"a{n}", timeout=30)) for n in range(6)]
+            others = [asyncio.create_task(js.publish(f"a{number}.{n}", msg_id=f"a{n}", timeout=30)) for n in range(20)]
             await asyncio.sleep(0)
             publishing = [asyncio.create_task(js.publish(f"b.{n}", msg_id=f"b{n}", timeout=15)) for n in range(20)]
             await asyncio.sleep(0.05)  # in which they are sent

@@ -169,8 +169,10 @@ class KnownStreams:
             async with self._lookup_turn:
                 if self.of_subject(subject) is not None:
                     return
-                info = self._info_of(await self._request_name(subject))
-                if len(self._infos) == 1:  # else a stream does not answer
+                name = await self._request_name(subject)
+                is_open = bool(self._infos)  # so a stream does not answer, this one or another
+                info = self._info_of(name)
+                if not is_open:
                     await asyncio.wait((info,), timeout=LOOKUP_TURN_S)
             self.add(await info)
         except NatsError as exc:
