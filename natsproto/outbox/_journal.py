@@ -68,10 +68,14 @@ class Journal:
         return f"Journal({self.path!r})"
 
     async def __aenter__(self) -> Self:
-        if self._connection is not None:
+        if self._loop is not None:  # it opens already, perhaps
             raise LocalProtocolError(f"journal {self.path!r} is open already")
-        self._connection, self._name = await self._in_thread(self._open)
         self._loop = asyncio.get_running_loop()
+        try:
+            self._connection, self._name = await self._in_thread(self._open)
+        except BaseException:
+            self._loop = None
+            raise
         return self
 
     async def __aexit__(
@@ -82,6 +86,7 @@ class Journal:
         while self._writer is not None:
             await asyncio.wait({self._writer})
         connection, self._connection = self._connection, None
+        self._loop = None
         if connection is not None:
             await self._in_thread(connection.close)
 

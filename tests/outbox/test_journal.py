@@ -202,3 +202,18 @@ async def test_cancelled_publishing_disturbs_no_other(jetstream: JetStream, stre
         await publish_all(journal, jetstream, stream, 50 - len(tasks[::3]))
     kept = [b"%d" % number for number in range(50) if number % 3]
     assert [one for one in await payloads(stream) if int(one) % 3] == kept
+
+
+async def test_two_tasks_enter_one_journal(tmp_path: Path) -> None:
+    """One opens the file; the other is refused at once, and after a failure it can be opened again."""
+    journal = Journal(tmp_path / "none" / "journal.db")
+    with pytest.raises(sqlite3.OperationalError):
+        await journal.__aenter__()
+    (tmp_path / "none").mkdir()
+    results = await asyncio.gather(journal.__aenter__(), journal.__aenter__(), return_exceptions=True)
+    refused = [one for one in results if isinstance(one, LocalProtocolError)]
+    assert len(refused) == 1
+    await journal.publish("s.a")
+    await journal.__aexit__(None, None, None)
+    async with journal:
+        await journal.publish("s.a")
