@@ -110,9 +110,9 @@ class Puller:
             self.close()
 
     async def _await_last_pull(self) -> None:
-        """Give the server a round trip to answer the last pull. A message that it is about to send when the subscription
-        ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the consumer's leader
-        may be on another one, and send until the end reaches it.
+        """Give the server a round trip to answer the last pull. A message that it is about to send when the
+        subscription ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the
+        consumer's leader may be on another one, and send until the end reaches it.
         """
         if self.state.number and self.connection.is_connected:
             with suppress(NatsError):
