@@ -32,6 +32,7 @@ from natsproto._core.events import (
 from natsproto._core.inbox.inbox_limits import SlowPolicy
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.stats import Stats
+from natsproto._help import guesses as _guesses
 from natsproto._help import late_names as _late_names
 from natsproto._help import nats_py_names as _nats_py_names
 from natsproto._options.options import AuthChallenge, Options
@@ -93,6 +94,8 @@ __all__ = [
     "errors",
     "stop_event",
 ]
+
+_guesses.attach(__name__)
 
 _LATE = _late_names.LateNames(
     __name__,

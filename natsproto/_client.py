@@ -13,8 +13,8 @@ from natsproto._core.socket.transport import dial
 from natsproto._core.socket.wire import Runtime
 from natsproto._durations import positive_seconds
 from natsproto._help.async_hints import AwaitHint, items
+from natsproto._help.guesses import explain_publish, wrong_keywords
 from natsproto._help.introspection import import_late_types
-from natsproto._help.nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
 from natsproto._options.options import DEFAULT_SERVER, OptionArgs, Options
 from natsproto.errors import ConfigError
 from natsproto.errors._base import hide_arguments, hide_locals
@@ -44,9 +44,6 @@ DEFAULT_RUNTIME = Runtime(dial=dial, rng=random.SystemRandom())
 
 class Client(Connection):
     """A connected client; see Connection for the verbs."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(CLIENT)
 
     @classmethod
     async def _connect(cls, options: Options, runtime: Runtime) -> Client:
@@ -435,7 +432,7 @@ class Connecting(AwaitHint):
 
 
 @hide_arguments
-@wrong_keywords(ONE_URL)
+@wrong_keywords("give one URL: connect('nats://host:4222')")
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     *,

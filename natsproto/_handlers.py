@@ -12,7 +12,7 @@ from functools import partial
 from types import CodeType, FunctionType, TracebackType
 from typing import Any, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from natsproto._help.nats_py_names import explain_publish
+from natsproto._help.guesses import explain_publish
 
 W_co = TypeVar("W_co", covariant=True)
 

@@ -33,7 +33,7 @@ from natsproto._dead_letters import (
 from natsproto._durations import seconds
 from natsproto._handler_threads import is_still_running, note_running
 from natsproto._handlers import Blocking, HandlerResult, finish
-from natsproto._help.nats_py_names import wrong_keywords
+from natsproto._help import guesses as _guesses
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -193,7 +193,6 @@ class Retry:
         policy: When to retry, and where dead letters go.
     """
 
-    @wrong_keywords("Retry(js, policy) publishes dead letters with js = nc.jetstream()")
     def __init__(self, js: JetStream | Blocking[JetStream], policy: RetryPolicy) -> None:
         js = getattr(js, "_inner", js)
         if not isinstance(js, JetStream):
@@ -401,3 +400,6 @@ class Retry:
     def _report(self, where: str, error: NatsError) -> None:
         self._js.connection._log.warning("%s failed: %s", where, error)
         self._js.connection._emit(HandlerFailed(handler=where, error=error))
+
+
+_guesses.attach(__name__)

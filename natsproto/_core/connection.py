@@ -31,7 +31,6 @@ from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
-from natsproto._help.nats_py_names import REQUEST, REQUEST_MANY, SUBSCRIBE, wrong_keywords
 from natsproto._options.options import Options
 from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
@@ -52,7 +51,6 @@ class Connection:
     time; the client keeps working.
     """
 
-    @wrong_keywords("use nc = await natsproto.connect(url), or async with natsproto.connect(url) as nc")
     def __init__(self, options: Options, runtime: Runtime) -> None:
         self._options, self._runtime = options, runtime
         self._instrumentation: Instrumentation | None = None
@@ -299,7 +297,6 @@ class Connection:
         lines = self._control_lines
         self._outbox.put(lines.message_line(lines.encode_subject(subject), wire_reply, block, len(payload)), payload)
 
-    @wrong_keywords(**REQUEST)
     async def request(
         self,
         subject: str,
@@ -415,7 +412,6 @@ class Connection:
             mux = self._registry.request_mux()
         return mux.send_request(subject, encoded_subject, payload, block, timeout, resending)
 
-    @wrong_keywords(**REQUEST_MANY)
     @items
     def request_many(
         self,
@@ -488,7 +484,6 @@ class Connection:
 
     # ---------------------------------------------------------------- subscribing
 
-    @wrong_keywords(**SUBSCRIBE)
     def subscribe(
         self,
         subject: str,

@@ -5,14 +5,7 @@ Most are nats-py's, others those of nats.js, nats.go, redis-py and aiokafka. doc
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from functools import wraps
-from inspect import CO_VARARGS, CO_VARKEYWORDS, iscoroutinefunction, unwrap
-from types import FunctionType
-from typing import TYPE_CHECKING, Any, NoReturn, ParamSpec, TypeVar, cast
-
-P = ParamSpec("P")
-T = TypeVar("T")
+from collections.abc import Mapping
 
 _EVENTS = "pass 'on_event', which gets all events"
 _STATE = "use nc.state"
@@ -274,12 +267,6 @@ FIELD_MEANINGS: Mapping[str, tuple[str, ...]] = {
 }
 """Names of fields of configurations, and those that are meant: the first that the configuration has."""
 
-NAME_SUBJECTS = "name the fields: subjects=['orders.>']"
-NAME_FILTER = "name the fields: filter_subject='orders.eu'"
-NAME_BUCKET_FIELDS = "name the fields: ttl=60"
-ONE_URL = "give one URL: connect('nats://host:4222')"
-"""The advice for values that need a name."""
-
 _TTL = dict.fromkeys(("ex", "expire", "expires", "px", "expiry"), "use ttl=, in seconds")
 _REVISION = dict.fromkeys(("rev", "version", "last", "last_revision"), "use revision=")
 _TIMEOUT = dict.fromkeys(("deadline", "wait", "time_out", "expires", "max_wait"), "use timeout=, in seconds")
@@ -382,148 +369,6 @@ ENTRY: Mapping[str, str] = {
 def hint(name: str, old: Mapping[str, str]) -> str:
     """``: use nc.jetstream()`` for an old name, for the end of a message; empty for other names."""
     return f": {old[name]}" if name in old else ""
-
-
-def blocking(old: Mapping[str, str]) -> Mapping[str, str]:
-    """The hints for the blocking client: without ``async``, ``await`` and callbacks."""
-    hints = dict(old)
-    for words, replacement in (("async ", ""), ("await natsproto.", "sync."), ("await ", ""), ("consume, ", "")):
-        hints = {name: text.replace(words, replacement) for name, text in hints.items()}
-    return hints
-
-
-def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
-    """Decorate a function so that the TypeError for a keyword that it lacks has the hint, or the keywords that it has.
-
-    Too many positional arguments raise one that says what to name: ``named``, or the keywords of the function. Nothing
-    is looked at before Python has raised its own TypeError.
-    """
-
-    def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        code = cast("FunctionType", unwrap(function)).__code__
-        most = code.co_argcount
-        names = code.co_varnames[: most + code.co_kwonlyargcount]
-        required = names[: most - len(cast("FunctionType", unwrap(function)).__defaults__ or ())]
-        takes_any = code.co_flags & CO_VARKEYWORDS
-        own = most - (names[0] == "self")
-        keywords = ", ".join(f"{name}=" for name in names[most:])
-
-        def explained(args: tuple[object, ...], kwargs: Mapping[str, object]) -> TypeError | None:
-            for name in kwargs:
-                if name in hints or not (takes_any or name in names):
-                    advice = hints.get(name) or f"it has {', '.join(one for one in names if one != 'self')}"
-                    return TypeError(f"{function.__name__}() has no argument {name!r}: {advice}")
-            missing = [name for name in required[len(args) :] if name not in kwargs]
-            if missing and named:
-                return TypeError(f"{', '.join(missing)} is missing: {named}")
-            if len(args) > most and not code.co_flags & CO_VARARGS:
-                advice = named or f"name {keywords}"
-                return TypeError(f"{function.__name__}() takes {own} argument without its name; {advice}")
-            return None
-
-        @wraps(function)
-        def call(*args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                return function(*args, **kwargs)
-            except TypeError:
-                if (error := explained(args, kwargs)) is None:
-                    raise
-            raise error
-
-        @wraps(function)
-        async def call_async(*args: P.args, **kwargs: P.kwargs) -> Any:
-            try:
-                return await cast("Awaitable[Any]", function(*args, **kwargs))
-            except TypeError:
-                if (error := explained(args, kwargs)) is None:
-                    raise
-            raise error
-
-        return cast("Callable[P, T]", call_async) if iscoroutinefunction(function) else call
-
-    return decorate
-
-
-class WrongName:
-    """The descriptor of an attribute that is meant by another name: reading it raises an AttributeError with a hint.
-
-    For classes whose attributes are read for every message: ``__getattr__`` would make every read slower.
-    """
-
-    def __init__(self, advice: str) -> None:
-        self._advice = advice
-
-    def __set_name__(self, owner: type[object], name: str) -> None:
-        self._name = name
-
-    def __get__(self, instance: object, owner: type[object]) -> NoReturn:
-        text = f"{owner.__name__!r} object has no attribute {self._name!r}: {self._advice}"
-        raise AttributeError(text, name=self._name, obj=instance)
-
-
-def wrong_names(table: Mapping[str, str]) -> dict[str, WrongName]:
-    """Return the descriptors of a table, for the body of a class: ``locals().update(wrong_names(MESSAGE))``."""
-    return {name: WrongName(advice) for name, advice in table.items()}
-
-
-def explain_publish(error: BaseException | None) -> None:
-    """Say in a TypeError that came from a call of publish what to use instead of an unknown argument.
-
-    For the end of the block of a client, and for handlers: in publish itself, a check would take 4 % of each call.
-    """
-    if isinstance(error, TypeError):
-        _, found, name = str(error).partition(".publish() got an unexpected keyword argument ")
-        if advice := CORE_PUBLISH.get(name.strip("'")) if found else None:
-            note = f"publish() of a client has no argument {name}: {advice}"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-
-
-def explain_missing(old: Mapping[str, str]) -> Callable[[object, str], NoReturn]:
-    """Make a ``__getattr__`` that raises AttributeError with a hint for old names. Hide it from type checkers."""
-
-    def __getattr__(self: object, name: str) -> NoReturn:
-        text = f"{type(self).__name__!r} object has no attribute {name!r}{hint(name, old)}"
-        raise AttributeError(text, name=name, obj=self)
-
-    return __getattr__
-
-
-def misused(text: str) -> Callable[[object], NoReturn]:
-    """Make a special method, such as ``__aiter__``, that raises a TypeError with this text. Hide it from checkers."""
-
-    def method(self: object) -> NoReturn:
-        raise TypeError(text)
-
-    return method
-
-
-READ_CONSUMER = (
-    "a consumer is not iterable: use async with consumer.messages() as messages, and then async for message in messages"
-)
-
-
-class NotIndexable:
-    """A bucket is no dict: every access is a request. Type checkers do not see these methods."""
-
-    __slots__ = ()
-
-    if not TYPE_CHECKING:
-
-        def __getitem__(self, key: object) -> NoReturn:
-            raise TypeError("a bucket cannot be indexed: use kv.get(key)")
-
-        def __setitem__(self, key: object, value: object) -> NoReturn:
-            raise TypeError("a bucket cannot be indexed: use kv.put(key, value)")
-
-        def __delitem__(self, key: object) -> NoReturn:
-            raise TypeError("a bucket cannot be indexed: use kv.delete(key)")
-
-        def __contains__(self, key: object) -> NoReturn:
-            raise TypeError("a bucket cannot be searched with in: use kv.get(key), which raises KeyNotFound")
-
-        def __iter__(self) -> NoReturn:
-            raise TypeError("a bucket is not iterable: use kv.keys()")
 
 
 ERRORS: Mapping[str, str] = {

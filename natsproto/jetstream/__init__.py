@@ -9,6 +9,7 @@ in this package.
 from typing import TYPE_CHECKING
 
 from natsproto import errors
+from natsproto._help import guesses as _guesses
 from natsproto._help import introspection as _introspection
 from natsproto._help import late_names as _late_names
 from natsproto.jetstream._api.admin import Admin
@@ -172,6 +173,8 @@ __all__ = [
     "Unlisted",
     "WatchCallback",
 ]
+
+_guesses.attach(__name__)
 
 _ARGUMENTS = dict.fromkeys(
     ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._values.arguments"

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
-from natsproto._help.nats_py_names import NAME_BUCKET_FIELDS, wrong_keywords
 from natsproto.codecs import Codec
 from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._stream.stream import create_or_update_stream, with_changes, write_stream
@@ -73,7 +72,6 @@ class BucketManager(StreamManager):
 
     # ---------------------------------------------------------------- key/value buckets
 
-    @wrong_keywords(NAME_BUCKET_FIELDS)
     async def create_key_value(
         self,
         config: str | KeyValueConfig | None = None,
@@ -131,7 +129,6 @@ class BucketManager(StreamManager):
             "UPDATE", amended(KeyValueConfig, target, changes, "bucket"), key_codec, timeout
         )
 
-    @wrong_keywords(NAME_BUCKET_FIELDS)
     async def create_or_update_key_value(
         self,
         config: str | KeyValueConfig | None = None,
@@ -245,7 +242,6 @@ class BucketManager(StreamManager):
 
     # ---------------------------------------------------------------- object stores
 
-    @wrong_keywords(NAME_BUCKET_FIELDS)
     async def create_object_store(
         self,
         config: str | ObjectStoreConfig | None = None,
@@ -294,7 +290,6 @@ class BucketManager(StreamManager):
             return ObjectStore(self._api, partial.bucket, info)
         return await self._write_object_store("UPDATE", amended(ObjectStoreConfig, target, changes, "bucket"), timeout)
 
-    @wrong_keywords(NAME_BUCKET_FIELDS)
     async def create_or_update_object_store(
         self,
         config: str | ObjectStoreConfig | None = None,

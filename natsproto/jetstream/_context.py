@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 from natsproto._durations import positive_seconds, seconds
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
-from natsproto._help.nats_py_names import JETSTREAM, explain_missing, misused
 from natsproto.codecs import Codec, TypeForm
 from natsproto.errors import ConfigError
 from natsproto.jetstream._api.admin import Admin
@@ -48,10 +47,6 @@ T = TypeVar("T")
 
 class JetStream(BucketManager):
     """JetStream of one account or domain. Created by ``nc.jetstream()``, without a request."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(JETSTREAM)
-        __await__ = misused("jetstream() sends nothing and cannot be awaited: use js = nc.jetstream()")
 
     def __repr__(self) -> str:
         return f"JetStream(prefix={self._api.prefix!r})"

@@ -10,9 +10,8 @@ import json
 import math
 from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
+from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
-from natsproto._help.nats_py_names import MESSAGE, wrong_names
 from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
 from natsproto.errors._base import shown_payload
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, parse_headers
@@ -50,9 +49,6 @@ class Message:
     """
 
     __slots__ = ("_head", "_note", "_origin", "_reply", "data", "subject")
-
-    if not TYPE_CHECKING:
-        locals().update(wrong_names(MESSAGE))
 
     _note: Any  # a value of the subscriber; initially the note of the route
 

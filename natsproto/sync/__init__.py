@@ -3,6 +3,7 @@
 It wraps the async client, which runs on an event loop in a thread of its own.
 """
 
+from natsproto._help import guesses as _guesses
 from natsproto.sync._admin import Admin, Advisories, Listing, System
 from natsproto.sync._client import Client, connect
 from natsproto.sync._consume import ConsumeContext
@@ -56,3 +57,5 @@ __all__ = [
     "connect",
     "stop_event",
 ]
+
+_guesses.attach(__name__)

@@ -14,7 +14,7 @@ from datetime import timedelta
 from functools import partial
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Final, NamedTuple, Self, Unpack
+from typing import Final, NamedTuple, Self, Unpack
 
 from natsproto import _client as client
 from natsproto import service
@@ -23,8 +23,7 @@ from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike
 from natsproto._core.stats import Stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._help.nats_py_names import CLIENT, ONE_URL, explain_missing, explain_publish, wrong_keywords
-from natsproto._help.nats_py_names import blocking as blocking_hints
+from natsproto._help.guesses import explain_publish, wrong_keywords
 from natsproto._options.options import OptionArgs, Options
 from natsproto.errors import ConnectionClosed, PayloadTooLarge, RequestTimeout
 from natsproto.errors._base import hide_arguments
@@ -49,9 +48,6 @@ class Client(SyncWrapper[client.Client]):
     In a forked process, and after unpickling, it connects again at its first use. Subscriptions, streams and consumers
     belong to the process in which they were made.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(blocking_hints(CLIENT))
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -440,7 +436,7 @@ async def _stop_after(portal: Portal, connected: client.Client) -> None:
 
 
 @hide_arguments
-@wrong_keywords(ONE_URL)
+@wrong_keywords("give one URL: connect('nats://host:4222')")
 def connect(
     servers: str | Sequence[str] | Options | None = None,
     *,

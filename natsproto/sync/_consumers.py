@@ -13,9 +13,8 @@ from functools import partial
 from itertools import islice
 from threading import Thread, current_thread, get_ident
 from time import monotonic
-from typing import TYPE_CHECKING, Final, Generic, ParamSpec, TypeVar, Unpack
+from typing import Final, Generic, ParamSpec, TypeVar, Unpack
 
-from natsproto._help.nats_py_names import explain_missing
 from natsproto.errors import NatsError
 from natsproto.jetstream._consumer import consume, handle, message, messages
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
@@ -34,7 +33,6 @@ from natsproto.sync._thread_handlers import check_threads, thread_handler
 from natsproto.sync._wrapper import ContextReader, SyncContext, SyncMethod, SyncWrapper, blocking, wrapped
 
 V = TypeVar("V")
-_NO_CALLBACKS = {"consume": "only pull consumers have it here: iterate messages(), in a thread if need be"}
 P = ParamSpec("P")
 C = TypeVar("C", bound=handle.Consumer, covariant=True)
 
@@ -500,9 +498,6 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 class PushConsumer(Consumer[push.PushConsumer]):
     """A push consumer: the server sends its messages to a subject. Read them with ``messages``."""
 
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(_NO_CALLBACKS)
-
     messages: Final = wrapped(push.PushConsumer.messages, Messages)
 
     @property
@@ -521,9 +516,6 @@ class OrderedConsumer(SyncContext[ordered.OrderedConsumer]):
 
     Each of them continues where the last one ended. Leaving ``with`` deletes the consumer on the server.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(_NO_CALLBACKS)
 
     wait_created: Final = blocking(ordered.OrderedConsumer.wait_created)
     info: Final = blocking(ordered.OrderedConsumer.info)

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Unpack
+from typing import Final, Unpack
 
-from natsproto._help.nats_py_names import JETSTREAM, STREAM, explain_missing
-from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.jetstream import _context as context
 from natsproto.jetstream._stream import stream
 from natsproto.jetstream._stream.direct_get import RawMessage
@@ -26,9 +24,6 @@ from natsproto.sync._wrapper import SyncWrapper, as_batched_iterator, as_iterato
 
 class Stream(SyncWrapper[stream.Stream]):
     """A stream with its messages and its consumers."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(blocking_hints(STREAM))
 
     info: Final = blocking(stream.Stream.info)
     subjects: Final = as_iterator(stream.Stream.subjects)
@@ -116,9 +111,6 @@ class Stream(SyncWrapper[stream.Stream]):
 
 class JetStream(SyncWrapper[context.JetStream]):
     """JetStream of one account or domain."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(blocking_hints(JETSTREAM))
 
     publish: Final = blocking(context.JetStream.publish)
     publisher: Final = wrapped(context.JetStream.publisher, Publisher)

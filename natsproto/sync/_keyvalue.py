@@ -10,11 +10,9 @@ import threading
 from collections.abc import ItemsView, Iterator, Mapping, ValuesView
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import TYPE_CHECKING, Final, Self, TypeVar, overload
+from typing import Final, Self, TypeVar, overload
 
 from natsproto._durations import DEFAULT, Default
-from natsproto._help.nats_py_names import KEY_VALUE, NotIndexable, explain_missing
-from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream.kv import _bucket as bucket
@@ -221,11 +219,8 @@ class Lock(SyncContext[lock.Lock]):
             self._acquiring.release()
 
 
-class KeyValue(NotIndexable, SyncWrapper[bucket.KeyValue[bytes]]):
+class KeyValue(SyncWrapper[bucket.KeyValue[bytes]]):
     """A key/value bucket; values are bytes."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(blocking_hints(KEY_VALUE))
 
     put: Final = blocking(bucket.KeyValue[bytes].put)
     create: Final = blocking(bucket.KeyValue[bytes].create)

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
+from typing import Any, Final, Generic, Self, TypeVar
 
 from natsproto._core.inbox import subscription
 from natsproto._core.inbox.inbox_limits import SlowPolicy
-from natsproto._help.nats_py_names import SUBSCRIPTION, explain_missing
-from natsproto._help.nats_py_names import blocking as blocking_hints
 from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
@@ -68,9 +66,6 @@ class Message(Received[frames.Message]):
 
 class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
     """The messages of a subject or wildcard: iterate it, or call ``next``. Leaving ``with`` unsubscribes."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(blocking_hints(SUBSCRIPTION))
 
     drain: Final = blocking(subscription.Subscription[frames.Message].drain)
 

@@ -132,7 +132,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
 MAX_SEAM_NAMES = {"natsproto/jetstream": 32, "natsproto/service": 18}
 """How many of a connection's underscored names a package may use; the figure may only fall."""
 
-FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loop"}
+FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loop", "_is_coroutine"}
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
 
 ROOMS = [

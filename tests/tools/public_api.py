@@ -35,7 +35,8 @@ _SPECIAL = (
 )
 """Methods with underscores that are part of what a class offers."""
 
-_HINTS = ("natsproto._help.async_hints", "natsproto._help.nats_py_names")
+_GUESSES = "natsproto._help.guesses"
+_HINTS = ("natsproto._help.async_hints", _GUESSES)
 """Where methods are that only tell what is missing."""
 
 _EXPERIMENTAL = "natsproto.protocol"
@@ -126,7 +127,7 @@ def _class(name: str, kind: type[object], arguments: dict[str, type[object]]) ->
             continue  # its fields say it, or only natsproto calls it
         if member in foreign and member not in ("__init__", "__await__"):
             continue
-        if not member.startswith("_") or member in _SPECIAL:
+        if not member.startswith("_") or (member in _SPECIAL and getattr(value, "__module__", "") != _GUESSES):
             yield from (f"    {line}" for line in _member(member, value, arguments))
 
 
@@ -195,7 +196,7 @@ def _function(name: str, value: object, arguments: dict[str, type[object]]) -> s
     for annotation in getattr(value, "__annotations__", {}).values():
         for word in re.findall(r"Unpack\[(\w+)\]", str(annotation)):
             arguments[word] = _resolved(value, word)
-    inner = inspect.unwrap(value) if getattr(value, "__globals__", {}).get("__name__") == _HINTS else value
+    inner = inspect.unwrap(value) if getattr(value, "__globals__", {}).get("__name__") == _GUESSES else value
     wait = "async " if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner) else ""
     returned = signature.return_annotation
     arrow = "" if returned is inspect.Signature.empty else f" -> {_annotation(returned)}"

@@ -29,7 +29,6 @@ from natsproto._core.instrumentation import Instrumentation, ReaderInfo, Reporte
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds, time_limit
 from natsproto._help.async_hints import AsyncForHint
-from natsproto._help.nats_py_names import SUBSCRIPTION, explain_missing
 from natsproto.errors import (
     ConfigError,
     ConnectionClosed,
@@ -100,9 +99,6 @@ class Subscription(AsyncForHint, Generic[M]):
     unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the
     server rejected the subscription, it ends with that error.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(SUBSCRIPTION)
 
     def __init__(
         self,

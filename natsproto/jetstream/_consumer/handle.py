@@ -8,23 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 from datetime import datetime
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._core.engine.engine import State
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
-from natsproto._help.nats_py_names import (
-    CONSUME,
-    CONSUME_BATCHES,
-    CONSUMER,
-    FETCH,
-    MESSAGES,
-    READ_CONSUMER,
-    explain_missing,
-    misused,
-    wrong_keywords,
-)
 from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import (
@@ -63,10 +52,6 @@ class Consumer:
     ConsumerNotFound, StreamNotFound, and the errors of every call of the JetStream API: ApiError, JetStreamNotEnabled,
     RequestTimeout, PermissionDenied, ConnectionLost, ConnectionClosed. A cancelled call may still take effect.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(CONSUMER)
-        __aiter__ = misused(READ_CONSUMER)
 
     def __init__(self, api: Api, stream: str, name: str, info: ConsumerInfo | None = None) -> None:
         self._api = api
@@ -197,7 +182,6 @@ class PullConsumer(Consumer):
         super().__init__(api, stream, name, info)
         self._inbox: PullInbox | None = None
 
-    @wrong_keywords(**FETCH)
     def fetch(
         self,
         max_messages: int | None = None,
@@ -305,7 +289,6 @@ class PullConsumer(Consumer):
         source = PullSource(inbox, options, acking=acking)
         return Fetch(source, source.put_back)
 
-    @wrong_keywords(**FETCH)
     async def next(
         self,
         timeout: Duration | None = 5.0,
@@ -349,7 +332,6 @@ class PullConsumer(Consumer):
             raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]
 
-    @wrong_keywords(**MESSAGES)
     def messages(
         self,
         *,
@@ -412,7 +394,6 @@ class PullConsumer(Consumer):
         inbox = self._inbox or self._make_inbox()
         return Messages(PullSource(inbox, options), self._description, inbox.return_unread)
 
-    @wrong_keywords(**CONSUME)
     def consume(
         self,
         handler: Handler,
@@ -519,7 +500,6 @@ class PullConsumer(Consumer):
         tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)
 
-    @wrong_keywords(**CONSUME_BATCHES)
     def consume_batches(
         self,
         handler: BatchHandler,

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
-from natsproto._help.nats_py_names import JS_MESSAGE, wrong_names
 from natsproto._value import Value
 from natsproto.errors import (
     AlreadyAcked,
@@ -146,9 +145,6 @@ class JsMessage(Message):
     """
 
     __slots__ = ()
-
-    if not TYPE_CHECKING:
-        locals().update(wrong_names(JS_MESSAGE))
 
     _note: Any
     """First the DeliveryStamp; then the acknowledgement that was sent, as bytes."""

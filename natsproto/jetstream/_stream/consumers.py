@@ -10,7 +10,6 @@ from typing import Unpack
 
 from natsproto._durations import seconds
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import NAME_FILTER, wrong_keywords
 from natsproto._options.rules import note_milliseconds
 from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api.listing import Listing, Page
@@ -56,7 +55,6 @@ class ConsumerManager:
         """The name of the stream."""
         self._info = info
 
-    @wrong_keywords(NAME_FILTER)
     async def create_consumer(
         self,
         config: str | ConsumerConfig | None = None,
@@ -124,7 +122,6 @@ class ConsumerManager:
             return PushConsumer(self._api, self.name, info.name, info)
         return self._consumer(info.name, info)
 
-    @wrong_keywords(NAME_FILTER)
     async def create_or_update_consumer(
         self,
         config: str | ConsumerConfig | None = None,
@@ -209,7 +206,6 @@ class ConsumerManager:
             self._api, self.name, config, push=push, stream_created=stream_created, name_prefix=name_prefix
         )
 
-    @wrong_keywords(NAME_FILTER)
     async def create_push_consumer(
         self,
         config: ConsumerConfig | str | None = None,

@@ -10,11 +10,10 @@ from contextlib import aclosing
 from datetime import datetime
 from os import PathLike
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
-from natsproto._help.nats_py_names import STREAM, explain_missing
 from natsproto.errors import (
     ApiError,
     ConfigError,
@@ -69,9 +68,6 @@ class Stream(ConsumerManager):
     With ``allow_direct``, any server that has the stream returns messages; otherwise, and with ``direct=False``, its
     leader does. Only the leader is certain to have a message that was just acknowledged.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(STREAM)
 
     def __init__(self, api: Api, name: str, info: StreamInfo | None = None) -> None:
         super().__init__(api, name, info)

@@ -9,7 +9,6 @@ from typing import Self, Unpack
 
 from natsproto._core.connection import Connection
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import NAME_SUBJECTS, wrong_keywords
 from natsproto.errors import NoStream
 from natsproto.jetstream._api.listing import Listing, Page
 from natsproto.jetstream._api.requests import Api
@@ -53,7 +52,6 @@ class StreamManager:
         """The client that created it."""
         return self._connection
 
-    @wrong_keywords(NAME_SUBJECTS)
     async def create_stream(
         self,
         config: str | StreamConfig | None = None,
@@ -111,7 +109,6 @@ class StreamManager:
         wanted = amended(StreamConfig, target, changes, "name")
         return self._stream(wanted.name, await write_stream(self._api, "UPDATE", wanted, pedantic, timeout))
 
-    @wrong_keywords(NAME_SUBJECTS)
     async def create_or_update_stream(
         self,
         config: str | StreamConfig | None = None,

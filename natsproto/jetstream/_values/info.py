@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
-from natsproto._help.nats_py_names import STREAM_INFO, explain_missing
 from natsproto.errors import InvalidReply
 from natsproto.jetstream._values.codec import (
     NEVER,
@@ -215,9 +213,6 @@ class StreamAlternate(Record):
 
 class StreamInfo(Record):
     """The configuration and state of a stream. Only the reply to creating it has ``did_create``."""
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(STREAM_INFO)
 
     config: StreamConfig = nested(StreamConfig)
     """The configuration in use, with the server's values for fields that were left out."""

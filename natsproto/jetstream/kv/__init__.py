@@ -1,5 +1,6 @@
 """Key/value buckets on streams (ADR-8): ``js.create_key_value`` and ``js.key_value`` are the way in."""
 
+from natsproto._help import guesses as _guesses
 from natsproto.jetstream.kv._bucket import KeyValue, KeyValueBatch
 from natsproto.jetstream.kv._cache import CacheUpdates, KeyValueCache
 from natsproto.jetstream.kv._entry import KeyValueEntry, KeyValueNotice, Operation
@@ -26,3 +27,5 @@ __all__ = [
     "PathKeys",
     "SubjectKeys",
 ]
+
+_guesses.attach(__name__)

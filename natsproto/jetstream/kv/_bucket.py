@@ -8,22 +8,12 @@ from contextlib import aclosing
 from datetime import UTC, datetime
 from time import monotonic
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
+from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._durations import DEFAULT, Default, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import (
-    KEY_VALUE,
-    KV_LOCK,
-    KV_PUT,
-    KV_READ,
-    KV_WATCH,
-    NotIndexable,
-    explain_missing,
-    wrong_keywords,
-)
 from natsproto.codecs import JSON, Codec, TypeForm
 from natsproto.errors import (
     ConfigError,
@@ -76,7 +66,7 @@ KEEP_DELETES_S = 30 * 60.0
 """Seconds for which ``purge_deletes`` keeps deletion markers."""
 
 
-class KeyValue(NotIndexable, Generic[V]):
+class KeyValue(Generic[V]):
     """A bucket of keys and values. Created by ``js.create_key_value``, ``js.key_value`` and similar methods.
 
     Values are bytes unless the handle is ``typed``. Every call takes ``timeout`` in seconds (default: that of the
@@ -85,9 +75,6 @@ class KeyValue(NotIndexable, Generic[V]):
     Values are read from any server that has the bucket, which may lag slightly; with ``direct=False`` from the
     stream's leader, which has every acknowledged write.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(KEY_VALUE)
 
     def __init__(self, bucket: BucketStream[V]) -> None:
         self._bucket = bucket
@@ -151,7 +138,6 @@ class KeyValue(NotIndexable, Generic[V]):
         timeout: Duration | None = None,
     ) -> KeyValueEntry[V] | D: ...
 
-    @wrong_keywords(**KV_READ)
     async def get(
         self,
         key: str,
@@ -200,7 +186,6 @@ class KeyValue(NotIndexable, Generic[V]):
             raise KeyDeleted(bucket.bucket, key, entry.revision, entry.operation)
         return entry
 
-    @wrong_keywords(**KV_PUT)
     async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Write a value unconditionally; return its revision.
 
@@ -222,7 +207,6 @@ class KeyValue(NotIndexable, Generic[V]):
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         return await bucket.write(key, bucket.subjects.encode_value(value), None, args, None, timeout)
 
-    @wrong_keywords(**KV_PUT)
     async def create(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
         """Write a value if the key has none, or was deleted; return its revision.
 
@@ -256,7 +240,6 @@ class KeyValue(NotIndexable, Generic[V]):
                     if expected == before and not await backoff.pause(deadline):
                         raise
 
-    @wrong_keywords(**KV_READ)
     async def update(
         self, key: str, value: V, revision: int, *, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
@@ -280,7 +263,6 @@ class KeyValue(NotIndexable, Generic[V]):
         args: MessageArgs = {} if ttl is None else await bucket.ttl_args(ttl, timeout)
         return await bucket.write(key, bucket.subjects.encode_value(value), None, args, revision, timeout)
 
-    @wrong_keywords(**KV_READ)
     async def delete(self, key: str, *, revision: int | None = None, timeout: Duration | None = None) -> int:
         """Mark a key as deleted and keep its history; return the revision of the marker.
 
@@ -294,7 +276,6 @@ class KeyValue(NotIndexable, Generic[V]):
         """
         return await self._bucket.write(key, b"", {OPERATION_HEADER: Operation.DELETE}, {}, revision, timeout)
 
-    @wrong_keywords(**KV_READ)
     async def purge(
         self, key: str, *, revision: int | None = None, ttl: Ttl | None = None, timeout: Duration | None = None
     ) -> int:
@@ -367,7 +348,6 @@ class KeyValue(NotIndexable, Generic[V]):
         resume_from: int | None = None,
     ) -> WatchCallback[KeyValueEntry[V]]: ...
 
-    @wrong_keywords(**KV_WATCH)
     def watch(
         self,
         *keys: str,
@@ -428,7 +408,6 @@ class KeyValue(NotIndexable, Generic[V]):
                     seen.add(key)
                     yield key
 
-    @wrong_keywords(**KV_READ)
     async def history(self, key: str, *, timeout: Duration | None = None) -> list[KeyValueEntry[V]]:
         """Return every stored entry of a key, including deletions, the oldest first; empty when there is none.
 
@@ -554,7 +533,6 @@ class KeyValue(NotIndexable, Generic[V]):
         """
         return KeyValueCache(watch(self._bucket, keys), self._bucket, keys)
 
-    @wrong_keywords(**KV_LOCK)
     def lock(self, key: str, *, ttl: Duration = 10.0, value: Payload = b"") -> Lock:
         """Return a lock on a key, also for leader election. Use it with ``async with``.
 

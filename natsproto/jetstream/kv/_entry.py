@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
 
 from natsproto._core.events import Event
 from natsproto._help.introspection import html_table
-from natsproto._help.nats_py_names import ENTRY, wrong_names
 from natsproto.errors import (
     BucketNotFound,
     InvalidPayload,
@@ -101,9 +100,6 @@ class KeyValueEntry(Generic[V]):
     """
 
     __slots__ = ("_head", "_message", "_subjects", "data", "value")
-
-    if not TYPE_CHECKING:
-        locals().update(wrong_names(ENTRY))
 
     data: bytes
     """The bytes as stored; b"" of a deletion."""

@@ -1,5 +1,6 @@
 """The object store (ADR-20): ``JetStream.create_object_store`` and ``JetStream.object_store`` give one."""
 
+from natsproto._help import guesses as _guesses
 from natsproto.jetstream.objectstore._index import ObjectStoreNotice, ObjectWatcher
 from natsproto.jetstream.objectstore._meta import ObjectInfo, ObjectLink, ObjectOptions
 from natsproto.jetstream.objectstore._reader import ObjectReader
@@ -15,3 +16,5 @@ __all__ = [
     "ObjectStoreStatus",
     "ObjectWatcher",
 ]
+
+_guesses.attach(__name__)

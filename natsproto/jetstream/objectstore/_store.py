@@ -12,12 +12,11 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict, overload
+from typing import TypedDict, overload
 
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import OBJECT_GET, OBJECT_STORE, PUT_OBJECT, explain_missing, wrong_keywords
 from natsproto._value import Value
 from natsproto.errors import (
     ConfigError,
@@ -73,9 +72,6 @@ class ObjectStore:
     Concurrent changes of one object are serialised; the last one wins. A read returns one version of the object, or an
     error.
     """
-
-    if not TYPE_CHECKING:
-        __getattr__ = explain_missing(OBJECT_STORE)
 
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.bucket: str = check_bucket_name(bucket)
@@ -137,7 +133,6 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- putting
 
-    @wrong_keywords(**PUT_OBJECT)
     async def put(
         self,
         name: str,
@@ -194,7 +189,6 @@ class ObjectStore:
         self._batched = upload.batched
         return await self._index.run_shielded(self._publish_info(made, early, timeout))
 
-    @wrong_keywords(**PUT_OBJECT)
     async def put_file(
         self,
         path: str | os.PathLike[str],
@@ -258,7 +252,6 @@ class ObjectStore:
 
     # ---------------------------------------------------------------- getting
 
-    @wrong_keywords(**OBJECT_GET)
     def get(
         self,
         name: str | ObjectInfo,
@@ -290,7 +283,6 @@ class ObjectStore:
         """
         return ObjectReader(self._index, name, offset=offset, length=length, follow_links=follow_links, timeout=timeout)
 
-    @wrong_keywords(**PUT_OBJECT)
     async def get_bytes(
         self,
         name: str | ObjectInfo,
@@ -311,7 +303,6 @@ class ObjectStore:
         """
         return await to_bytes(self._index, name, follow_links=follow_links, timeout=timeout, progress=progress)
 
-    @wrong_keywords(**PUT_OBJECT)
     async def get_file(
         self,
         name: str | ObjectInfo,

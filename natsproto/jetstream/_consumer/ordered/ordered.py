@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Hashable
 from types import TracebackType
-from typing import TYPE_CHECKING, Unpack
+from typing import Unpack
 
 from natsproto._handler_threads import Executor
 from natsproto._help.async_hints import items
-from natsproto._help.nats_py_names import READ_CONSUMER, misused
 from natsproto.errors import ConfigError, ConsumerNotFound, LocalProtocolError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
@@ -41,9 +40,6 @@ class OrderedConsumer:
     Reading ends with StreamNotFound (also when the stream was recreated), with PermissionDenied, and with the server's
     error for a configuration.
     """
-
-    if not TYPE_CHECKING:
-        __aiter__ = misused(READ_CONSUMER)
 
     def __init__(
         self,
