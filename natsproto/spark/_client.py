@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 from natsproto import Client, State
 from natsproto.spark import _row_bridge as row_bridge
 from natsproto.spark._options import SparkNats
+from natsproto.spark._outages import outlast
 from natsproto.sync import _client as blocking
 from natsproto.sync._portal import Portal
 
@@ -25,6 +26,9 @@ R = TypeVar("R")
 
 class WorkerClient(blocking.Client):
     """The client of this process for one config, as a blocking client and as the async client below it."""
+
+    was_answered = False
+    """True once a request of ``run_on_loop`` had a reply: from then on, silence is an outage."""
 
     def reach(self) -> tuple[Portal, Client]:
         """The loop and the client on it; connects if this process has not yet. Raises the errors of ``connect``."""
@@ -74,9 +78,16 @@ def close_workers() -> None:
 def run_on_loop(
     config: SparkNats, function: Callable[Concatenate[Client, P], Awaitable[R]], /, *args: P.args, **kwargs: P.kwargs
 ) -> R:
-    """Runs an async function on the loop with the client of this process and returns its result."""
-    portal, client = shared_client(config).reach()
-    return portal.call(function, client, *args, **kwargs)
+    """Runs an async function, which only reads, on the loop with the client of this process and returns its result.
+
+    It is repeated in an outage, for up to ``outage_timeout`` seconds.
+    """
+    shared = shared_client(config)
+    portal, client = shared.reach()
+    request = partial(function, client, *args, **kwargs)
+    result = portal.call(outlast, "NATS", config.outage_timeout, request, existed=shared.was_answered)
+    shared.was_answered = True
+    return result
 
 
 def iterate_on_loop(

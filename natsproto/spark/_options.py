@@ -17,6 +17,7 @@ from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
 from natsproto import Options
+from natsproto._durations import seconds
 from natsproto._options.options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
 from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
@@ -25,6 +26,7 @@ from natsproto.jetstream import Timestamp
 from natsproto.jetstream._values.asset_names import check_bucket_name, check_consumer_name, check_stream_name
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.spark._outages import DEFAULT_OUTAGE_TIMEOUT_S
 from natsproto.spark._range_reader import Bound, Method
 from natsproto.spark._schema import check_server_headers, no_table
 from natsproto.spark._secrets import AllowList, OptionRef, SecretRef
@@ -72,9 +74,9 @@ class SparkNats(Value):
     """The key of ``tls_cert``, as ``tls_ca``."""
     connect_timeout: float = 5.0
     """Seconds for one attempt to connect."""
-    retry_connect_for: float = 0.0
-    """Seconds for which a task repeats its attempts to connect before it fails; 0 (default): one attempt at each
-    server.
+    outage_timeout: float = DEFAULT_OUTAGE_TIMEOUT_S
+    """Seconds of an outage that planning, connecting, reading and lookups wait for the servers; 0: none, one attempt at
+    each server. Writing has a ``timeout`` of its own.
     """
     request_timeout: float = 5.0
     """Seconds to wait for a reply."""
@@ -93,7 +95,7 @@ class SparkNats(Value):
     """The fields that hold secrets."""
     _OWN: ClassVar[tuple[str, ...]] = (
         *("servers", "user", *SECRETS, "allow_literal_secrets"),
-        *("tls", "tls_ca", "tls_cert", "tls_key"),
+        *("tls", "tls_ca", "tls_cert", "tls_key", "outage_timeout"),
     )
     """The fields that are not options of a client as they are."""
 
@@ -145,6 +147,7 @@ class SparkNats(Value):
             given["tls"] = self._tls_context
         elif self.tls:
             given["tls"] = True
+        given["retry_connect_for"] = seconds("outage_timeout", self.outage_timeout)
         return Options(self.servers, **cast("OptionArgs", given))
 
     def _tls_context(self) -> ssl.SSLContext:

@@ -28,6 +28,7 @@ from natsproto.protocol.subject import publish_subject
 from natsproto.spark._calls import Calls, OnError
 from natsproto.spark._client import run_with_rows, shared_client
 from natsproto.spark._options import SparkNats
+from natsproto.spark._outages import outlast
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -280,7 +281,9 @@ def _look_up(
             asked.append(some)
             yield [key_of(row) for row in some]
 
-    with closing(run_with_rows(config, partial(_answers, bucket), questions(), prefetch=2)) as answers:
+    with closing(
+        run_with_rows(config, partial(_answers, bucket, config.outage_timeout), questions(), prefetch=2)
+    ) as answers:
         for values in answers:
             for row, value in zip(asked.popleft(), values, strict=True):
                 if value is not None or missing == "null":
@@ -331,11 +334,13 @@ def _text(key: object) -> str | None:
 
 
 async def _answers(
-    bucket: str, client: Client, questions: AsyncIterator[list[str | None]]
+    bucket: str, outage_timeout: float, client: Client, questions: AsyncIterator[list[str | None]]
 ) -> AsyncIterator[list[bytes | None]]:
-    values = ManyValues(await client.jetstream().key_value(bucket))
+    what = f"bucket {bucket!r}"
+    values = ManyValues(await outlast(what, outage_timeout, partial(client.jetstream().key_value, bucket)))
     async for keys in questions:
-        found = await values.of({key for key in keys if key is not None})
+        wanted = [key for key in keys if key is not None]
+        found = await outlast(what, outage_timeout, partial(values.of, wanted))
         yield [None if key is None else found.get(key) for key in keys]
 
 

@@ -11,7 +11,7 @@ from natsproto import Client
 from natsproto._durations import positive_seconds
 from natsproto._value import Value
 from natsproto.errors import ConfigError, PermissionDenied
-from natsproto.jetstream import JetStream
+from natsproto.jetstream import JetStream, StreamInfo
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
@@ -19,6 +19,7 @@ from natsproto.spark._client import is_retry, run_with_rows
 from natsproto.spark._forgotten_ids import window_check
 from natsproto.spark._id_writer import IdWriter
 from natsproto.spark._options import Duplicates, SparkNats
+from natsproto.spark._outages import outlast
 from natsproto.spark._partitions import PartitionFunction, column, to_payload
 from natsproto.spark._row_bridge import take_rows
 from natsproto.spark._schema import HeaderFilter, check_server_headers, row_ids, warn_of_removed
@@ -152,14 +153,19 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     context = TaskContext.get()
     plan = plan.replace(is_repeated=plan.is_repeated or is_retry())
     headers = HeaderFilter(plan.server_headers)
-    publish = partial(_publish, plan, 0 if context is None else context.partitionId(), headers)
+    publish = partial(_publish, plan, config, 0 if context is None else context.partitionId(), headers)
     (summary,) = run_with_rows(config, publish, _messages(plan, headers, rows), prefetch=2)
     warn_of_removed(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.removed_headers)
     return iter((summary,))
 
 
 async def _publish(
-    plan: PublishPlan, partition: int, headers: HeaderFilter, client: Client, batches: AsyncIterator[MessageColumns]
+    plan: PublishPlan,
+    config: SparkNats,
+    partition: int,
+    headers: HeaderFilter,
+    client: Client,
+    batches: AsyncIterator[MessageColumns],
 ) -> AsyncIterator[WriteSummary]:
     task = WriteTask(
         owner=plan.write_id,
@@ -172,7 +178,7 @@ async def _publish(
     writer = IdWriter(
         js,
         ids=partial(row_ids, task, stable_order=plan.stable_order, option="stable_order=True"),
-        check_for=partial(_window_check, js, plan, task) if plan.is_repeated else None,
+        check_for=partial(_window_check, js, plan, config.outage_timeout, task) if plan.is_repeated else None,
         max_pending=plan.max_pending,
         timeout=plan.timeout,
     )
@@ -186,11 +192,17 @@ async def _publish(
     )
 
 
-async def _window_check(js: JetStream, plan: PublishPlan, task: WriteTask, subject: str) -> Callable[[], None] | None:
+async def _window_check(
+    js: JetStream, plan: PublishPlan, outage_timeout: float, task: WriteTask, subject: str
+) -> Callable[[], None] | None:
     """The function that raises ConfigError once the stream of this subject may have forgotten ids."""
     allow = plan.duplicates == "allow"
+
+    async def look() -> StreamInfo:
+        return (await js.stream(await js.stream_name_by_subject(subject))).cached_info
+
     try:
-        info = (await js.stream(await js.stream_name_by_subject(subject))).cached_info
+        info = await outlast(f"the stream of subject {subject!r}", outage_timeout, look)
     except PermissionDenied as exc:
         if allow:
             return None

@@ -8,30 +8,25 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
+from functools import partial
 from operator import attrgetter
 from typing import Literal, TypeAlias, TypeVar
 
-from natsproto._core.deadline import Backoff, Deadline
 from natsproto._value import Value
 from natsproto.errors import (
     ApiError,
     ConsumerGone,
-    ConsumerNotFound,
-    JetStreamNotEnabled,
-    LimitReached,
     MessageNotFound,
     NatsError,
     NoResponders,
     PermissionDenied,
     PullRefused,
-    RequestTimeout,
     StreamNotFound,
     UnsupportedByServer,
 )
-from natsproto.errors._base import is_transient
 from natsproto.jetstream import (
     AckPolicy,
     DeliverPolicy,
@@ -44,24 +39,22 @@ from natsproto.jetstream import (
 )
 from natsproto.jetstream._values.codec import UINT64
 from natsproto.protocol.subject import matches
+from natsproto.spark._outages import DEFAULT_OUTAGE_TIMEOUT_S, OutageWait, outlast
 from natsproto.spark._ranges import DataLossCheck, PullSize, SeqRange, StreamBounds
 
 log = logging.getLogger("natsproto")
 
 M = TypeVar("M")
+R = TypeVar("R")
 Method: TypeAlias = Literal["auto", "consumer", "direct"]
 Bound: TypeAlias = Literal["earliest", "latest"] | int | datetime
 MessageList: TypeAlias = list[JsMessage] | list[RawMessage]
 """Consecutive messages, as a consumer delivered them or as they were read by sequence."""
 INACTIVE_THRESHOLD_S = 30.0
 """Seconds after which the server removes the consumer of a killed process."""
-NO_REPLY_TIMEOUT_S = 60.0
-"""Seconds without any reply after which reading ends with RequestTimeout."""
-READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S = 0.05, 2.0
-"""Seconds between attempts to read: the shortest and the longest."""
 SMALL_RANGE, TINY_RANGE = 1000, 16
 """Sequences that "auto" reads without a consumer, which every server of a cluster would get to know; the latter one by
-one if the stream does not allow direct get, or with payloads that are not wanted."""
+one if the stream does not allow direct get."""
 _SEQ = attrgetter("seq")
 _DATA = attrgetter("data")
 
@@ -184,7 +177,7 @@ async def _count_matching(source: Stream, subjects: Sequence[str], start: int) -
 
 
 class RangeReader:
-    """Reads one range, on the loop. ``headers_only`` leaves out payloads if that is possible."""
+    """Reads one range, on the loop."""
 
     def __init__(
         self,
@@ -196,17 +189,19 @@ class RangeReader:
         batch_rows: int = 8192,
         max_bytes: int = 8 << 20,
         fail_on_data_loss: bool = True,
-        headers_only: bool = False,
+        outage_timeout: float = DEFAULT_OUTAGE_TIMEOUT_S,
     ) -> None:
         self._js, self._range, self._subjects, self._method = js, seq_range, subjects, method
-        self._rows, self._max_bytes, self._headers_only = batch_rows, max_bytes, headers_only
+        self._rows, self._max_bytes, self._outage_timeout = batch_rows, max_bytes, outage_timeout
         self._loss = DataLossCheck(seq_range, fail_on_data_loss)
         self._pace = PullSize(seq_range, batch_rows)
         self._stream: Stream | None = None
 
     async def message_lists(self) -> AsyncGenerator[MessageList]:
-        """Yields the messages of the range, some at a time."""
-        self._stream = source = await self._js.stream(self._range.stream)
+        """Yields the messages of the range, some at a time. RequestTimeout when nothing comes for ``outage_timeout``
+        seconds.
+        """
+        self._stream = source = await self._outlast(partial(self._js.stream, self._range.stream))
         if not self._loss.begin(source.cached_info):
             return
         if self._loss.first_seq_moves:
@@ -233,7 +228,7 @@ class RangeReader:
             return [self._read_consumer]
         if self._method == "direct" or source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE:
             return [self._read_direct]
-        small = SMALL_RANGE if source.reads_directly and not self._headers_only else TINY_RANGE
+        small = SMALL_RANGE if source.reads_directly else TINY_RANGE
         if self._range.end - self._range.start < small and len(self._subjects) < 2:
             return [self._read_direct, self._read_consumer]
         return [self._read_consumer, self._read_direct]
@@ -245,7 +240,6 @@ class RangeReader:
         consumer = source.ordered_consumer(
             start_seq=self._range.start,
             filter_subjects=without_covered(self._subjects),
-            headers_only=self._headers_only,
             inactive_threshold=min(INACTIVE_THRESHOLD_S, allowed),
         )
         async with consumer, aclosing(self._message_lists(self._pull_pages(consumer), _position)) as lists:
@@ -264,21 +258,24 @@ class RangeReader:
                 return
 
     async def _pull(self, consumer: OrderedConsumer, room: int) -> list[JsMessage]:
-        """The next messages; none if there are no more. RequestTimeout after a minute without any reply."""
-        size = self._pace.next()
-        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S)
+        """The next messages; none if there are no more."""
+        size, wait = self._pace.next(), self._outage_wait()
         while True:
+            error = None
             try:
                 if came := await consumer.fetch(size, max_bytes=room, no_wait=True):
                     return came
                 if (await consumer.info()).num_pending == 0:
                     return []
             except NatsError as exc:
-                if not may_pass(exc):
-                    raise
-                if not await backoff.pause(deadline):
-                    what = f"messages of stream {self._range.stream!r} (last error: {exc})"
-                    raise RequestTimeout(what, NO_REPLY_TIMEOUT_S) from exc
+                error = exc
+            await wait.pause(error)
+
+    def _outage_wait(self) -> OutageWait:
+        return OutageWait(f"messages of stream {self._range.stream!r}", self._outage_timeout)
+
+    async def _outlast(self, request: Callable[[], Awaitable[R]]) -> R:
+        return await outlast(f"stream {self._range.stream!r}", self._outage_timeout, request)
 
     # ---------------------------------------------------------------- by sequence
 
@@ -295,29 +292,24 @@ class RangeReader:
     async def _direct_pages(
         self, source: Stream, subject: str, size: Callable[[], int]
     ) -> AsyncGenerator[list[RawMessage]]:
-        """Messages from any server that has the stream. One that lags behind the leader is asked again.
-
-        RequestTimeout after a minute without a message.
-        """
-        start = self._range.start
-        deadline, backoff = Deadline(NO_REPLY_TIMEOUT_S), Backoff(READ_RETRY_WAIT_S, MAX_READ_RETRY_WAIT_S)
+        """Messages from any server that has the stream. One that lags behind the leader is asked again."""
+        start, wait = self._range.start, self._outage_wait()
         while start <= self._range.end:
-            asked = size()
-            count = 0
+            asked, count, error = size(), 0, None
             pages = source.get_batch(subject=subject, start_seq=start, batch=asked).batches()
-            async with aclosing(pages):
-                async for came in pages:
-                    count += len(came)
-                    start = came[-1].seq + 1
-                    yield came
-            if count < asked and start <= self._range.end:
-                if not await self._has_more(source, subject, start):
+            try:
+                async with aclosing(pages):
+                    async for came in pages:
+                        count += len(came)
+                        start = came[-1].seq + 1
+                        wait.reset()
+                        yield came
+                if count < asked and start <= self._range.end and not await self._has_more(source, subject, start):
                     return
-                if not count and not await backoff.pause(deadline):
-                    raise RequestTimeout(f"message {start} of stream {self._range.stream!r}", NO_REPLY_TIMEOUT_S)
-            if count:
-                deadline = Deadline(NO_REPLY_TIMEOUT_S)
-                backoff.reset()
+            except NatsError as exc:
+                error = exc
+            if error is not None or not count:
+                await wait.pause(error)
 
     async def _has_more(self, source: Stream, subject: str, start: int) -> bool:
         """True if the leader has another message in the range. PermissionDenied if it may not be asked, unless no other
@@ -374,7 +366,7 @@ class RangeReader:
         """
         if not self._loss.is_complete(up_to, len(messages), position(messages[0]) if messages else up_to + 1):
             assert self._stream is not None
-            first = self._loss.compare(await self._stream.info())
+            first = self._loss.compare(await self._outlast(self._stream.info))
             messages = messages[bisect_left(messages, first, key=position) :]
         self._loss.advance(up_to, bool(messages))
         return messages
@@ -401,13 +393,6 @@ async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGener
     finally:
         for source in sources:
             await source.aclose()
-
-
-def may_pass(error: NatsError) -> bool:
-    """True if the same request may succeed later: a server, a leader or the consumer is gone, or one is overloaded."""
-    if isinstance(error, ApiError) and error.code >= 500:
-        return is_transient(error, existed=False) or not isinstance(error, (JetStreamNotEnabled, LimitReached))
-    return is_transient(error) or isinstance(error, (ConsumerGone, ConsumerNotFound))
 
 
 def _position(message: JsMessage) -> int:

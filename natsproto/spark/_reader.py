@@ -167,6 +167,7 @@ def read_range(
             batch_rows=batch_rows,
             max_bytes=max_bytes,
             fail_on_data_loss=fail_on_data_loss,
+            outage_timeout=config.outage_timeout,
         )
         return reader.message_lists()
 

@@ -11,7 +11,7 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, cast
@@ -28,7 +28,7 @@ from pyspark.sql.types import StructType
 
 from natsproto import Client
 from natsproto.errors import ConfigError, DataLost
-from natsproto.jetstream.kv import KeyValueEntry
+from natsproto.jetstream.kv import KeyValueEntry, KeyWatcher
 from natsproto.spark._client import iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import (
     Offset,
@@ -40,6 +40,7 @@ from natsproto.spark._offsets import (
     split_range,
 )
 from natsproto.spark._options import SinkOptions, SourceOptions
+from natsproto.spark._outages import outlast
 from natsproto.spark._pushdown import FilterPushdown, push_filters
 from natsproto.spark._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
 from natsproto.spark._ranges import SeqRange, StreamBounds
@@ -146,20 +147,25 @@ class BucketReader(DataSourceReader):
         from natsproto.spark._arrow import entry_batch
 
         settings = self._settings
-        return map(entry_batch, iterate_on_loop(settings.nats, partial(_entries, settings.bucket, settings.batch_rows)))
+        return map(entry_batch, iterate_on_loop(settings.nats, partial(_entries, settings)))
 
 
-async def _entries(bucket: str, count: int, client: Client) -> AsyncIterator[list[KeyValueEntry[bytes]]]:
+async def _entries(settings: SourceOptions, client: Client) -> AsyncIterator[list[KeyValueEntry[bytes]]]:
     """The current entries of a bucket, each key once, although some change meanwhile."""
-    kv = await client.jetstream().key_value(bucket)
+    bucket, js = settings.bucket, client.jetstream()
     seen: set[str] = set()
     found: list[KeyValueEntry[bytes]] = []
-    async with kv.watch(ignore_deletes=True) as watcher, aclosing(watcher.initial()) as entries:
-        async for entry in entries:
+    async with AsyncExitStack() as stack:
+
+        async def watch() -> KeyWatcher[bytes]:
+            return await stack.enter_async_context((await js.key_value(bucket)).watch(ignore_deletes=True))
+
+        watcher = await outlast(f"bucket {bucket!r}", settings.nats.outage_timeout, watch)
+        async for entry in await stack.enter_async_context(aclosing(watcher.initial())):
             if entry.key not in seen:
                 seen.add(entry.key)
                 found.append(entry)
-            if len(found) >= count:
+            if len(found) >= settings.batch_rows:
                 yield found
                 found = []
     if found:

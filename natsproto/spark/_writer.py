@@ -16,6 +16,7 @@ from natsproto.spark._entry_writer import EntryWriter
 from natsproto.spark._forgotten_ids import window_check
 from natsproto.spark._id_writer import IdsOf, IdWriter
 from natsproto.spark._options import SinkOptions
+from natsproto.spark._outages import outlast
 from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
@@ -78,11 +79,13 @@ async def write_messages(
     ConfigError for invalid rows, PublishFailed, PublishUncertain, and the errors of ``js.publish`` and of cursors.
     Cancelling leaves some rows published; the next attempt repeats them.
     """
-    stream = await check_target(client, settings)
+    what, wait = f"stream {settings.stream!r}", settings.nats.outage_timeout
+    stream = await outlast(what, wait, partial(check_target, client, settings))
     headers = HeaderFilter(settings.server_headers)
     columns = _columns(stream.cached_info.config, settings, headers, batches)
     if settings.delivery == "cursor":
-        cursor = await open_cursor(client, settings, f"{task.owner}-{task.partition}")
+        name = f"{task.owner}-{task.partition}"
+        cursor = await outlast(what, wait, partial(open_cursor, client, settings, name))
         try:
             done = await CursorWriter(cursor, task).write(columns)
         except RowsChanged:

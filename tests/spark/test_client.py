@@ -91,7 +91,7 @@ def test_rejected_client_is_replaced(nats: SparkNats) -> None:
 
 
 def test_connecting_may_be_tried_again(unused_tcp_port: int) -> None:
-    config = SparkNats(servers=f"127.0.0.1:{unused_tcp_port}")
+    config = SparkNats(servers=f"127.0.0.1:{unused_tcp_port}", outage_timeout=0)
     for _ in range(2):
         with pytest.raises(ConnectFailed):
             run_on_loop(config, identity)

@@ -344,7 +344,8 @@ def test_secret_is_looked_up_on_the_executor(spark: SparkSession, tmp_path: Path
 
 
 def test_server_that_is_not_there_fails_the_job(spark: SparkSession, unused_tcp_port: int) -> None:
-    config = SparkNats(servers=f"nats://me:s3cr3t@127.0.0.1:{unused_tcp_port}", allow_literal_secrets=True)
+    url = f"nats://me:s3cr3t@127.0.0.1:{unused_tcp_port}"
+    config = SparkNats(servers=url, allow_literal_secrets=True, outage_timeout=0)
 
     async def never(client: Client, row: Row) -> int:
         return 0

@@ -35,7 +35,7 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
 
 
 def test_first_connection_may_be_retried() -> None:
-    assert source(retryConnectFor="7.5").nats.options().retry_connect_for == 7.5
+    assert source(outageTimeout="7.5").nats.options().retry_connect_for == 7.5
 
 
 def test_subjects_are_a_comma_list() -> None:

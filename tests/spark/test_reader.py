@@ -18,7 +18,6 @@ from natsproto.errors import (
     ConfigError,
     InvalidConsumerConfig,
     InvalidSubject,
-    JetStreamNotEnabled,
     JetStreamUnavailable,
     LimitReached,
     NatsError,
@@ -35,6 +34,7 @@ from natsproto.jetstream._values.policies import RetentionPolicy
 from natsproto.spark import SeqRange, SparkNats, plan_ranges, read_range
 from natsproto.spark import _range_reader as reader
 from natsproto.spark._client import close_workers, run_on_loop, shared_client
+from natsproto.spark._outages import DEFAULT_OUTAGE_TIMEOUT_S, READ_RETRY_WAIT_S
 from natsproto.spark._range_reader import Method
 from natsproto.testing import Server, run_server
 from tests.kit.clock import virtual_clock
@@ -403,7 +403,7 @@ def test_refused_consumer_ends_reading_at_once(nats: SparkNats) -> None:
     begun = time.monotonic()
     with pytest.raises(InvalidConsumerConfig, match="explicit ack"):
         source.seqs(5, 25, "consumer")
-    assert time.monotonic() - begun < reader.NO_REPLY_TIMEOUT_S / 2
+    assert time.monotonic() - begun < DEFAULT_OUTAGE_TIMEOUT_S / 2
 
 
 class FailingConsumer:
@@ -429,7 +429,7 @@ def pull(consumer: FailingConsumer) -> Any:
 async def test_error_that_may_pass_is_waited_for() -> None:
     consumer = FailingConsumer(JetStreamUnavailable(503, 10008, "temporarily unavailable"), 10)
     assert await pull(consumer) == ["page"]
-    assert asyncio.get_running_loop().time() >= 10 * reader.READ_RETRY_WAIT_S
+    assert asyncio.get_running_loop().time() >= 10 * READ_RETRY_WAIT_S
     consumer = FailingConsumer(NoResponders("$JS.API.INFO"), 10**6)
     with pytest.raises(RequestTimeout, match=r"'S' \(last error: .*\$JS.API.INFO.*60 s"):
         await pull(consumer)
@@ -441,7 +441,6 @@ async def test_error_that_may_pass_is_waited_for() -> None:
     [
         InvalidConsumerConfig(400, 10153, "consumer inactive threshold exceeds system limit"),
         LimitReached(500, 10023, "insufficient resources"),
-        JetStreamNotEnabled(503, 10039, "JetStream not enabled for account"),
         PullRefused(409, "Exceeded MaxRequestMaxBytes"),
         StreamNotFound(404, 10059, "stream not found"),
     ],

@@ -111,7 +111,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "_cli": {},
     "spark": {
         "natsproto._core.deadline": {"Backoff", "Deadline"},
-        "natsproto._durations": {"positive_seconds"},
+        "natsproto._durations": {"positive_seconds", "seconds"},
         "natsproto._help.introspection": {"import_late_types"},
         "natsproto._options.options": {"DEFAULT_SERVER", "OptionArgs", "Text"},
         "natsproto._value": {"Value"},
