@@ -1,7 +1,8 @@
 """The signals that end a program: Ctrl-C, and SIGTERM of Kubernetes, Docker and systemd.
 
 Owns the handlers between ``stop_event`` and the first signal. The second signal finds the handlers of before, so a
-program that hangs while it ends can always be ended.
+program that hangs while it ends can always be ended. Only SIGTERM is ignored for ``REPEAT_S`` after the first one: a
+launcher that forwards it, such as ``uv run`` under systemd, makes two of one.
 
 A signal that comes while a client waits for its first connection ends that wait, since nobody looks at the event yet.
 One that came before ends only ``retry_connect_for``: the program may need a connection to end in order.
@@ -12,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -22,6 +24,9 @@ from weakref import WeakSet
 from natsproto.errors import LocalProtocolError
 
 StopEvent: TypeAlias = asyncio.Event | threading.Event
+
+REPEAT_S = 1.0
+"""Seconds in which another SIGTERM is taken for the same one."""
 
 _signalled: WeakSet[StopEvent] = WeakSet()
 """The events that a signal has set. Signals belong to the process, hence this and the next one do."""
@@ -34,8 +39,9 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
 
     Call it before ``connect``, which the signal ends with ConnectFailed while there is no connection yet. Wait for it
     where the program works, for example with ``consume(handler).run(until=stop_event())``, and leave the blocks in
-    order. A second signal has its usual effect at once: Ctrl-C cancels the program, SIGTERM ends it. Works on Windows,
-    too. LocalProtocolError outside the main thread, which alone gets signals.
+    order. A second signal has its usual effect at once: Ctrl-C cancels the program, SIGTERM ends it. Within a second
+    of the first, another SIGTERM is ignored, as from a launcher that forwards it. Works on Windows, too.
+    LocalProtocolError outside the main thread, which alone gets signals.
 
     Args:
         *signals: The signals that set the event; none: SIGINT and SIGTERM.
@@ -105,6 +111,8 @@ class _StopHandler:
         if not self._set(signal.Signals(number)):
             signal.raise_signal(number)  # the program goes on, or ends, without the events
             return
+        if number == signal.SIGTERM:
+            signal.signal(number, _RepeatHandler(signal.getsignal(number) or signal.SIG_DFL))
         for callback in list(_on_signal):
             callback()
 
@@ -117,3 +125,15 @@ class _StopHandler:
             _signalled.add(event)
         earlier = self.before[number]
         return (isinstance(earlier, _StopHandler) and earlier._set(number)) or event is not None
+
+
+class _RepeatHandler:
+    """The handler after the first SIGTERM: it ignores copies of it, and restores the handler of before at another."""
+
+    def __init__(self, before: Callable[[int, FrameType | None], object] | int) -> None:
+        self._before, self._until = before, time.monotonic() + REPEAT_S
+
+    def __call__(self, number: int, _: FrameType | None) -> None:
+        if time.monotonic() >= self._until:
+            signal.signal(number, self._before)
+            signal.raise_signal(number)

@@ -19,7 +19,8 @@ def stop_event(*signals: Signals) -> threading.Event:
     Call it before ``connect``, which the signal ends with ConnectFailed while there is no connection yet. Wait for it
     where the program works, for example with ``consumer.consume(handler).run(until=stop_event())``, and leave the
     blocks in order. A second signal has its usual effect at once: Ctrl-C raises KeyboardInterrupt, SIGTERM ends the
-    program. Works on Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
+    program. Within a second of the first, another SIGTERM is ignored, as from a launcher that forwards it. Works on
+    Windows, too. LocalProtocolError outside the main thread, which alone gets signals.
 
     Args:
         *signals: The signals that set the event; none: SIGINT and SIGTERM.

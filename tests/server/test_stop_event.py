@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import signal
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +20,16 @@ from natsproto.errors import ConnectFailed, DrainTimeout, LocalProtocolError, No
 from natsproto.jetstream import JetStream
 from natsproto.service import Request
 from natsproto.testing import Server
+
+
+@pytest.fixture(autouse=True)
+def own_sigterm() -> Iterator[list[int]]:
+    """The calls of the handler of SIGTERM before that of natsproto."""
+    calls: list[int] = []
+    before = signal.signal(signal.SIGTERM, lambda number, _: calls.append(number))
+    yield calls
+    signal.signal(signal.SIGTERM, before)
+
 
 WORKER = """
 import asyncio, sys, time
@@ -143,8 +154,9 @@ async def test_second_sigterm_ends_a_blocking_worker(nats_server: Server, jetstr
     assert len(await consumer.fetch(19, timeout=20)) == 19  # it has noticed the first one
     async with asyncio.timeout(10):
         while worker.returncode is None:  # two signals at once are one
-            worker.send_signal(signal.SIGTERM)
-            await asyncio.sleep(0.02)
+            with suppress(ProcessLookupError):
+                os.kill(worker.pid, signal.SIGTERM)  # send_signal would take the exit code from the event loop
+            await asyncio.sleep(0.05)
     assert worker.returncode == -signal.SIGTERM
 
 
@@ -265,12 +277,12 @@ def test_stop_event_needs_a_loop() -> None:
 
 async def test_events_of_both_clients_are_set() -> None:
     gc.collect()  # an event of another test gives its handler back when it is collected
-    before = signal.getsignal(signal.SIGTERM)
-    blocking, stop = sync.stop_event(signal.SIGTERM), natsproto.stop_event()
-    signal.raise_signal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGINT)
+    blocking, stop = sync.stop_event(signal.SIGINT), natsproto.stop_event()
+    signal.raise_signal(signal.SIGINT)
     await asyncio.wait_for(stop.wait(), 5)
     assert await asyncio.to_thread(blocking.wait, 5)
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGINT) is before
 
 
 def test_dropped_event_does_not_count() -> None:
@@ -328,18 +340,32 @@ async def test_event_of_another_loop_is_an_error(nats_client: natsproto.Client, 
 
 
 async def test_stop_event_restores_the_handlers() -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    stop = natsproto.stop_event(signal.SIGTERM)
-    assert signal.getsignal(signal.SIGTERM) is not before
-    signal.raise_signal(signal.SIGTERM)
+    before = signal.getsignal(signal.SIGINT)
+    stop = natsproto.stop_event(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is not before
+    signal.raise_signal(signal.SIGINT)
     await stop.wait()
-    assert signal.getsignal(signal.SIGTERM) is before
+    assert signal.getsignal(signal.SIGINT) is before
+
+
+async def test_forwarded_sigterm_is_the_same(monkeypatch: pytest.MonkeyPatch, own_sigterm: list[int]) -> None:
+    now = 100.0
+    monkeypatch.setattr("natsproto._signals.time.monotonic", lambda: now)
+    stop = natsproto.stop_event()
+    for _ in range(3):  # a launcher gets it together with the program, and forwards it
+        signal.raise_signal(signal.SIGTERM)
+    await stop.wait()
+    assert own_sigterm == []
+    now += 1.0
+    signal.raise_signal(signal.SIGTERM)
+    signal.raise_signal(signal.SIGTERM)
+    assert own_sigterm == [signal.SIGTERM, signal.SIGTERM]
 
 
 async def test_one_signal_sets_the_events_of_all_calls() -> None:
     before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
-    stops = [natsproto.stop_event(), natsproto.stop_event(signal.SIGTERM), natsproto.stop_event()]
-    signal.raise_signal(signal.SIGTERM)
+    stops = [natsproto.stop_event(), natsproto.stop_event(signal.SIGINT), natsproto.stop_event()]
+    signal.raise_signal(signal.SIGINT)
     async with asyncio.timeout(5):
         for stop in stops:
             await stop.wait()
@@ -351,7 +377,7 @@ def test_event_of_an_ended_loop_does_not_count() -> None:
         stop = natsproto.stop_event()
         if ends:
             return False
-        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGINT)
         async with asyncio.timeout(5):
             return await stop.wait()
 
