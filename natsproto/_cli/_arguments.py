@@ -23,6 +23,8 @@ NATS_CLI = (
     "https://github.com/nats-io/natscli"
 )
 
+FROM_INPUT = "- reads the standard input, the default for a pipe or a file"
+
 Command: TypeAlias = Callable[[argparse.Namespace], Coroutine[Any, Any, int]]
 
 
@@ -69,12 +71,14 @@ def add_connection(parser: argparse.ArgumentParser, *, default: str | None = Non
     if positional:
         where.add_argument("server", nargs="?", metavar="URL", default=argparse.SUPPRESS, help="the same")
     where.add_argument("--context", metavar="NAME", default=default, help="a context of the nats command line tool")
+    what = "JetStream domain, such as that of a leaf node (default: that of the context or the server)"
+    parser.add_argument("--js-domain", metavar="DOMAIN", default=default, help=what)
 
 
 def add_message(parser: argparse.ArgumentParser) -> None:
     """Add a subject, a payload and headers."""
     parser.add_argument("subject")
-    parser.add_argument("payload", nargs="?", default="-", help="the content; - reads the standard input (default)")
+    parser.add_argument("payload", nargs="?", help=f"the content; {FROM_INPUT}; on a terminal the default is empty")
     parser.add_argument("--header", action="append", default=[], type=_header, metavar="NAME:VALUE", help="repeatable")
 
 
@@ -94,9 +98,11 @@ def shown_action(args: argparse.Namespace) -> str:
     return f"{args.command} {args.action}" if getattr(args, "action", None) else str(args.command)
 
 
-def payload_of(args: argparse.Namespace, given: str) -> bytes:
-    """Return the payload of the arguments, or that of the standard input."""
-    return (sys.stdin.buffer.read() if given == "-" else given.encode("utf-8", "surrogateescape")) or b""
+def payload_of(given: str | None) -> bytes:
+    """Return the payload of an argument: without one or for ``-`` the standard input, but a terminal only for ``-``."""
+    if given is None and sys.stdin.isatty():
+        return b""
+    return given.encode("utf-8", "surrogateescape") if given not in (None, "-") else sys.stdin.buffer.read()
 
 
 def positive(text: str) -> float:
@@ -117,9 +123,10 @@ def count(text: str) -> int:
 
 def options_of(args: argparse.Namespace) -> Options:
     """Return the options of the context; or of the URL and the environment, which may hold the credentials."""
-    if args.context is not None:
-        return Options.from_context(args.context)
-    return Options.from_env() if args.server is None else Options.from_env().replace(servers=args.server)
+    options = Options.from_env() if args.context is None else Options.from_context(args.context)
+    if args.server is not None:
+        options = options.replace(servers=args.server)
+    return options if args.js_domain is None else options.replace(jetstream_domain=args.js_domain)
 
 
 def connecting(args: argparse.Namespace, on_event: Callable[[Event], object] | None = None) -> Connecting:

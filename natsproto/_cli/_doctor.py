@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
-import re
 import time
 from collections.abc import AsyncGenerator
 from contextlib import suppress
@@ -17,6 +16,7 @@ from datetime import datetime
 from typing import Any, Literal, NamedTuple
 
 from natsproto import Client, Options, ServerAddress, connect, errors
+from natsproto._cli._output import shell_text
 from natsproto.errors import ConnectFailed, InvalidCredentials, NatsError, PermissionDenied
 
 STEP_TIMEOUT_S = 3.0
@@ -26,9 +26,6 @@ MAX_CLOCK_ERROR_S = 2.0
 """Seconds that the clocks may differ."""
 
 _UNSEEN = "not visible to this user"
-
-_CODE = re.compile(r": (pass|load|remove|clear) [^(;]+?(?= \(|;|$)")
-"""The advice of an error for a program: a shell has no arguments of Python."""
 
 
 class Step(NamedTuple):
@@ -143,7 +140,7 @@ def _refusal(address: ServerAddress, error: ConnectFailed | InvalidCredentials) 
     cause = error.attempts[0][1] if isinstance(error, ConnectFailed) and error.attempts else error
     if isinstance(cause, errors.TlsFailed):
         advice = "nats:// is without TLS; NATS_CA, NATS_CERT and NATS_KEY name PEM files"
-        return Step("TLS", "failed", f"{address}: {_CODE.sub('', cause.reason)}", advice)
+        return Step("TLS", "failed", f"{address}: {shell_text(cause.reason)}", advice)
     if isinstance(error, errors.LoginRefused):
         what, advice = "the credentials", "check user and account; the log of the server tells more"
         if error.anonymous:

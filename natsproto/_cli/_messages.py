@@ -30,6 +30,7 @@ from natsproto._cli._output import (
     seconds,
     show,
 )
+from natsproto.service import error_of
 
 SERVICES = (
     Column("service"),
@@ -67,7 +68,7 @@ def add_commands(commands: Any) -> None:
 
 
 async def _pub(args: argparse.Namespace) -> int:
-    payload = payload_of(args, args.payload)
+    payload = payload_of(args.payload)
     events = list[Event]()
     async with connecting(args, events.append) as nc:
         if announce(args, f"publish {len(payload)} bytes on {args.subject} to {server_of(nc)}"):
@@ -101,21 +102,20 @@ async def _sub(args: argparse.Namespace) -> int:
 
 
 async def _request(args: argparse.Namespace) -> int:
-    payload = payload_of(args, args.payload)
+    payload = payload_of(args.payload)
     async with connecting(args) as nc:
         if args.replies is None:
             reply = await nc.request(args.subject, payload, headers=args.header, timeout=args.timeout)
-            _print_message(reply, as_json=args.json, is_reply=True)
-            return 0
-        replies = 0
+            return 0 if _print_reply(reply, as_json=args.json) else 1
+        replies = failures = 0
         async for reply in nc.request_many(
             args.subject, payload, headers=args.header, timeout=args.timeout, max_messages=args.replies
         ):
             replies += 1
-            _print_message(reply, as_json=args.json, is_reply=True)
+            failures += not _print_reply(reply, as_json=args.json)
     if replies < args.replies:
         print(f"{replies} replies within {args.timeout:g} s", file=sys.stderr)
-    return 0 if replies else 1
+    return 1 if failures or not replies else 0
 
 
 async def _services(args: argparse.Namespace) -> int:
@@ -138,6 +138,18 @@ async def _services(args: argparse.Namespace) -> int:
     rows.sort(key=lambda row: (row["service"], row["id"], row["endpoint"] or ""))
     show(SERVICES, rows, as_json=args.json, empty="no service answers")
     return 0 if rows or args.name is None else 1
+
+
+def _print_reply(reply: Message, *, as_json: bool) -> bool:
+    """Print a reply. False for the error of a service, whose text goes to the standard error instead of its headers."""
+    error = error_of(reply)
+    if error is None or as_json:
+        _print_message(reply, as_json=as_json, is_reply=True)
+        return error is None
+    print(f"natsproto req: error of the service: {printable(str(error))}", file=sys.stderr, flush=True)
+    if reply.data:
+        print(payload_text(reply.data, lines=True), flush=True)
+    return False
 
 
 def _print_message(message: Message, *, as_json: bool, is_reply: bool = False) -> None:

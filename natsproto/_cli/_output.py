@@ -45,6 +45,31 @@ def printable(text: str, *, lines: bool = False) -> str:
     return "".join(one if one.isprintable() or one in kept else one.encode("unicode_escape").decode() for one in text)
 
 
+def shell_text(text: str) -> str:
+    """Return the text of an error with the advice for a program, arguments of Python, replaced by that for a shell."""
+    for advice, instead in _ADVICE.items():
+        text = text.replace(advice, instead)
+    return text
+
+
+_ADVICE = {
+    "pass its domain": "give its --js-domain",
+    "pass the domain of another JetStream": "give the --js-domain of another JetStream",
+    "give the URL of another (only Options.from_env() reads NATS_URL), or pass retry_connect_for= to wait for one": (
+        "or name another with --server or NATS_URL"
+    ),
+    ", or pass retry_connect_for= to wait for one": ", or name another with --server or NATS_URL",
+    "give user and password, token, creds, nkey_seed, jwt or auth": "give some: in the URL, NATS_CREDS …, or --context",
+    "raise timeout=": "raise the timeout (--timeout, or NATS_TIMEOUT)",
+    ", or pass inbox_prefix= with a prefix that it may subscribe to": ", or use a --context with an inbox_prefix",
+    " (see retry_attempts)": "",
+    ": pass a tls context that has the CA": ": NATS_CA names a PEM file that has the CA",
+    ": load one into the tls context": ": NATS_CERT and NATS_KEY name its PEM files",
+    ", or clear ssl.VERIFY_X509_STRICT (on by default since Python 3.13) in the tls context": "",
+    ": remove tls_first (or wss), or use another port": ": use another port",
+}
+
+
 def payload_text(data: bytes, *, lines: bool = False) -> str:
     """Return a payload as text for a terminal."""
     return printable(data.decode(errors="backslashreplace"), lines=lines)
@@ -73,9 +98,14 @@ def write_content(data: bytes, *, raw: bool) -> None:
     if not raw:
         print(payload_text(data, lines=True))
         return
-    if sys.stdout.isatty():
-        raise ConfigError("--raw", None, "a terminal would obey what is in it: write it to a file or a pipe")
+    check_raw_output()
     sys.stdout.buffer.write(data)
+
+
+def check_raw_output() -> None:
+    """ConfigError when bytes would go to a terminal."""
+    if sys.stdout.isatty():
+        raise ConfigError("output", None, "a terminal would obey what is in it: write it to a file or a pipe")
 
 
 def number(value: float) -> str:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from natsproto._cli._arguments import (
+    FROM_INPUT,
     add_command,
     add_dry_run,
     add_group,
@@ -24,6 +25,7 @@ from natsproto._cli._arguments import (
 from natsproto._cli._output import (
     Column,
     age_of,
+    check_raw_output,
     json_text,
     number,
     payload_fields,
@@ -35,6 +37,7 @@ from natsproto._cli._output import (
     size,
     write_content,
 )
+from natsproto.errors import ConfigError
 from natsproto.jetstream.kv import KeyValueEntry
 
 KEY_BUCKETS = (
@@ -67,7 +70,7 @@ def add_commands(commands: Any) -> None:
         command.add_argument("key")
     get.add_argument("--revision", type=count, help="the value that it had with this revision")
     get.add_argument("--raw", action="store_true", help="write the bytes of the value alone, to a file or a pipe")
-    put.add_argument("value", nargs="?", default="-", help="the value; - reads the standard input (default)")
+    put.add_argument("value", nargs="?", help=f"the value; {FROM_INPUT}")
     only = put.add_mutually_exclusive_group()
     only.add_argument("--create", action="store_true", help="only when the key has no value yet")
     only.add_argument("--revision", type=count, help="only when this is still the revision of the key")
@@ -81,7 +84,9 @@ def add_commands(commands: Any) -> None:
     fetch = add_command(objects, "get", _get_object, "write an object to a file, which must not exist")
     fetch.add_argument("bucket")
     fetch.add_argument("object")
-    fetch.add_argument("file", nargs="?", help="the file (default: the last part of the object's name)")
+    fetch.add_argument(
+        "file", nargs="?", help="the file (default: the last part of the object's name); - is the standard output"
+    )
     fetch.add_argument("--overwrite", action="store_true", help="replace a file that exists")
     store = add_command(objects, "put", _put_object, "store a file as an object, instead of one of that name")
     store.add_argument("bucket")
@@ -126,7 +131,9 @@ async def _get_value(args: argparse.Namespace) -> int:
 
 
 async def _put_value(args: argparse.Namespace) -> int:
-    value = payload_of(args, args.value)
+    if args.value is None and sys.stdin.isatty():
+        raise ConfigError("value", None, "is missing: give one, or - to type it")
+    value = payload_of(args.value)
     async with connecting(args) as nc:
         kv = await nc.jetstream().key_value(args.bucket)
         place = f"{len(value)} bytes under key {args.key} of bucket {args.bucket} on {server_of(nc)}"
@@ -193,6 +200,12 @@ async def _list_objects(args: argparse.Namespace) -> int:
 
 
 async def _get_object(args: argparse.Namespace) -> int:
+    if args.file == "-":
+        check_raw_output()
+        async with jetstream_of(args) as js, (await js.object_store(args.bucket)).get(args.object) as chunks:
+            async for chunk in chunks:
+                sys.stdout.buffer.write(chunk)
+        return 0
     path = Path(args.file or args.object.replace("\\", "/").rpartition("/")[2])
     if not args.overwrite and await asyncio.to_thread(os.path.lexists, path):
         raise FileExistsError(f"{path} exists: name another file, or pass --overwrite")

@@ -20,8 +20,8 @@ import pytest
 
 import natsproto
 from natsproto._cli import main
-from natsproto._cli._output import seconds, size
-from natsproto.errors import RequestTimeout
+from natsproto._cli._output import _ADVICE, seconds, size
+from natsproto.errors import RequestTimeout, ServiceError
 from natsproto.jetstream import ConsumerConfig, StreamConfig
 from natsproto.retry import DEAD_LETTER_ADVISORIES
 from natsproto.sync import Client, Request
@@ -30,6 +30,7 @@ from natsproto.testing import Server, run_server
 EVIL = "\x1b]0;gotcha\x07\x1b[2J\x9b31m\u202eevil"
 """Sets the title of a terminal, clears it, turns red and writes from right to left."""
 
+ROOT = Path(__file__).parent.parent.parent
 NO_RICH = "import sys; sys.modules['rich'] = None; from natsproto._cli import main; sys.exit(main())"
 
 
@@ -234,7 +235,17 @@ def test_raw_values_go_to_files_only(server: Server, nc: Client, tmp_path: Path)
     assert "gotcha" not in shown
 
 
-def test_object_commands(run: Run, nc: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_value_of_a_terminal_is_not_awaited(server: Server, nc: Client) -> None:
+    nc.jetstream().create_key_value("cfg")
+    code, shown = on_terminal([sys.executable, "-m", "natsproto", "kv", "put", "cfg", "a", "-s", server.url])
+    assert code == 2
+    assert "is missing: give one, or - to type it" in shown
+    code, shown = on_terminal([sys.executable, "-m", "natsproto", "pub", "a", "-s", server.url])
+    assert code == 0
+    assert "published 0 bytes" in shown
+
+
+def test_object_commands(run: Run, nc: Client, server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert run("object", "ls") == "there are no object stores\n"
     nc.jetstream().create_object_store("files")
@@ -256,6 +267,10 @@ def test_object_commands(run: Run, nc: Client, tmp_path: Path, monkeypatch: pyte
     run("object", "get", "files", "nope", code=1)
     assert not (tmp_path / "nope").exists()
     run("object", "put", "files", "nope", code=1)
+    command = [sys.executable, "-m", "natsproto", "object", "get", "files", "a/out.bin", "-", "-s", server.url]
+    assert subprocess.run(command, capture_output=True, timeout=60, check=True).stdout == content
+    assert not (tmp_path / "-").exists()
+    assert on_terminal(command)[0] == 2
     assert [row["bucket"] for row in run.rows("object", "ls")] == ["files"]
 
 
@@ -282,6 +297,35 @@ def test_requests_and_services(run: Run, nc: Client) -> None:
             *("adder", "add", "add"), 3, 0,
         ]  # fmt: skip
         assert words(run("services"))[1][:2] == ["adder", "1.0.0"]
+
+
+def test_error_of_a_service_is_a_failure(run: Run, nc: Client) -> None:
+    def fail(_: Request) -> None:
+        raise ServiceError(400, "two numbers")
+
+    with nc.add_service("adder", "1.0.0") as service:
+        service.add_endpoint("add", fail)
+        assert run("req", "add", "1", code=1) == ""
+        assert run.err == "natsproto req: error of the service: two numbers (code 400)\n"
+        assert json.loads(run("req", "add", "1", "--json", code=1))["headers"]["Nats-Service-Error-Code"] == ["400"]
+        run("req", "add", "1", "--replies", "2", "--timeout", "0.05", code=1)
+
+
+def test_errors_advise_flags(run: Run, unused_tcp_port: int) -> None:
+    run("stream", "info", "nope", code=1)
+    assert run.err.endswith(": create it, or give its --js-domain\n")
+    run("stream", "info", "nope", "--js-domain", "elsewhere", code=1)
+    assert "JetStream" in run.err
+    run("stream", "ls", "-s", f"nats://127.0.0.1:{unused_tcp_port}", code=1)
+    assert run.err.endswith(": start a server there, or name another with --server or NATS_URL\n")
+
+
+def test_advice_for_flags_is_that_of_errors() -> None:
+    """Each text that the command replaces is one that the package has."""
+    text = "".join(path.read_text() for path in (ROOT / "natsproto").rglob("*.py") if path.parent.name != "_cli")
+    joined = re.sub(r'"\n\s*f?"', "", text)
+    for advice in _ADVICE:
+        assert advice in joined.replace("{other}", "") or advice.startswith("give the URL of another"), advice
 
 
 def test_pub_says_what_it_will_do(run: Run, nc: Client) -> None:
