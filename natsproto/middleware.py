@@ -87,7 +87,7 @@ def with_middleware(handler: Callable[[Any], Any], /, *middleware: Middleware[An
         *middleware: What goes around it, the first one outermost.
     """
     may_yield = is_async_generator(handler)
-    check_handler("handler", handler, "message", may_yield=may_yield)
+    check_handler("the handler, which comes first,", handler, "message", may_yield=may_yield)
     for outer in middleware:
         check_handler("middleware", outer, "message and the next call", 2)
     wrapped: Callable[[Any], Any] = _as_generator() if may_yield else _as_async(handler)

@@ -102,9 +102,11 @@ GUESSES: Mapping[str, Mapping[str, Guesses]] = {
         ),
         "Stream": Guesses(
             words.STREAM,
-            keywords=dict.fromkeys(
-                ("create_consumer", "create_or_update_consumer", "create_push_consumer"), _NAME_FILTER
-            ),
+            keywords={
+                **dict.fromkeys(("create_consumer", "create_or_update_consumer", "create_push_consumer"), _NAME_FILTER),
+                "get_batch": words.GET_BATCH,
+                "purge": words.PURGE,
+            },
         ),
         "StreamInfo": Guesses(words.STREAM_INFO),
     },

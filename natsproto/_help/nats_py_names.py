@@ -290,6 +290,34 @@ FETCH: Mapping[str, str] = {
 }
 """Names of arguments of fetch and next."""
 
+_SUBJECT = dict.fromkeys(("filter", "filter_subject", "subjects", "filters", "topic"), "use subject=")
+
+GET_BATCH: Mapping[str, str] = {
+    **_SUBJECT,
+    **dict.fromkeys(("limit", "count", "n", "max_messages", "max_msgs", "size", "batch_size"), "use batch="),
+    **dict.fromkeys(("seq", "start", "first", "opt_start_seq", "from_seq"), "use start_seq="),
+    **dict.fromkeys(("since", "time", "opt_start_time"), "use start_time="),
+}
+"""Names of arguments of a stream's get_batch."""
+
+PURGE: Mapping[str, str] = {
+    **_SUBJECT,
+    **dict.fromkeys(("up_to", "up_to_seq", "before", "sequence", "max_seq"), "use seq=, the first one to keep"),
+    **dict.fromkeys(("limit", "count", "last", "keep_last"), "use keep=, the number of newest messages to keep"),
+}
+"""Names of arguments of a stream's purge."""
+
+RUN_SERVER: Mapping[str, str] = {
+    **dict.fromkeys(("js", "enable_jetstream"), "use jetstream=True"),
+    **dict.fromkeys(("config_file", "conf"), "use config=, the text of the file"),
+    **dict.fromkeys(("username", "login"), "use user="),
+    **dict.fromkeys(("data_dir", "storage", "storage_dir"), "use store_dir="),
+    **dict.fromkeys(("nodes", "size", "cluster"), "use natsproto.testing.run_cluster"),
+    "timeout": "use start_timeout=",
+    "ws": "use websocket=True",
+}
+"""Names of arguments of run_server."""
+
 MESSAGES: Mapping[str, str] = {
     "max_messages": "use prefetch= to keep so many ready, stop_after= to end after so many",
     "batch": "use prefetch=",

@@ -119,11 +119,18 @@ class RequestTimeout(NatsError, TimeoutError):
     """For how many of the seconds the client had no connection."""
 
     def __init__(
-        self, operation: str, timeout: float, *, advice: str = "", sent: bool = True, disconnected: float = 0.0
+        self,
+        operation: str,
+        timeout: float,
+        *,
+        advice: str = "",
+        sent: bool = True,
+        disconnected: float = 0.0,
+        missing: str = "answer",
     ) -> None:
         self.operation, self.timeout = operation, timeout
         self.sent, self.disconnected = sent, disconnected
-        what = f"{'no answer' if sent else 'not sent'} within {round(timeout, 3):g} s"
+        what = f"{f'no {missing}' if sent else 'not sent'} within {round(timeout, 3):g} s"
         if outage := round(disconnected, 2):
             share = f"for {outage:g} s of which" if outage < 0.99 * timeout else "as"
             what += f", {share} the client was not connected to a server"

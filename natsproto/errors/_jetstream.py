@@ -208,6 +208,12 @@ class TtlRefused(ApiError):
 
     advice = "use a TTL of at least one second, and set allow_msg_ttl on the stream (limit_marker_ttl on a bucket)"
 
+    def __init__(self, code: int, err_code: int, description: str, operation: str = "", bucket: str = "") -> None:
+        super().__init__(code, err_code, description, operation)
+        if bucket:
+            advice = f"a TTL needs a limit_marker_ttl: js.update_key_value({bucket!r}, limit_marker_ttl=60)"
+            self.args: tuple[str, ...] = (self.args[0].replace(self.advice, advice),)
+
 
 class WrongExpectation(ApiError):
     """An expectation of the publisher does not hold (stream name, last message id …); nothing was stored."""

@@ -131,7 +131,7 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
                     None
                 )
             if deadline is not None and loop.time() >= deadline:
-                raise RequestTimeout(f"next part from {stream.request[0]!r}", timeout or 0.0)
+                raise RequestTimeout(f"next part from {stream.request[0]!r}", timeout or 0.0, missing="part")
             await stream.notifier.wait(deadline)
         return part
 

@@ -16,6 +16,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from natsproto._help.guesses import wrong_keywords
+from natsproto._help.nats_py_names import RUN_SERVER
 from natsproto.errors import ConfigError
 from natsproto.testing._config import HOST, ServerSettings, ServerTls, StrPath
 from natsproto.testing._ports import ReservedPort
@@ -26,6 +28,7 @@ _STOP_TIMEOUT_S = 5.0
 _SIGNAL_TIMEOUT_S = 5.0
 
 
+@wrong_keywords(**RUN_SERVER)
 def run_server(
     *,
     jetstream: bool = False,

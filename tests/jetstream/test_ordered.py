@@ -231,6 +231,7 @@ async def test_one_reader_at_a_time(jetstream: JetStream) -> None:
         ({"deliver_subject": "d"}, "deliver_subject"),
         ({"start_seq": 0}, "start_seq"),
         ({"start_seq": 1, "start_time": datetime.now(UTC)}, "start_time"),
+        ({"start_time": datetime(2030, 1, 1)}, "start_time"),  # noqa: DTZ001: a naive one is refused
     ],
 )
 async def test_ordered_consumer_refuses_its_own_options(

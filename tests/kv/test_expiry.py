@@ -48,7 +48,7 @@ async def test_the_mark_of_a_purge_can_go_by_itself(jetstream: JetStream) -> Non
 async def test_a_bucket_without_markers_takes_no_ttl(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
     for call in (kv.create("a", b"1", ttl=1), kv.purge("a", ttl=1), kv.put("a", b"", ttl=1)):
-        with pytest.raises(TtlRefused):
+        with pytest.raises(TtlRefused, match=r"of bucket 'b': .*js.update_key_value\('b', limit_marker_ttl=60\)"):
             await call
     with pytest.raises(ConfigError, match="one second"):
         await kv.create("a", b"1", ttl=0.5)

@@ -44,6 +44,18 @@ async def test_missing_server_names_retry_connect_for(nats_server: Server) -> No
     await nats_server.restart()
 
 
+async def test_default_url_names_the_variable(nats_server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("natsproto._client.DEFAULT_SERVER", "nats://127.0.0.1:1")
+    monkeypatch.setattr("natsproto._core.engine.supervisor.DEFAULT_SERVER", "nats://127.0.0.1:1")
+    with pytest.raises(errors.ConnectFailed, match=r"\(only Options\.from_env\(\) reads NATS_URL\)"):
+        await natsproto.connect()
+    nats_server.kill()
+    with pytest.raises(errors.ConnectFailed) as caught:
+        await natsproto.connect(nats_server.url)
+    assert "NATS_URL" not in str(caught.value)
+    await nats_server.restart()
+
+
 async def test_tls_to_a_plain_server_is_tls_failed(nats_server: Server) -> None:
     for url, options in ((nats_server.url.replace("nats:", "tls:"), {}), (nats_server.url, {"tls": True})):
         with pytest.raises(errors.TlsFailed) as caught:

@@ -47,6 +47,12 @@ KEYWORDS = """
 await nc.request("a", {}=1) | data message body msg content | payload
 await nc.request("a", {}=1) | header hdrs | headers
 await nc.request("a", {}=1) | deadline wait time_out expires | timeout
+stream.get_batch({}=1) | limit count n max_messages size batch_size | batch
+stream.get_batch({}=1) | filter filter_subject subjects | subject
+stream.get_batch({}=1) | seq start opt_start_seq | start_seq
+await stream.purge({}=1) | filter filter_subject subjects | subject
+await stream.purge({}=1) | up_to before sequence | seq
+natsproto.testing.run_server({}=1) | js enable_jetstream | jetstream
 nc.request_many("a", {}=1) | count limit max_replies | max_messages
 nc.request_many("a", {}=1) | data body message | payload
 nc.subscribe("a", {}=1) | callback handler on_message | cb=

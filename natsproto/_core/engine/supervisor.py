@@ -29,7 +29,7 @@ from natsproto._core.notifier import release
 from natsproto._core.socket.session import Session, SessionCallbacks
 from natsproto._core.socket.transport import UnknownHost
 from natsproto._core.socket.wire import Runtime
-from natsproto._options.options import Options
+from natsproto._options.options import DEFAULT_SERVER, Options
 from natsproto._options.rules import no_plain_websocket
 from natsproto._race import STAGGER_S, Race
 from natsproto._signals import calling_on_signal, is_stopping
@@ -252,7 +252,9 @@ class Supervisor:
         if failures and all(isinstance(exc, UnknownHost) for exc in failures.values()):
             advice = "check the name of the host, and the DNS of this machine"
         elif is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values())):
-            advice = "start a server there, or pass retry_connect_for= to wait for one"
+            is_default = self._options.servers == DEFAULT_SERVER
+            other = "give the URL of another (only Options.from_env() reads NATS_URL), " if is_default else ""
+            advice = f"start a server there, {other}or pass retry_connect_for= to wait for one"
         return ConnectFailed(list(failures.items()), elapsed, advice=advice)
 
     def run(self, session: Session | None) -> None:

@@ -254,7 +254,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 if self._close_reason is not None:
                     raise self._close_reason.with_traceback(None)
                 assert wait is not None
-                raise RequestTimeout(f"next message on {self.subject!r}", wait)
+                raise RequestTimeout(f"next message on {self.subject!r}", wait, missing="message")
         message = inbox.popleft()
         if self._holds_reading:
             self._on_inbox_read()

@@ -578,7 +578,7 @@ def no_message_error(connection: Connection, what: str, timeout: Duration | None
     operation = f"next message of {what}"
     if connection.state in (State.DRAINING, State.CLOSED):
         return connection._outbox.closed_error(operation)
-    return RequestTimeout(operation, time_limit("timeout", timeout))
+    return RequestTimeout(operation, time_limit("timeout", timeout), missing="message")
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:

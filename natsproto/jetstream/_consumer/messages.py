@@ -300,7 +300,7 @@ class Messages(AsyncForHint):
                 await waiter
                 continue
             if loop.time() >= deadline:
-                raise RequestTimeout(f"next message of {self.what}", wait or 0.0)
+                raise RequestTimeout(f"next message of {self.what}", wait or 0.0, missing="message")
             timer = loop.call_at(deadline, release, waiter)
             try:
                 await waiter

@@ -125,7 +125,7 @@ class WatchBase(AsyncForHint, Generic[H]):
                         raise SubscriptionClosed(self.what, "stopped")
         except TimeoutError:
             if not buffered:
-                raise RequestTimeout(f"next {name} of {self.what}", wait or 0.0) from None
+                raise RequestTimeout(f"next {name} of {self.what}", wait or 0.0, missing=name) from None
         return buffered.popleft()
 
     async def _wait_more(self) -> bool:

@@ -20,7 +20,7 @@ from natsproto.jetstream._consumer.ordered.ordered_cursor import PUSH_HEARTBEAT_
 from natsproto.jetstream._consumer.push.push import PushConsumer
 from natsproto.jetstream._values.arguments import ConsumerArgs
 from natsproto.jetstream._values.asset_names import check_stream_name
-from natsproto.jetstream._values.codec import NEVER, Duration
+from natsproto.jetstream._values.codec import NEVER, Duration, server_time
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.config_compare import consumer_differences
 from natsproto.jetstream._values.features import (
@@ -199,7 +199,8 @@ class ConsumerManager:
         if start_time is not None:
             if start_seq is not None:
                 raise ConfigError("start_time", start_time, "cannot be given together with start_seq")
-            config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=start_time)
+            since = server_time("start_time", start_time)
+            config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=since)
         self._warn_about_filters(config)
         stream_created = NEVER if self._info is None else self._info.created
         return OrderedConsumer(

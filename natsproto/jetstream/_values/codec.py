@@ -344,15 +344,13 @@ def accept_delays(what: str, value: object) -> object:
 
 
 def accept_moment(what: str, value: object) -> object:
-    if value is None:
-        return None
-    if not isinstance(value, datetime):
-        wrong_type(what, value, "a datetime")
-    return server_time(what, value)
+    return None if value is None else server_time(what, value)
 
 
-def server_time(what: str, moment: datetime, add_ns: int = 0) -> Timestamp:
+def server_time(what: str, moment: object, add_ns: int = 0) -> Timestamp:
     """``to_server_time``; ConfigError for a naive datetime."""
+    if not isinstance(moment, datetime):
+        wrong_type(what, moment, "a datetime")
     try:
         return to_server_time(moment, add_ns)
     except ValueError as exc:

@@ -296,7 +296,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         except TimeoutError:
             if not expiry.expired():
                 raise
-            raise RequestTimeout(f"revision {revision} in the cache of {self._watcher.what}", wait or 0.0) from None
+            raise RequestTimeout(
+                f"revision {revision} in the cache of {self._watcher.what}", wait or 0.0, missing="such change"
+            ) from None
 
     def _current(self) -> dict[str, KeyValueEntry[V]]:
         if self._error is not None:

@@ -27,6 +27,7 @@ from natsproto.errors import (
     PublishUncertain,
     StreamNotFound,
     StreamUnavailable,
+    TtlRefused,
     WrongLastSequence,
     WrongRevision,
 )
@@ -439,6 +440,9 @@ class BucketStream(Generic[V]):
             except BucketNotFound:
                 raise BucketNotFound(self.bucket) from exc
             raise StreamUnavailable(f"bucket {self.bucket!r}", exc.subject, exc.waited) from exc
+        except TtlRefused as exc:
+            what = f"{operation} of bucket {self.bucket!r}"
+            raise TtlRefused(exc.code, exc.err_code, exc.description, what, self.bucket) from None
         except PublishUncertain as exc:
             advice = "read the key, and write again if it does not have this value"
             raise with_advice(exc, advice, f"{operation} of bucket {self.bucket!r}") from exc.__cause__

@@ -152,7 +152,7 @@ class Lock:
         except TimeoutError:
             if not expiry.expired():
                 raise
-            raise RequestTimeout(f"acquire {self._description}", wait or 0.0) from None
+            raise RequestTimeout(f"acquire {self._description}", wait or 0.0, missing="release by its holder") from None
 
     async def try_acquire(self) -> bool:
         """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
