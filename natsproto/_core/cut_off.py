@@ -69,7 +69,7 @@ def judge(here: ApiAnswer, findings: Sequence[Finding]) -> tuple[Verdict, Server
     """Return the verdict, and the server to move to.
 
     The client moves when JetStream fails here and works there in the same second, if answers of there arrive at a third
-    server, too: a leader that was cut off believes in itself for up to 20 seconds, and says that JetStream works. For
+    server, too: a leader that was cut off stays leader for up to 20 seconds, and reports that JetStream works. For
     that reason a server where it works is left as well, if no answer of elsewhere arrives here.
     """
     if here is ApiAnswer.DENIED or not findings:

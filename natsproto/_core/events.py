@@ -29,7 +29,7 @@ class Event(Value):
     """
 
     client: ClassVar[str] = ""
-    """The name of the client that reported it, to tell several clients apart."""
+    """The name of the client that reported it, to distinguish several clients."""
     level: ClassVar[int] = logging.INFO
     line: ClassVar[str] = ""
     pause: ClassVar[float] = 0.0

@@ -80,7 +80,7 @@ class ConnectOptions(Value):
     token: str
     """A login without a user name; "" for none."""
     jwt: str
-    """The user JWT that it presents; verify it before you believe what it says."""
+    """The user JWT that it presents; verify it before you use it."""
     nkey: str
     """Its public key, ``U…``; the server has not verified it."""
     signature: str

@@ -83,7 +83,7 @@ def _reads_other(reader: ValueReader, written: object, value: object) -> bool:
 
 
 def _alike(one: RecordReader, two: RecordReader) -> bool:
-    """True for records with the same keys whose values tell them apart by nothing. A field whose type contains one of
+    """True for records with the same keys whose values do not distinguish them. A field whose type contains one of
     the two is not compared: there, a value that fits both is a mismatch.
     """
     if one.fields.keys() != two.fields.keys():

@@ -247,5 +247,5 @@ def is_ip(host: str) -> bool:
 
 
 def address_key(address: ServerAddress) -> tuple[str, int, str]:
-    """The fields that tell two servers apart."""
+    """The fields that distinguish two servers."""
     return address.host, address.port, address.path

@@ -36,7 +36,7 @@ from natsproto.service._responses import (
 )
 
 DATA = (bytes, bytearray, memoryview, str, dict, list)
-"""The types of results of which a handler is told that they are not sent."""
+"""The types of results of a handler for which a warning says that they are not sent."""
 
 _STOPPED: Final = ServiceError(503, "the service was stopped")
 

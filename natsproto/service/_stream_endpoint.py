@@ -273,7 +273,7 @@ class OutgoingStream:
             raise asyncio.CancelledError
 
     def _report_end(self, reason: Ended) -> ServiceError | None:
-        """Tell the requester why the stream has ended, if it can be told. Raises the error that ended it."""
+        """Send the requester the reason why the stream has ended, if it can be sent. Raises the error that ended it."""
         error = _REPORTED.get(reason)
         self._connection._log.debug(
             "response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value

@@ -54,7 +54,7 @@ FIRST_CHECK_S = 1.0
 """Seconds after which a responder looks whether anybody reads the plain form; then it does so every HEARTBEAT_S."""
 
 FIRST_IDLE_S = 0.1
-"""Seconds after which a responder without a part tells where it takes credit and cancellation."""
+"""Seconds after which a responder without a part sends where it takes credit and cancellation."""
 
 _MARKS_PER_WINDOW = 64
 """Credit is counted in steps of this part of a window: a responder then keeps no size of each part in flight."""

@@ -1,4 +1,4 @@
-"""Finds out whether a micro-batch was planned before, and when: Spark tells a sink nothing of the kind.
+"""Finds out whether a micro-batch was planned before, and when: Spark passes a sink nothing of the kind.
 
 When a micro-batch is planned, its number is that of the newest file in ``offsets`` of the query's checkpoint. The first
 plan leaves a file in a folder of its own there, before any task runs. A plan that finds the file is one of a repeated
@@ -88,7 +88,7 @@ class _RemoteFiles:
 def plan(location: str, writer: str) -> Planned | None:
     """Note that the newest micro-batch of a checkpoint is planned; None if its files cannot be read and written.
 
-    ``writer`` tells the writers of one query apart.
+    ``writer`` distinguishes the writers of one query.
     """
     if not location:
         return None

@@ -375,8 +375,8 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 "nothing".
             nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
-                True, or the seconds between two such notes.
+            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
+                runs: True, or the seconds between two such notes.
             timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler.
                 Its thread goes on, and its message is left alone until it ends. None: no limit.
             **options: The arguments of ``messages``, by keyword.

@@ -175,7 +175,7 @@ class HandlerThreads:
             left.discard_current()
 
     def _post(self, done: asyncio.Future[None], call: Callable[[], None]) -> None:
-        """Call a function in this thread, and tell the event loop that it has ended."""
+        """Call a function in this thread, and notify the event loop of its end."""
         error: Exception | None = None
         try:
             call()
@@ -207,7 +207,7 @@ class LeftThreads:
             await self._is_few.wait()
 
     def add(self, thread: threading.Thread) -> None:
-        """The request of this thread is over. It was not told so yet."""
+        """The request of this thread is over. It was not notified yet."""
         self._threads.add(thread)
 
     def discard_current(self) -> None:

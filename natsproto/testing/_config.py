@@ -44,7 +44,7 @@ class ServerTls:
 class ClusterSettings:
     """Cluster settings of one node: the cluster's name, the node's route port and the route ports that it dials.
 
-    ``advertise`` is the route port that other nodes are told; None for the node's own.
+    ``advertise`` is the route port that other nodes get; None for the node's own.
     """
 
     name: str

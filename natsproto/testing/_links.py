@@ -1,7 +1,7 @@
 """The proxies between the nodes of a cluster.
 
 Owns one FaultProxy for each pair of nodes, and the settings that keep the servers from connecting around it. Each node
-dials the earlier ones. Servers also tell each other the route addresses of those that they know, and dial these; so
+dials the earlier ones. Servers also send each other the route addresses of those that they know, and dial these; so
 every node advertises a port on which nobody listens.
 """
 

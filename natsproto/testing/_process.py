@@ -46,7 +46,7 @@ class ServerNotFound(NatsError):
 
 
 class ServerFailed(NatsError):
-    """The server failed to start or to do as told. ``log`` is the end of what it logged meanwhile."""
+    """The server failed to start or to obey. ``log`` is the end of what it logged meanwhile."""
 
     operation: str
     """The failed step: start, reload, enter lame duck mode …"""

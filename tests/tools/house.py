@@ -412,7 +412,7 @@ UNNATURAL = re.compile(
 
 
 METAPHOR = re.compile(r"\b(?:tells?|told|hears?|heard|believes?|believed)\b(?! (?:from|apart)\b)", re.IGNORECASE)
-"""Words for people where the subject is software, in the pages for users: it reports, receives, trusts."""
+"""Words for people where the subject is software, in docstrings and pages: it reports, receives, trusts."""
 
 
 def docstrings(nodes: Iterable[ast.AST]) -> Iterator[str]:
@@ -447,11 +447,11 @@ def english() -> dict[str, list[str]]:
     texts += [(str(path.relative_to(ROOT)), prose(path.read_text())) for path in pages]
     for name, text in texts:
         directory = "/".join(name.split("/")[:2]) if name.count("/") > 1 else name.rpartition("/")[0] or "."
-        is_page = name.endswith(".md") and not name.startswith("docs/decisions")
+        not_a_decision = not name.startswith("docs/decisions")
         found.setdefault(directory, []).extend(
             f"{name}: {sentence}"
             for sentence in sentences(text)
-            if UNNATURAL.search(sentence) or (is_page and METAPHOR.search(re.sub(r"`[^`]*`", "", sentence)))
+            if UNNATURAL.search(sentence) or (not_a_decision and METAPHOR.search(re.sub(r"`[^`]*`", "", sentence)))
         )
     return found
 

@@ -261,7 +261,7 @@ class Engine:
         self._finish(reason, quiet=quiet)
 
     def _on_session_lost(self, session: Session, cause: Exception) -> None:
-        """Tell everything that depends on the session that it has ended."""
+        """Notify everything that depends on the session of its end."""
         server = str(session.address)
         self.session = None
         self._cancel_confirm_ping()
@@ -630,7 +630,7 @@ class Engine:
         session.end(ConnectionClosed())
 
     def _end_all(self, reason: Exception | None) -> None:
-        """Refuse new work and tell all waiters: the client was closed, or the reason."""
+        """Refuse new work and end all waiters: the client was closed, or the reason."""
         self._set_state(State.CLOSED)
         self.outbox.close(reason)
         if self.session is not None:

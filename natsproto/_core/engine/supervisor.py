@@ -1,7 +1,7 @@
 """The supervisor: finds a server, watches the connection to it, and finds the next one.
 
 Owns the pool, the one task that does this, the back-off, the dials in flight, and the old sessions of moves. It does
-not know how a connection is used: it tells the engine about a new one, and the engine reports the end of the current
+not know how a connection is used: it hands a new one to the engine, and the engine reports the end of the current
 one. Because one task does all of this, a client is never "connected" without a task that notices the end.
 
 Rules of dialling, for the first connection, after a loss, and for a move to another server:
@@ -448,8 +448,8 @@ class Supervisor:
     async def _move(self, session: Session) -> Session:
         """Connect to another server first, then switch without an outage (ADR-5 leaves it to the client).
 
-        The wait before it is random, because the server tells all its clients at the same time. Returns the session in
-        use afterwards: the old one if no other server accepted.
+        The wait before it is random, because the server notifies all its clients at the same time. Returns the session
+        in use afterwards: the old one if no other server accepted.
         """
         target, self._target = self._target, None
         reason: dict[str, str] = {}

@@ -280,7 +280,7 @@ class RequestMux:
 
     async def further_reply(self, first: Message, timeout: float) -> Message | None:
         """Wait up to ``timeout`` seconds for another reply to the request that got ``first``: two servers reply where
-        both believe that they lead a stream. None when there is none. Cancelling ends the wait.
+        both are leaders of a stream. None when there is none. Cancelling ends the wait.
         """
         subject = first.subject
         for message in self._further:

@@ -71,7 +71,7 @@ MIN_RETRY_PAUSE_S = 0.1
 """Seconds before the first repetition of a request that a server without a leader refused."""
 
 LEAST_TIMEOUT_S = 0.1
-"""Seconds that the last request of a call gets, so that its answer is told rather than a timeout."""
+"""Seconds that the last request of a call gets, so that the caller gets its answer and no timeout."""
 
 log = logging.getLogger("natsproto")
 

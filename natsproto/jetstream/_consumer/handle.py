@@ -454,8 +454,8 @@ class PullConsumer(Consumer):
                 "nothing".
             nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
-                True, or the seconds between two such notes.
+            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
+                runs: True, or the seconds between two such notes.
             error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a

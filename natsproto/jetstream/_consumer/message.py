@@ -386,7 +386,7 @@ class JsMessage(Message):
         self._send_ack_nowait(_nak(delay))
 
     async def term(self, reason: str = "") -> None:
-        """Tell the server not to redeliver the message. The reason is part of the server's advisory, cut to 8 KiB, or
+        """End the redelivery of the message. The reason is part of the server's advisory, cut to 8 KiB, or
         to less where ``max_payload`` is small.
 
         Args:

@@ -11,7 +11,7 @@ Rules:
    That the message is found proves that it is stored.
 4. That it is not found proves something only in three cases: another message was stored with the same expectation, or
    the expected sequence was never the last one; the leader is the only one that there can have been; or a leader that
-   hears a majority lacks it a second after the refusal, and the stream would have kept it.
+   reaches a majority lacks it a second after the refusal, and the stream would have kept it.
 5. A leader is the only one that there can have been (``Leadership.UNDISPUTED``) if it has led since before the message
    was sent, for longer than a deposed leader goes on, or since the stream was created.
 6. A message without an answer may be stored. It is sent again only if it cannot be stored twice: it has an id that the
@@ -97,9 +97,9 @@ class Leadership(IntEnum):
     UNCONFIRMED = 0
     """It may have been deposed."""
     MAJORITY = 1
-    """It hears a majority of its peers."""
+    """It reaches a majority of its peers."""
     UNDISPUTED = 2
-    """It hears a majority, and no other server can have been the leader since the message was first sent."""
+    """It reaches a majority, and no other server can have been the leader since the message was first sent."""
     ONLY_SERVER = 3
     """The stream has one server."""
 

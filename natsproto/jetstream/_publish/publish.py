@@ -49,7 +49,7 @@ from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
 
 INFO_TIMEOUT_S = 2.0
-"""Seconds to wait for the info that tells a recreated stream from one that went back."""
+"""Seconds to wait for the info that distinguishes a recreated stream from one that went back."""
 LEADER_CHECK_S = 1.0
 """The most seconds to wait for an answer of the stream's leader before a message is sent again."""
 

@@ -446,7 +446,7 @@ class ConsumerManager:
         return info
 
     def _warn_about_filters(self, config: ConsumerConfig) -> None:
-        """Log a filter that no subject of the stream matches, as far as the last info tells: it sends nothing."""
+        """Log a filter that no subject of the stream matches, as far as the last info shows: it sends nothing."""
         stream = None if self._info is None else self._info.config
         if stream is None or stream.mirror or stream.sources or stream.subject_transform or not stream.subjects:
             return  # it may store other subjects

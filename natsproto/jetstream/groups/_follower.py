@@ -71,7 +71,7 @@ class GroupSharesChanged(Event):
 
 
 class Membership(Protocol):
-    """The lease of a member that comes and goes by itself, and what it is told."""
+    """The lease of a member that comes and goes by itself, and its notices."""
 
     @property
     def is_valid(self) -> bool:

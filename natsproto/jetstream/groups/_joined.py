@@ -36,7 +36,7 @@ from natsproto.jetstream.kv._bucket import KeyValue
 MIN_TTL_S = 1.0
 """Seconds; servers count whole ones."""
 LEAVE_TIMEOUT_S = 2.0
-"""Seconds in which a member that ends tells the others. If the servers do not answer, they notice after its ``ttl``."""
+"""Seconds in which a member that ends notifies the others. If the servers do not answer, its ``ttl`` ends it."""
 _HANDLER_ARGS = frozenset(HandlerOptions._fields) - {"backoff"}
 
 
@@ -80,7 +80,7 @@ class JoinArgs(TypedDict, total=False):
     nak_delay: NakDelay | None
     """Seconds before a failed message is delivered again, or a function of the message that returns them."""
     keep_alive: bool | Duration
-    """Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs."""
+    """Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler runs."""
     error_cb: Callable[[JsMessage, BaseException], object] | None
     """Called with a message and the exception of its handler."""
     executor: Executor

@@ -95,7 +95,7 @@ class _Audience(Generic[V]):
         self._turn = 0  # a reader gets only what comes after the turn in which it joined
 
     def begin_turn(self) -> None:
-        """Called when the cache has changed, before its readers are told."""
+        """Called when the cache has changed, before its readers are notified."""
         self._turn += 1
 
     def join(self, filters: tuple[str, ...], max_waiting: int, current: Iterable[KeyValueEntry[V]]) -> _Reader[V]:

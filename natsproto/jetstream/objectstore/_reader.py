@@ -61,8 +61,8 @@ STALL_TIMEOUT_S = 1.0
 MAX_READ_RESTARTS = 5
 """Restarts of a read whose object was replaced before its first chunk was returned, or of reading a whole object."""
 LOOK_AGAIN_S = (0.25, 1.0)
-"""Pauses in seconds between looks for missing chunks. A deposed leader, heard for moments after its network came back,
-knows an object by the version before, whose chunks the stream has purged."""
+"""Pauses in seconds between looks for missing chunks. A deposed leader that answers after its network came back knows
+an object by the version before, whose chunks the stream has purged."""
 WRITE_BYTES = 2**20
 """Bytes written to a file in one go."""
 

@@ -15,7 +15,7 @@ from natsproto.compat.nats.aio.msg import Msg
 DEFAULT_SUB_PENDING_MSGS_LIMIT = 512 * 1024
 DEFAULT_SUB_PENDING_BYTES_LIMIT = 128 * 1024 * 1024
 MAX_AUTO_UNSUBSCRIBE = 999_999_999
-"""Servers end a subscription at once when they are told a larger number. A larger limit is none here."""
+"""Servers end a subscription at once when they get a larger number. A larger limit is none here."""
 
 
 class Subscription:

@@ -1,7 +1,7 @@
 """PURE. The position of an ordered reader, and the check of the order of messages (ADR-17).
 
-Owns the last good sequence and the configuration of the next consumer. It tells the next message from a stale one and
-from a gap; OrderedSource creates the consumers.
+Owns the last good sequence and the configuration of the next consumer. It distinguishes the next message from a stale
+one and from a gap; OrderedSource creates the consumers.
 """
 
 from __future__ import annotations

@@ -199,7 +199,7 @@ class Puller:
         self.connection._publish_encoded(self._address.encoded_subject, reply.encode(), request.body())
 
     def _send_probe(self, body: bytes = PROBE) -> None:
-        """Send a pull as number 0, whose status tells only whether there is anybody."""
+        """Send a pull as number 0, whose status shows only whether there is anybody."""
         if self._replies is None:
             return
         try:

@@ -61,7 +61,7 @@ WAITS_FOR_BIND_S = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5)
 
 
 class PushBinding:
-    """Sees to it that a consumer without a deliver group has one reader, as far as its info tells."""
+    """Sees to it that a consumer without a deliver group has one reader, as far as its info shows."""
 
     def __init__(self, address: PushAddress, look_up: Callable[[], Awaitable[ConsumerInfo]]) -> None:
         self._address, self._look_up = address, look_up
@@ -230,7 +230,7 @@ class PushSource:
             self._deliveries.on_reconnect()
 
     def on_silence(self, missed: HeartbeatMissed | None) -> None:
-        """Look the consumer up, since nothing else tells that it was deleted or made again."""
+        """Look the consumer up, since nothing else reports that it was deleted or made again."""
         if missed is not None:
             self._emit_notice(missed)
         if self._lookup_task is None and self._may_look_up:
@@ -370,8 +370,8 @@ class PushConsumer(Consumer):
                 "nothing".
             nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
                 them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Tell the server that work goes on, so that ``ack_wait`` does not pass while the handler runs:
-                True, or the seconds between two such notes.
+            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
+                runs: True, or the seconds between two such notes.
             error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
                 event; None: not called.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a

@@ -1,7 +1,7 @@
 """Receiving what a push consumer sends: the messages, flow control requests and heartbeats (ADR-9, ADR-15).
 
 PushSubscription owns the subscription on the deliver subject, the queued flow control requests and the timer for
-silence. It tells its receiver, which owns the buffer and decides what becomes of the reading.
+silence. It notifies its receiver, which owns the buffer and decides what becomes of the reading.
 """
 
 from __future__ import annotations
