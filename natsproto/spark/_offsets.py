@@ -12,20 +12,12 @@ them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import ceil
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
 from natsproto.spark._ranges import StreamBounds
 
 VERSION = 1
-AUTO_PARTITIONS = 4
-"""Default number of partitions of a small batch; more were no faster on 2 cores."""
-PARTITION_SEQUENCES = 100_000
-"""Sequences in a partition of a bigger batch."""
-MAX_AUTO_PARTITIONS = 200
-MIN_PARTITION_SEQUENCES = 2000
-"""Smallest partition, unless the number of partitions is given."""
 
 
 class StreamOffset(Value):
@@ -152,19 +144,3 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     """Divides ``total`` in proportion to the weights; every share is at least 1, unless ``total`` is 0."""
     whole = sum(weights)
     return [max(min(1, total), total * weight // whole) if whole else total for weight in weights]
-
-
-def auto_partitions(count: int) -> int:
-    """The default number of partitions for ``count`` sequences."""
-    by_size = min(MAX_AUTO_PARTITIONS, ceil(count / PARTITION_SEQUENCES))
-    return max(min(AUTO_PARTITIONS, ceil(count / MIN_PARTITION_SEQUENCES)), by_size)
-
-
-def split_range(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
-    """Splits sequences into ``partitions`` runs of nearly equal length, in order; 0: by ``auto_partitions``."""
-    count = last - first + 1
-    if count <= 0:
-        return []
-    wanted = partitions or auto_partitions(count)
-    parts = min(wanted, count)
-    return [(first + count * part // parts, first + count * (part + 1) // parts - 1) for part in range(parts)]

@@ -16,6 +16,14 @@ from natsproto.jetstream._values.codec import UINT64
 
 log = logging.getLogger("natsproto")
 
+AUTO_PARTITIONS = 4
+"""Default number of partitions of a small batch; more were no faster on 2 cores."""
+PARTITION_SEQUENCES = 100_000
+"""Sequences in a partition of a bigger batch."""
+MAX_AUTO_PARTITIONS = 200
+MIN_PARTITION_SEQUENCES = 2000
+"""Smallest partition, unless the number of partitions is given."""
+
 
 class StreamBounds(Value):
     """The state of a stream. ``created`` distinguishes it from another one of the same name."""
@@ -57,12 +65,29 @@ class StreamBounds(Value):
         return max(1, int(nbytes * self.messages / self.nbytes * spread))
 
 
+def auto_partitions(count: int) -> int:
+    """The default number of partitions for ``count`` sequences."""
+    by_size = min(MAX_AUTO_PARTITIONS, ceil(count / PARTITION_SEQUENCES))
+    return max(min(AUTO_PARTITIONS, ceil(count / MIN_PARTITION_SEQUENCES)), by_size)
+
+
+def split_range(first: int, last: int, partitions: int = 0) -> list[tuple[int, int]]:
+    """Splits sequences into ``partitions`` runs of nearly equal length, in order; 0: by ``auto_partitions``."""
+    count = last - first + 1
+    if count <= 0:
+        return []
+    wanted = partitions or auto_partitions(count)
+    parts = min(wanted, count)
+    return [(first + count * part // parts, first + count * (part + 1) // parts - 1) for part in range(parts)]
+
+
 class SeqRange(Value):
     """Sequences of a stream, ``start`` to ``end``, both inclusive.
 
     ``created`` (RFC 3339) is the stream's creation time, by which another one of the same name is detected; "" for any.
     ``earliest``: ``start`` is only the first message that the stream had when the range was planned. Messages that it
-    removes before the range is first read are no data loss.
+    removes before the range is first read are no data loss. Of several ranges it is the first one only: what the stream
+    removes of the others would be a hole.
     """
 
     stream: str
@@ -77,6 +102,14 @@ class SeqRange(Value):
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= UINT64:
                 raise ConfigError(name, value, f"must be a sequence from {least} on")
+
+
+def parts_of(seq_range: SeqRange, number: int = 0) -> list[SeqRange]:
+    """A range as up to ``number`` ranges of nearly equal length, in order; 0: by ``auto_partitions``."""
+    return [
+        seq_range.replace(start=first, end=last, earliest=seq_range.earliest and first == seq_range.start)
+        for first, last in split_range(seq_range.start, seq_range.end, number)
+    ]
 
 
 class PullSize:

@@ -15,10 +15,9 @@ from natsproto.jetstream._values.asset_names import check_stream_name
 from natsproto.jetstream._values.codec import UINT64
 from natsproto.protocol.subject import subscribe_subject
 from natsproto.spark._client import is_retry, iterate_on_loop, run_on_loop
-from natsproto.spark._offsets import split_range
 from natsproto.spark._options import SparkNats
 from natsproto.spark._range_reader import Bound, MessageList, Method, RangeReader, plan_range
-from natsproto.spark._ranges import SeqRange
+from natsproto.spark._ranges import SeqRange, parts_of
 from natsproto.spark._schema import Row, delivered_rows, stored_rows
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ def plan_ranges(
     The ranges are inclusive, disjoint and in order. ``start`` and ``end`` are "earliest", "latest", a sequence
     (inclusive) or an aware datetime: from the first message stored then or later, up to the last one stored before
     (nats-server 2.11). With ``subjects`` the ends move inwards to messages that match. An empty list if no message is
-    between them. A sequence is taken literally: messages that are gone are DataLost when the range is read. From
-    "earliest" or a time, messages removed before a range is first read are not (``SeqRange.earliest``).
+    between them. Messages that are gone when a range is read are DataLost, except those removed before the first range
+    from "earliest" or a time is first read (``SeqRange.earliest``).
 
     ConfigError for wrong arguments; StreamNotFound and the errors of every call of the JetStream API.
 
@@ -66,10 +65,7 @@ def plan_ranges(
     if num_partitions is not None and (type(num_partitions) is not int or num_partitions < 1):
         raise ConfigError("num_partitions", num_partitions, "must be a positive number")
     found = run_on_loop(config, _plan, stream, start, end, wanted)
-    if found is None:
-        return []
-    parts = split_range(found.start, found.end, num_partitions or 0)
-    return [found.replace(start=first, end=last) for first, last in parts]
+    return [] if found is None else parts_of(found, num_partitions or 0)
 
 
 async def _plan(client: Client, name: str, start: Bound, end: Bound, subjects: Sequence[str]) -> SeqRange | None:

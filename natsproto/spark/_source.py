@@ -37,13 +37,12 @@ from natsproto.spark._offsets import (
     batch_range,
     lost_range,
     shares,
-    split_range,
 )
 from natsproto.spark._options import SinkOptions, SourceOptions
 from natsproto.spark._outages import outlast
 from natsproto.spark._pushdown import FilterPushdown, push_filters
 from natsproto.spark._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
-from natsproto.spark._ranges import SeqRange, StreamBounds
+from natsproto.spark._ranges import SeqRange, StreamBounds, parts_of
 from natsproto.spark._reader import plan_ranges, read_range
 from natsproto.spark._schema import BUCKET_SCHEMA, ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, check_columns
 from natsproto.spark._sink import BatchWriter, StreamingWriter, check_append
@@ -106,9 +105,9 @@ class BatchReader(DataSourceReader):
         bounds = [found for name in find_streams(self._settings) if (found := self._bounds(name)) is not None]
         numbers = shares(self._settings.partitions, [found.end - found.start + 1 for found in bounds])
         return [
-            RangePartition(found.replace(start=start, end=end))
+            RangePartition(one)
             for found, number in zip(bounds, numbers, strict=True)
-            for start, end in split_range(found.start, found.end, number)
+            for one in parts_of(found, number)
         ]
 
     def _bounds(self, stream: str) -> SeqRange | None:
@@ -302,17 +301,19 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
                 self._lost(DataLost(offset.stream, found.first, found.last, f"it was created anew at {offset.created}"))
         numbers = shares(stop.partitions, [found.last - found.first + 1 for found in ranges])
         return [
-            RangePartition(
+            RangePartition(one)
+            for offset, found, number in zip(stop.streams, ranges, numbers, strict=True)
+            if found.first <= found.last
+            for one in parts_of(
                 SeqRange(
                     stream=offset.stream,
-                    start=first,
-                    end=last,
+                    start=found.first,
+                    end=found.last,
                     created=offset.created,
                     earliest=offset.stream in from_first,
-                )
+                ),
+                number,
             )
-            for offset, found, number in zip(stop.streams, ranges, numbers, strict=True)
-            for first, last in split_range(found.first, found.last, number)
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:

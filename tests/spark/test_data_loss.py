@@ -82,7 +82,7 @@ def test_reader_does_not_wait_for_messages_that_went(nats: SparkNats) -> None:
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("gone", [11, 25, 31])
+@pytest.mark.parametrize("gone", [11, 15, 16])
 def test_trim_before_earliest_is_read_is_no_loss(nats: SparkNats, method: Method, gone: int) -> None:
     source = StreamFixture(nats)
     source.publish(30)
@@ -94,6 +94,22 @@ def test_trim_before_earliest_is_read_is_no_loss(nats: SparkNats, method: Method
     (whole,) = plan_ranges(nats, source.name, start=1, end=30, num_partitions=1)
     with pytest.raises(DataLost, match=f"begins at {gone}"):
         list(read_range(nats, whole, method=method))
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("gone", [17, 25, 31])
+def test_trim_of_a_later_range_is_a_hole(nats: SparkNats, method: Method, gone: int) -> None:
+    """The first range may have been read before, and then its rows would be followed by others than the next."""
+    source = StreamFixture(nats)
+    source.publish(30)
+    first, second = plan_ranges(nats, source.name, num_partitions=2)
+    assert [row[2] for row in read_range(nats, first, method=method)] == list(range(1, 16))
+    source.purge(gone)
+    source.publish(10)
+    with pytest.raises(DataLost, match=f"begins at {gone}"):
+        list(read_range(nats, second, method=method))
+    rows = read_range(nats, second, method=method, fail_on_data_loss=False)
+    assert [row[2] for row in rows] == list(range(gone, 31))
 
 
 def test_retry_begins_where_the_first_attempt_did(nats: SparkNats, monkeypatch: pytest.MonkeyPatch) -> None:

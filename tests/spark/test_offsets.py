@@ -18,9 +18,8 @@ from natsproto.spark._offsets import (
     batch_range,
     lost_range,
     shares,
-    split_range,
 )
-from natsproto.spark._ranges import StreamBounds
+from natsproto.spark._ranges import SeqRange, StreamBounds, parts_of, split_range
 
 BORN = "2026-01-02T03:04:05.678901234Z"
 REBORN = "2026-02-02T03:04:05Z"
@@ -158,3 +157,16 @@ def test_split_ranges_are_disjoint_complete_and_even(first: int, count: int, par
         assert min(sizes) >= 1
         assert max(sizes) - min(sizes) <= 1
         assert partitions == 0 or len(runs) == min(partitions, count)
+
+
+def test_only_the_first_part_may_begin_later() -> None:
+    """Of the others a reader knows the range from the plan on: what the stream removes of it is a hole."""
+    whole = SeqRange(stream="S", start=11, end=50, created=BORN, earliest=True)
+    parts = parts_of(whole, 4)
+    assert [(one.start, one.end, one.earliest) for one in parts] == [
+        (11, 20, True),
+        (21, 30, False),
+        (31, 40, False),
+        (41, 50, False),
+    ]
+    assert not any(one.earliest for one in parts_of(whole.replace(earliest=False), 4))
