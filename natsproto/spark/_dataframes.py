@@ -75,7 +75,7 @@ def stream_dataframe(
         num_partitions: How many ranges to make at most; None: up to 4, in larger streams one for every 100,000
             messages, up to 200.
         method: "consumer" pulls from an ordered consumer, "direct" gets batches from any replica, "auto" takes the
-            consumer except on work queues.
+            cheaper one.
         batch_rows: The most rows of one Arrow batch.
         max_bytes: About the most bytes of payload of one Arrow batch.
         headers: Read the headers, too; False leaves their column out.

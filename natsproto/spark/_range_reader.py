@@ -55,6 +55,12 @@ INACTIVE_THRESHOLD_S = 30.0
 SMALL_RANGE, TINY_RANGE = 1000, 16
 """Sequences that "auto" reads without a consumer, which every server of a cluster would get to know; the latter one by
 one if the stream does not allow direct get."""
+MAX_FILTERED_SUBJECTS, MAX_DIRECT_FILTERS = 100, 16
+"""The most subjects of a stream for which a consumer is the cheaper way to filter several, and the most filters for
+which direct get is. For each message of several filters with wildcards the consumer's server looks at all subjects:
+0.16 ms for a row of 1,000 subjects, 0.8 ms for one of 20,000. Direct gets take 0.01 to 0.03 ms, but 3 ms for each
+filter and range.
+"""
 _SEQ = attrgetter("seq")
 _DATA = attrgetter("data")
 
@@ -191,7 +197,8 @@ class RangeReader:
         fail_on_data_loss: bool = True,
         outage_timeout: float = DEFAULT_OUTAGE_TIMEOUT_S,
     ) -> None:
-        self._js, self._range, self._subjects, self._method = js, seq_range, subjects, method
+        self._js, self._range, self._method = js, seq_range, method
+        self._subjects = without_covered(subjects)
         self._rows, self._max_bytes, self._outage_timeout = batch_rows, max_bytes, outage_timeout
         self._loss = DataLossCheck(seq_range, fail_on_data_loss)
         self._pace = PullSize(seq_range, batch_rows)
@@ -228,10 +235,19 @@ class RangeReader:
             return [self._read_consumer]
         if self._method == "direct" or source.cached_info.config.retention == RetentionPolicy.WORK_QUEUE:
             return [self._read_direct]
-        small = SMALL_RANGE if source.reads_directly else TINY_RANGE
-        if self._range.end - self._range.start < small and len(self._subjects) < 2:
+        if self._is_direct_cheaper(source):
             return [self._read_direct, self._read_consumer]
         return [self._read_consumer, self._read_direct]
+
+    def _is_direct_cheaper(self, source: Stream) -> bool:
+        subjects, count = self._subjects, self._range.end - self._range.start + 1
+        if not source.reads_directly:
+            return count <= TINY_RANGE and len(subjects) < 2
+        few = len(subjects) <= MAX_DIRECT_FILTERS
+        if count <= SMALL_RANGE and few:
+            return True
+        wide = len(subjects) > 1 and source.cached_info.state.num_subjects > MAX_FILTERED_SUBJECTS
+        return wide and (few or any("*" in one or ">" in one for one in subjects))
 
     # ---------------------------------------------------------------- through a consumer
 
@@ -239,7 +255,7 @@ class RangeReader:
         allowed = source.cached_info.config.consumer_limits.inactive_threshold or INACTIVE_THRESHOLD_S
         consumer = source.ordered_consumer(
             start_seq=self._range.start,
-            filter_subjects=without_covered(self._subjects),
+            filter_subjects=self._subjects,
             inactive_threshold=min(INACTIVE_THRESHOLD_S, allowed),
         )
         async with consumer, aclosing(self._message_lists(self._pull_pages(consumer), _position)) as lists:
@@ -283,8 +299,7 @@ class RangeReader:
         if len(self._subjects) < 2:
             pages = self._direct_pages(source, "".join(self._subjects), self._pace.next)
         else:
-            whole = self._range.end - self._range.start + 1
-            pages = _merged([self._direct_pages(source, subject, lambda: whole) for subject in self._subjects])
+            pages = _merged([self._paced_pages(source, subject) for subject in self._subjects])
         async with aclosing(self._message_lists(pages, _SEQ)) as lists:
             async for messages in lists:
                 yield messages
@@ -310,6 +325,14 @@ class RangeReader:
                 error = exc
             if error is not None or not count:
                 await wait.pause(error)
+
+    async def _paced_pages(self, source: Stream, subject: str) -> AsyncGenerator[list[RawMessage]]:
+        """The messages of one of several subjects."""
+        pace = PullSize(self._range, self._rows)
+        async with aclosing(self._direct_pages(source, subject, pace.next)) as pages:
+            async for came in pages:
+                pace.on_messages(len(came), came[-1].seq)
+                yield came
 
     async def _has_more(self, source: Stream, subject: str, start: int) -> bool:
         """True if the leader has another message in the range. PermissionDenied if it may not be asked, unless no other

@@ -124,9 +124,9 @@ def read_range(
     Close the iterator to end early; that deletes its consumer.
 
     ``method`` "consumer" pulls from an ordered consumer in memory, "direct" gets batches of messages from any
-    replica (ADR-31), which is slower but needs no consumer and leaves a work queue alone. "auto" takes the consumer
-    except for up to 1,000 sequences and on work queues; if the server refuses one way, it logs the reason and takes
-    the other.
+    replica (ADR-31), which needs no consumer and leaves a work queue alone. "auto" takes the cheaper one: "direct" for
+    up to 1,000 sequences, on work queues, and for several subjects of a stream with more than 100; if the server
+    refuses one way, it logs the reason and takes the other.
 
     If messages were removed after planning (by a limit or a purge), or the stream was recreated, DataLost is raised;
     with ``fail_on_data_loss=False`` a warning is logged and the rest is read. An ``earliest`` range allows removals
@@ -139,7 +139,7 @@ def read_range(
         seq_range: One of the ranges of ``plan_ranges``.
         subjects: Only messages of these subjects, wildcards allowed; empty: all.
         method: "consumer" pulls from an ordered consumer, "direct" gets batches from any replica, "auto" takes the
-            consumer except on work queues.
+            cheaper one.
         batch_rows: The most rows of one Arrow batch.
         max_bytes: About the most bytes of payload of one Arrow batch.
         output: "tuples" gives a tuple for each message, "arrow" Arrow batches.
