@@ -53,7 +53,7 @@ class FakeApi:
         """The endpoints of the deletions so far."""
         return [endpoint for _, endpoint in self.deletes]
 
-    async def _wait_connected(self, _: float) -> None:
+    async def _wait_connected(self, _: float, *, in_drain: bool = False) -> None:
         if self.connected is not None:
             await self.connected.wait()
 
