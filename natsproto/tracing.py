@@ -173,7 +173,7 @@ async def trace(
     traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
     found = _Reports()
     async with connection.subscribe(inbox, pending_msgs_limit=MAX_REPORTS) as reports:
-        await connection._yield_if_needed(deadline, f"trace of {subject!r}")
+        await connection._outbox.yield_if_needed(deadline, f"trace of {subject!r}")
         connection.publish_nowait(subject, payload, headers=traced_headers)
         while not found.is_complete and not found.is_full:
             try:

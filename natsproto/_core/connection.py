@@ -36,8 +36,6 @@ from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
-from natsproto.protocol.line_limit import SAFE_LINE_LENGTH
-from natsproto.protocol.subject import publish_subject
 
 if TYPE_CHECKING:
     from natsproto._core.request_many import Sentinel
@@ -56,7 +54,7 @@ class Connection:
         self._instrumentation: Instrumentation | None = None
         self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
-        self._registry, self._control_lines = engine.registry, engine.control_lines
+        self._registry, self._control_lines = engine.registry, engine.outbox.lines
         self._check_loop, self._route_of = engine.check_loop, engine.registry.route_of
         self._loop_stood_still = engine.registry.stood_still
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
@@ -169,8 +167,8 @@ class Connection:
         outbox = self._outbox
         if self._instrumentation is not None:
             with self._instrumentation.sending("send", subject, payload, headers) as sending:
-                await self._yield_if_needed()
-                self._put_message(subject, payload, reply, sending.headers)
+                await outbox.yield_if_needed()
+                outbox.put_message(subject, payload, reply, sending.headers)
             return
         if outbox.must_wait:
             await outbox.wait_writable()
@@ -185,7 +183,7 @@ class Connection:
                 raise _not_a_subject(subject) from None
             outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
         else:
-            self._put_message(subject, payload, reply, headers)
+            outbox.put_message(subject, payload, reply, headers)
 
     def publish_nowait(
         self,
@@ -206,7 +204,7 @@ class Connection:
         """
         if self._instrumentation is not None:
             with self._instrumentation.sending("send", subject, payload, headers) as sending:
-                self._put_message(subject, payload, reply, sending.headers)
+                self._outbox.put_message(subject, payload, reply, sending.headers)
         elif reply is None and headers is None and type(payload) is bytes:
             lines, size = self._control_lines, len(payload)
             if size > lines.max_payload:
@@ -217,7 +215,7 @@ class Connection:
                 raise _not_a_subject(subject) from None
             self._outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
         else:
-            self._put_message(subject, payload, reply, headers)
+            self._outbox.put_message(subject, payload, reply, headers)
 
     async def _send_reply(self, reply: str, payload: Payload, headers: HeadersLike | None) -> None:
         """Publish to a subject that is used once, for ``Message.respond``."""
@@ -258,44 +256,6 @@ class Connection:
     def _reader_tasks(self, holder: MessageHolder) -> ReaderTasks:
         """Return the registry for the tasks that read from a holder: ``drain`` waits for them."""
         return ReaderTasks(self._engine.readers, holder)
-
-    async def _yield_if_needed(self, deadline: Deadline | None = None, operation: str = "publish") -> None:
-        """Wait for room while the connection is congested: for coroutines, before a method that never waits.
-
-        At the ``deadline`` RequestTimeout, which names the ``operation``; without one there is no limit.
-        """
-        if self._outbox.must_wait:
-            await self._outbox.wait_writable(deadline, operation)
-
-    def _send_reply_nowait(self, reply: bytes, ending: bytes) -> None:
-        """Publish to a reply subject as received, without waiting and validation: for acknowledgements.
-
-        ``ending`` is the end of the control line and the payload.
-        """
-        if 10 in reply or 13 in reply:  # integers: searching for bytes takes eight times as long
-            raise LocalProtocolError(
-                f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
-            )
-        if len(reply) > SAFE_LINE_LENGTH // 2:
-            subject = reply.decode("utf-8", "surrogateescape")
-            self._control_lines.line_limit.check(len(reply) + ending.index(b"\r"), subject)
-        self._outbox.put(b"PUB ", reply + ending)
-
-    def _publish_encoded(self, subject: bytes, reply: bytes, payload: bytes) -> None:
-        """``publish_nowait`` with valid subjects as they are sent, for pulls. Their spans are those of the reading."""
-        lines, size = self._control_lines, len(payload)
-        if size > lines.max_payload or len(subject) + len(reply) > SAFE_LINE_LENGTH // 2:
-            lines.message_line(subject, reply, None, size)  # raises if it is too long
-        self._outbox.put(b"PUB %b %b %d\r\n" % (subject, reply, size), payload)
-
-    def _put_message(self, subject: str, payload: Payload, reply: str | None, headers: HeadersLike | None) -> None:
-        """``publish_nowait`` for a message that the caller reports to the instrumentation."""
-        if type(payload) is not bytes:
-            payload = as_bytes(payload)
-        wire_reply = None if reply is None else publish_subject(reply, "reply subject")
-        block = None if headers is None else block_of(headers)
-        lines = self._control_lines
-        self._outbox.put(lines.message_line(lines.encode_subject(subject), wire_reply, block, len(payload)), payload)
 
     async def request(
         self,

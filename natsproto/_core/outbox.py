@@ -20,7 +20,12 @@ from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.socket.wire import Wire
-from natsproto.errors import ConnectionClosed, OutboxFull
+from natsproto.errors import ConnectionClosed, LocalProtocolError, OutboxFull
+from natsproto.protocol.commands import ControlLines
+from natsproto.protocol.frames import Payload, as_bytes
+from natsproto.protocol.headers import HeadersLike, block_of
+from natsproto.protocol.line_limit import SAFE_LINE_LENGTH
+from natsproto.protocol.subject import publish_subject
 
 FLUSH_SIZE = 65_536
 """Bytes that are written without waiting for the end of the turn of the event loop."""
@@ -67,6 +72,7 @@ class Outbox:
         "bytes_out",
         "confirm_scheduled",
         "frames_out",
+        "lines",
         "must_wait",
         "size",
     )  # fmt: skip
@@ -78,6 +84,8 @@ class Outbox:
         on_write: Callable[[], None],
         running: Callable[[], object] = running_loop,
     ) -> None:
+        self.lines: ControlLines = ControlLines()
+        """The control lines of messages, and their limits."""
         self.size: int = 0
         """Bytes waiting."""
         self.frames_out: int = 0
@@ -157,12 +165,52 @@ class Outbox:
             self.must_wait = True
             self.flush()
 
+    def put_reply(self, reply: bytes, ending: bytes) -> None:
+        """Add a message to a reply subject as received, without validating it: for acknowledgements.
+
+        ``ending`` is the end of the control line and the payload.
+        """
+        if 10 in reply or 13 in reply:  # integers: searching for bytes takes eight times as long
+            raise LocalProtocolError(
+                f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
+            )
+        if len(reply) > SAFE_LINE_LENGTH // 2:
+            subject = reply.decode("utf-8", "surrogateescape")
+            self.lines.line_limit.check(len(reply) + ending.index(b"\r"), subject)
+        self.put(b"PUB ", reply + ending)
+
+    def put_encoded(self, subject: bytes, reply: bytes, payload: bytes) -> None:
+        """Add a message with valid subjects as they are sent, for pulls. Their spans are those of the reading."""
+        lines, size = self.lines, len(payload)
+        if size > lines.max_payload or len(subject) + len(reply) > SAFE_LINE_LENGTH // 2:
+            lines.message_line(subject, reply, None, size)  # raises if it is too long
+        self.put(b"PUB %b %b %d\r\n" % (subject, reply, size), payload)
+
+    def put_message(
+        self, subject: str, payload: Payload, reply: str | None = None, headers: HeadersLike | None = None
+    ) -> None:
+        """Add any message; the caller reports it to the instrumentation. Raises the errors of ``publish_nowait``."""
+        if type(payload) is not bytes:
+            payload = as_bytes(payload)
+        wire_reply = None if reply is None else publish_subject(reply, "reply subject")
+        block = None if headers is None else block_of(headers)
+        lines = self.lines
+        self.put(lines.message_line(lines.encode_subject(subject), wire_reply, block, len(payload)), payload)
+
     def cork(self) -> None:
         """Collect further messages, and send them together at the end of this turn of the event loop."""
         if not self._corked and self._limit >= 0:
             self._corked = True
             self._fast_limit = min(self._unchecked_limit, FLUSH_SIZE - 1)
             self._loop.call_soon(self._end_of_turn)
+
+    async def yield_if_needed(self, deadline: Deadline | None = None, operation: str = "publish") -> None:
+        """Wait for room while the connection is congested: for coroutines, before a method that never waits.
+
+        At the ``deadline`` RequestTimeout, which names the ``operation``; without one there is no limit.
+        """
+        if self.must_wait:
+            await self.wait_writable(deadline, operation)
 
     async def wait_writable(self, deadline: Deadline | None = None, operation: str = "publish") -> None:
         """Let the event loop run, and wait for room while the wire is congested, until the ``deadline``: then

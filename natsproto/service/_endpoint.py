@@ -325,7 +325,7 @@ class Endpoint:
         if reply is not None and self._connection._reply_guard.is_allowed(reply):
             headers = error_headers(error.code, cut_description(error.description, self._connection.max_payload))
             with suppress(NatsError):  # the client is closed
-                self._connection._put_message(reply, b"", None, headers)
+                self._connection._outbox.put_message(reply, b"", None, headers)
 
     def _custom_stats(self, handler: StatsHandler) -> object:
         try:

@@ -218,9 +218,9 @@ class OutgoingStream:
                 return  # the generator has suppressed the cancellation
             now = clock()
             if state.needs_reply(len(part), now):
-                connection._publish_encoded(reply, b"%b%d" % (credit_to, state.sent + 1), part)
+                connection._outbox.put_encoded(reply, b"%b%d" % (credit_to, state.sent + 1), part)
             else:
-                connection._put_message(self.reply, part, None, None)
+                connection._outbox.put_message(self.reply, part, None, None)
             state.on_sent(len(part), now)
 
     async def _wait(self) -> None:
@@ -229,7 +229,7 @@ class OutgoingStream:
         try:
             if not self._state.has_room:
                 await self._wait_for_credit()
-            await self._connection._yield_if_needed()
+            await self._connection._outbox.yield_if_needed()
         finally:
             self.waited_ns += perf_counter_ns() - began
 
@@ -294,12 +294,12 @@ class OutgoingStream:
         try:
             if self._state.window is not None:
                 headers[END_HEADER] = str(sent)
-                self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", headers)
+                self._connection._outbox.put_message(self.reply, b"", f"{self._credit_to}{sent}", headers)
                 return
             if error is not None:  # with a payload, as an empty message ends the response for any requester
                 payload = text.encode() or b"error"
-                self._connection._put_message(self.reply, payload, None, headers)
-            self._connection._put_message(self.reply, b"", None, None)
+                self._connection._outbox.put_message(self.reply, payload, None, headers)
+            self._connection._outbox.put_message(self.reply, b"", None, None)
         except NatsError as exc:
             self._connection._log.warning("cannot send the end of a stream to %r: %s", self.reply, exc)
 
@@ -318,7 +318,9 @@ class OutgoingStream:
         if pulse is Pulse.SEND and not self.is_plain:
             sent = self._state.sent
             try:
-                self._connection._put_message(self.reply, b"", f"{self._credit_to}{sent}", {IDLE_HEADER: str(sent)})
+                self._connection._outbox.put_message(
+                    self.reply, b"", f"{self._credit_to}{sent}", {IDLE_HEADER: str(sent)}
+                )
             except NatsError as exc:
                 self.end(Ended.LOST, exc)
                 return

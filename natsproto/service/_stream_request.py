@@ -219,7 +219,7 @@ class IncomingStream:
             raise LocalProtocolError("a response can be requested once: call stream() again")
         self.is_new = False
         connection, (subject, payload, headers) = self._connection, self.request
-        await connection._yield_if_needed(Deadline(self.state.patience), f"request to {subject!r}")
+        await connection._outbox.yield_if_needed(Deadline(self.state.patience), f"request to {subject!r}")
         instrumentation = connection._instrumentation
         if instrumentation is None:
             sending = Sending(headers)
@@ -228,7 +228,7 @@ class IncomingStream:
         try:
             connection._add_reply_handler(self)
             try:
-                connection._put_message(subject, payload, self.subject, sending.headers)
+                connection._outbox.put_message(subject, payload, self.subject, sending.headers)
             except BaseException:
                 connection._remove_reply_handler(self)
                 raise
@@ -277,7 +277,7 @@ class IncomingStream:
             self._finish(self.state.broken("the responder has sent a reply subject that is not allowed"))
             return
         try:
-            connection._put_message(reply, payload, None if payload == CANCEL else self.subject, None)
+            connection._outbox.put_message(reply, payload, None if payload == CANCEL else self.subject, None)
         except NatsError as exc:
             self._finish(exc)
 

@@ -63,7 +63,7 @@ from natsproto.errors import (
     PayloadTooLarge,
     TooManySubscriptions,
 )
-from natsproto.protocol.commands import ControlLines, arguments_length, subjects_of
+from natsproto.protocol.commands import arguments_length, subjects_of
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
 from natsproto.protocol.server_errors import is_too_long_line
@@ -111,8 +111,8 @@ class Engine:
         self.options = options
         self.state = State.CONNECTING
         self.info = NO_INFO
-        self.control_lines = ControlLines()
         self.outbox = Outbox(options.outbox_limit, loop, self._schedule_confirm_ping)
+        self.control_lines = self.outbox.lines
         self.event_bus = EventBus(options.on_event, options.name)
         self.registry = SubscriptionRegistry(self, self.outbox, self.event_bus, origin)
         self.on_messages = self.registry.on_messages

@@ -450,7 +450,9 @@ class ConsumeContext(RunHint):
         if not self._tasks:
             await self._messages.__aenter__()
             self._tasks = self._handler_tasks.start()
-            self._messages.buffer.wait_end().add_done_callback(self._on_end)
+            ended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            ended.add_done_callback(self._on_end)
+            self._messages.buffer.end_waiters.append(ended)
         return self
 
     async def __aexit__(

@@ -123,7 +123,7 @@ class BatchTasks(HandlerTasks):
         """Nak the messages at these indexes and acknowledge the others, in one write."""
         if error is not None:
             self._report(batch, error, len(failed))
-        await self.connection._yield_if_needed()
+        await self.connection._outbox.yield_if_needed()
         deliveries = self._messages.buffer.deliveries
         try:
             for index, message in enumerate(batch):

@@ -7,6 +7,7 @@ Holds the names of the stream and the consumer, and the last info. ``pull`` pull
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from datetime import datetime
 from typing import Unpack
 
@@ -36,6 +37,8 @@ from natsproto.jetstream._consumer.pull_options import (
     DEFAULT_EXPIRES_S,
     FetchArgs,
     PullMode,
+    PullOptions,
+    cached_fetch_options,
     fetch_options,
     pull_options,
 )
@@ -284,7 +287,10 @@ class PullConsumer(Consumer):
     def _fetch(
         self, mode: PullMode, timeout: Duration | None, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
     ) -> Fetch:
-        options = fetch_options(mode, timeout, self._api.timeout, **arguments)
+        options: PullOptions | None = None
+        with suppress(TypeError):  # one cannot be hashed, or is of a wrong type
+            options = cached_fetch_options(mode, timeout, self._api.timeout, **arguments)
+        options = options or fetch_options(mode, timeout, self._api.timeout, **arguments)
         inbox = self._inbox or self._make_inbox()
         source = PullSource(inbox, options, acking=acking)
         return Fetch(source, source.put_back)
@@ -560,7 +566,7 @@ class PullConsumer(Consumer):
         return ConsumeContext(self._description, messages, tasks)
 
     def _make_inbox(self) -> PullInbox:
-        self._inbox = PullInbox(self._api, self.stream_name, self.name, lambda: self._info)
+        self._inbox = PullInbox(self._api, self.stream_name, self.name, self)
         return self._inbox
 
 

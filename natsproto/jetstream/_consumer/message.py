@@ -36,7 +36,7 @@ from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.jetstream._values.policies import AckPolicy
 from natsproto.jetstream._values.source import MessageSource, read_source
 from natsproto.jetstream._values.timestamp import Timestamp
-from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.frames import Message, Payload, Route
 from natsproto.protocol.headers import Headers, HeadersLike
 
 if TYPE_CHECKING:
@@ -291,7 +291,7 @@ class JsMessage(Message):
         ):
             self._send_ack_nowait(ACKED)  # raises, or the reply was looked at, or it is reported
         else:
-            origin._send_reply_nowait(reply, _ACK_ENDING)  # type: ignore[attr-defined]
+            origin._outbox.put_reply(reply, _ACK_ENDING)  # type: ignore[attr-defined]
             self._note = ACKED
 
     async def ack_sync(self, timeout: float | None = None) -> None:
@@ -366,7 +366,7 @@ class JsMessage(Message):
         subject = self._ack_subject().decode("utf-8", "surrogateescape")
         connection = self._connection()
         with self._settling(connection, b"+NXT"):
-            connection._put_message(subject, b"+NXT " + request, reply, None)
+            connection._outbox.put_message(subject, b"+NXT " + request, reply, None)
         self._note = ACKED
 
     async def nak(self, delay: Duration | None = None) -> None:
@@ -448,14 +448,14 @@ class JsMessage(Message):
 
     async def _send_ack(self, words: bytes) -> None:
         if not self.is_acked:
-            await self._connection()._yield_if_needed()
+            await self._connection()._outbox.yield_if_needed()
         self._send_ack_nowait(words)
 
     def _send_ack_nowait(self, words: bytes) -> None:
         self._check_unacked(words)
         reply, connection = self._ack_subject(), self._connection()
         with self._settling(connection, words):
-            connection._send_reply_nowait(reply, b" %d\r\n%b" % (len(words), words))
+            connection._outbox.put_reply(reply, b" %d\r\n%b" % (len(words), words))
         self._note = words
 
     def _term(self, reason: str) -> bytes:
@@ -518,6 +518,18 @@ _head_of = attrgetter("_head")
 _reply_of = attrgetter("_reply")
 _subject_of = attrgetter("subject")
 _data_of = attrgetter("data")
+
+
+def stamp_arrival(messages: list[JsMessage], route: Route, free: float, since: float | None = None) -> None:
+    """Stamp messages that have arrived together, and prepare the stamp of those that arrive next.
+
+    The server has sent them after ``since`` (None: just now). They may be handed over as they are for ``free`` seconds.
+    """
+    note = messages[0]._note
+    if type(note) is DeliveryStamp and not note.arrived:
+        now = monotonic()
+        note.set_ages(now if since is None else since, now, free)
+        route.note = note.next()
 
 
 def counted_size(messages: Sequence[JsMessage]) -> int:
@@ -644,7 +656,7 @@ def send_acks(connection: Connection, subjects: Iterable[bytes | str | None]) ->
     for subject in subjects:
         reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
         try:
-            connection._send_reply_nowait(reply or b"", _ACK_ENDING)
+            connection._outbox.put_reply(reply or b"", _ACK_ENDING)
         except NatsError:
             return  # nothing can be sent now: the server delivers them once more
 

@@ -18,7 +18,7 @@ from natsproto._core.ending import Reader
 from natsproto._core.events import Event
 from natsproto._core.inbox.readers import ReaderTasks
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
-from natsproto._core.notifier import release
+from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto._durations import seconds
 from natsproto._help.async_hints import AsyncForHint, AwaitHint
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
@@ -481,6 +481,7 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
 
     def __init__(self, source: ReaderSource, return_unread: Callable[[list[JsMessage]], None]) -> None:
         self._source, self._buffer, self._return_unread = source, source.buffer, return_unread
+        self._loop = asyncio.get_running_loop()
         self._started = False
         self._running: Coroutine[object, None, list[JsMessage]] | None = None
         self._begun = False
@@ -516,7 +517,10 @@ class Fetch(AwaitHint, AsyncForHint, Coroutine[object, None, list[JsMessage]]):
         asked_at = 0 if instrumentation is None else time_ns()
         try:
             if not buffer.ended:
-                ended = buffer.wait_end()
+                if running_loop() is not self._loop:
+                    raise wrong_loop_error()
+                ended: asyncio.Future[None] = self._loop.create_future()
+                buffer.end_waiters.append(ended)
                 if not self._started:  # else it was awaited or iterated before: there are no more
                     self._started = True
                     self._source.start()

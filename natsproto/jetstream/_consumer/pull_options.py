@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict, Unpack
 
 from natsproto._durations import seconds, time_limit
@@ -99,6 +100,10 @@ def fetch_options(
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = time_limit("timeout", timeout)
     return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or reply_timeout, **arguments)
+
+
+cached_fetch_options = lru_cache(maxsize=64, typed=True)(fetch_options)
+"""Loops fetch with the same arguments again and again. TypeError for one that cannot be hashed."""
 
 
 def pull_options(

@@ -174,8 +174,8 @@ class AtomicBatch:
             raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
         message = BatchMessage(subject, as_bytes(payload), header_pairs(subject, headers, args))
         block = encode_headers(as_dict([*message.pairs, *self._headers(self._max + 1, "1")]))
-        wire = self._connection._control_lines.encode_subject(subject)
-        self._connection._control_lines.message_line(wire, b"_" * 96, block, len(message.payload))
+        wire = self._connection._outbox.lines.encode_subject(subject)
+        self._connection._outbox.lines.message_line(wire, b"_" * 96, block, len(message.payload))
         return message
 
     async def _append(self, message: BatchMessage) -> None:
@@ -306,8 +306,8 @@ class AtomicBatch:
                     return
             else:
                 pairs = [*message.pairs, *self._headers(sequence)]
-                await self._connection._yield_if_needed(Deadline(self._timeout), "atomic batch")
-                self._connection._put_message(message.subject, message.payload, None, as_dict(pairs))
+                await self._connection._outbox.yield_if_needed(Deadline(self._timeout), "atomic batch")
+                self._connection._outbox.put_message(message.subject, message.payload, None, as_dict(pairs))
             self._sent = sequence
 
     async def _send_and_wait(self, message: BatchMessage, sequence: int) -> None:
@@ -449,7 +449,7 @@ class AtomicBatch:
             return
         try:
             ATOMIC_BATCH.check(self._connection.server_info)
-            self._connection._put_message(self._messages[0].subject, b"", None, self._headers(self._sent + 2))
+            self._connection._outbox.put_message(self._messages[0].subject, b"", None, self._headers(self._sent + 2))
         except NatsError:
             pass  # the server discards it in ten seconds
 

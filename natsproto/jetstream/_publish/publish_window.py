@@ -122,7 +122,7 @@ class PublishWindow:
     def __init__(self, connection: Connection, limits: PublisherOptions, auto_ids: AutoMsgIds | None = None) -> None:
         self._connection = connection
         self._auto_ids = auto_ids
-        self._outbox, self._control_lines = connection._outbox, connection._control_lines
+        self._outbox, self._control_lines = connection._outbox, connection._outbox.lines
         self._limits = limits
         self.replies: PendingReplies[AckFuture]
         """The futures of the messages that are not acknowledged, and the count of all."""

@@ -316,7 +316,7 @@ class BatchGet:
         async def ask() -> None:
             self.pages += 1
             self._needs_page, self._reply = False, f"{inbox}.{self.pages}"
-            await connection._yield_if_needed(Deadline(self._timeout), self._operation)
+            await connection._outbox.yield_if_needed(Deadline(self._timeout), self._operation)
             await connection.publish(self._subject, dumps(cursor.request()), reply=self._reply)
 
         unlisten = connection.add_listener(on_event)

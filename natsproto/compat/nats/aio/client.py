@@ -392,9 +392,9 @@ class Client:
     async def _answer(self, reply: str, words: bytes) -> None:
         """Acknowledge a message of a stream."""
         client = self._opened
-        await client._yield_if_needed()
+        await client._outbox.yield_if_needed()
         if reply[:1] != "$" or not client._reply_guard.is_refused(reply):
-            client._send_reply_nowait(reply.encode("utf-8", "surrogateescape"), b" %d\r\n%b" % (len(words), words))
+            client._outbox.put_reply(reply.encode("utf-8", "surrogateescape"), b" %d\r\n%b" % (len(words), words))
 
     @translate_errors
     async def _respond(self, reply: str, payload: bytes, headers: dict[str, str] | None) -> None:

@@ -10,8 +10,6 @@ from __future__ import annotations
 from time import monotonic
 
 from natsproto._core.connection import Connection
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage
-from natsproto.protocol.frames import Route
 
 
 class ArrivalTimes:
@@ -42,15 +40,3 @@ class ArrivalTimes:
         """Return the time after which the server has sent what arrives now, if that travels so long at most."""
         emptied_at = self._emptied_at if is_ticking else now - self._connection._loop_stood_still(now)
         return min(max(emptied_at - travel, self._pulled_at), now)
-
-
-def stamp_arrival(messages: list[JsMessage], route: Route, free: float, since: float | None = None) -> None:
-    """Stamp messages that have arrived together, and prepare the stamp of those that arrive next.
-
-    The server has sent them after ``since`` (None: just now). They may be handed over as they are for ``free`` seconds.
-    """
-    note = messages[0]._note
-    if type(note) is DeliveryStamp and not note.arrived:
-        now = monotonic()
-        note.set_ages(now if since is None else since, now, free)
-        route.note = note.next()

@@ -85,10 +85,11 @@ class Buffer:
         """The error that ended it; None if its owner did."""
         self.unread: list[JsMessage] | None = None
         """Messages received after the reader stopped; None while it reads."""
+        self.end_waiters: list[asyncio.Future[None]] = []
+        """Futures that are done when it ends."""
         self._keys = count()
         self._loop = asyncio.get_running_loop()
         self._waiters: list[asyncio.Future[None]] = []
-        self._end_waiters: list[asyncio.Future[None]] = []
 
     # ---------------------------------------------------------------- the source's side
 
@@ -143,8 +144,8 @@ class Buffer:
     def end(self, error: NatsError | None) -> None:
         """End the buffer: no more messages will arrive."""
         self.ended, self.error = True, error
-        waiters = [*self._waiters, *self._end_waiters]
-        self._waiters, self._end_waiters = [], []
+        waiters = [*self._waiters, *self.end_waiters]
+        self._waiters, self.end_waiters = [], []
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
@@ -179,14 +180,6 @@ class Buffer:
         if len(self._waiters) > 8:  # cancelled readers leave theirs behind
             self._waiters = [one for one in self._waiters if not one.done()]
         self._waiters.append(waiter)
-        return waiter
-
-    def wait_end(self) -> asyncio.Future[None]:
-        """A future that is done when the buffer ends."""
-        if running_loop() is not self._loop:
-            raise wrong_loop_error()
-        waiter: asyncio.Future[None] = self._loop.create_future()
-        self._end_waiters.append(waiter)
         return waiter
 
     def wake(self) -> None:
@@ -305,8 +298,10 @@ class Buffer:
         self.consumed += count
         self.consumed_bytes += size
         if self.deliveries is not None:
-            self.deliveries.prefetch.on_consumed(count)
-            self.count_interval = self.deliveries.prefetch.count_interval
+            prefetch = self.deliveries.prefetch
+            if prefetch.is_starting:
+                prefetch.on_consumed(count)
+            self.count_interval = prefetch.count_interval
         elif self.prefetch is not None:
             self.prefetch.on_consumed(count, monotonic())
 

@@ -40,13 +40,20 @@ from natsproto._core.connection import Connection
 from natsproto._core.engine.engine import State
 from natsproto._handler_threads import on_thread_end
 from natsproto.errors import ConsumerNotFound, NatsError, PermissionDenied, StreamNotFound
-from natsproto.jetstream._consumer.delivery.arrival_times import ArrivalTimes, stamp_arrival
+from natsproto.jetstream._consumer.delivery.arrival_times import ArrivalTimes
 from natsproto.jetstream._consumer.delivery.delivery_events import ConsumerAddress, DeliveryReports
 from natsproto.jetstream._consumer.delivery.delivery_position import MessageKey, number_of, position_of
 from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms, margin_of
 from natsproto.jetstream._consumer.delivery.sent_acks import CROSSING_ROUND_TRIPS, MIN_CROSSING_S, SentAcks
 from natsproto.jetstream._consumer.delivery.worker_prefetch import WorkerPrefetch
-from natsproto.jetstream._consumer.message import ACKED, DeliveryStamp, JsMessage, extend_all, nak_delay_of
+from natsproto.jetstream._consumer.message import (
+    ACKED,
+    DeliveryStamp,
+    JsMessage,
+    extend_all,
+    nak_delay_of,
+    stamp_arrival,
+)
 from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.protocol.frames import Route
 

@@ -33,6 +33,10 @@ class WorkerPrefetch:
         self.workers: int = 1
         """The number of messages that are handled at a time."""
         self.handled: int = 0
+        self.is_starting: bool = True
+        """True while consumed messages still raise the bound."""
+        self.count_interval: int = 1
+        """The number of consumed messages to count together."""
         self.handle_time: float = 0.0
         """Seconds of a call: at least as many as the last one took, and down slowly."""
         self.round_trip: float = 0.0
@@ -60,11 +64,6 @@ class WorkerPrefetch:
     def threshold(self) -> int:
         """The number of requested, waiting and running messages at which more are requested."""
         return self.bound - max(1, self._waiting // 2)
-
-    @property
-    def count_interval(self) -> int:
-        """The number of consumed messages to count together."""
-        return max(1, min(MAX_UNCOUNTED, self._waiting // 8))
 
     @property
     def _waiting(self) -> int:
@@ -110,11 +109,10 @@ class WorkerPrefetch:
         self._decide()
 
     def on_consumed(self, count: int) -> None:
-        """Record consumed messages."""
-        is_starting = 4 * self.handled < self.prefetch
+        """Record consumed messages, as long as it is starting."""
         self.handled += count
-        if is_starting:
-            self._decide()
+        self.is_starting = 4 * self.handled < self.prefetch
+        self._decide()
 
     def _decide(self) -> None:
         workers, prefetch, handle_time = self.workers, self.prefetch, self.handle_time
@@ -127,3 +125,4 @@ class WorkerPrefetch:
             workers + waiting + self._behind, max(prefetch, workers + spare), self.terms.max_ack_pending or UNLIMITED
         )
         self.bound = bound + self._held_back  # the server delivers again also at max_ack_pending
+        self.count_interval = max(1, min(MAX_UNCOUNTED, self._waiting // 8))

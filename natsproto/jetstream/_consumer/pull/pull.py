@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
+from types import MappingProxyType
 from typing import Final, cast
 
 from natsproto._core.connection import Connection
@@ -22,12 +24,18 @@ from natsproto._durations import NO_LIMIT_S
 from natsproto.errors import ConnectionClosed, ConsumerNotFound, NatsError, OutboxFull, PermissionDenied, StreamNotFound
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.unexpected import wrap_unexpected
-from natsproto.jetstream._consumer.delivery.arrival_times import stamp_arrival
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.delivery.deliveries import Deliveries
 from natsproto.jetstream._consumer.delivery.delivery_position import age_of
 from natsproto.jetstream._consumer.delivery.reader_stats import stats_of
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, consumer_seq, counted_size, extend_all
+from natsproto.jetstream._consumer.message import (
+    DeliveryStamp,
+    JsMessage,
+    consumer_seq,
+    counted_size,
+    extend_all,
+    stamp_arrival,
+)
 from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.jetstream._consumer.pull.pin import KEEP_PIN, PinKeeper
 from natsproto.jetstream._consumer.pull.pull_inbox import PullInbox
@@ -38,7 +46,6 @@ from natsproto.jetstream._consumer.pull.pull_state import (
     Action,
     PullDecision,
     PullPhase,
-    PullRequest,
     PullState,
 )
 from natsproto.jetstream._consumer.pull.pull_subscription import DRAIN_TIMEOUT_S, PullAddress, PullSubscription
@@ -58,10 +65,13 @@ class Puller:
     buffer: Buffer
     state: PullState
     """Set when it starts."""
+    _deliveries: Deliveries | None = None
+    _pins: Mapping[str, str] = MappingProxyType({})
 
     def __init__(self, connection: Connection, address: PullAddress, options: PullOptions) -> None:
         self.connection: Connection = connection
         self._address, self._options = address, options
+        self._send: Callable[[bytes, bytes, bytes], None] = connection._outbox.put_encoded
         self._loop = asyncio.get_running_loop()
         self._replies: PullSubscription | None = None
         self._is_finishing = False
@@ -169,10 +179,13 @@ class Puller:
         checked when it fires.
         """
         state, buffer, replies = self.state, self.buffer, self._replies
-        while replies is not None and (request := state.next_request(now)) is not None:
+        pin_id = self._pins.get(self._options.priority.group, "") if self._pins else ""
+        while replies is not None and (body := state.next_body(now, pin_id)) is not None:
             refill_at, deadline = state.refill_at, state.deadline  # as long as the state is at hand
+            if self._deliveries is not None and state.has_one_pull:
+                self._deliveries.on_pull()
             try:
-                self._publish_pull(request, f"{replies.prefix}{state.number}")
+                self._send(self._address.encoded_subject, f"{replies.prefix}{state.number}".encode(), body)
             except OutboxFull:
                 state.on_not_sent(now)
                 refill_at, deadline = None, state.deadline
@@ -195,15 +208,13 @@ class Puller:
             self._timer_at = deadline
             self._timer = self._loop.call_at(deadline, self._on_timer)
 
-    def _publish_pull(self, request: PullRequest, reply: str) -> None:
-        self.connection._publish_encoded(self._address.encoded_subject, reply.encode(), request.body())
-
     def _send_probe(self, body: bytes = PROBE) -> None:
         """Send a pull as number 0, whose status shows only whether there is anybody."""
         if self._replies is None:
             return
+        reply = f"{self._replies.prefix}0".encode()
         try:
-            self.connection._publish_encoded(self._address.encoded_subject, f"{self._replies.prefix}0".encode(), body)
+            self.connection._outbox.put_encoded(self._address.encoded_subject, reply, body)
         except NatsError:
             return  # no room, or closed, which ends the reading by itself
 
@@ -276,7 +287,9 @@ class PullSource(Puller):
             else None
         )
         self.buffer = Buffer(options.max_messages, counts_bytes=options.max_bytes > 0, deliveries=self._deliveries)
-        self._inbox, self._acking = inbox, acking
+        self._inbox, self._acking, self._pins = inbox, acking, inbox.pins
+        if acking is not None:
+            self._send = self._send_acking
         self._pin = PinKeeper(self, inbox) if options.priority.group and self._deliveries is not None else None
         self._lookup_task: asyncio.Task[None] | None = None
         self._next_lookup = 0.0
@@ -430,16 +443,11 @@ class PullSource(Puller):
 
     # ---------------------------------------------------------------- internals
 
-    def _publish_pull(self, request: PullRequest, reply: str) -> None:
-        state, inbox = self.state, self._inbox
-        if self._deliveries is not None and state.pending == request.batch and not state.has_abandoned_pulls:
-            self._deliveries.on_pull()  # no other one is open
-        body = request.body(inbox.pins.get(request.priority.group, ""))
-        if self._acking is None:
-            self.connection._publish_encoded(self._address.encoded_subject, reply.encode(), body)
-        else:
-            self._acking._ack_next_nowait(body, reply)
-            self._acking = None
+    def _send_acking(self, _subject: bytes, reply: bytes, body: bytes) -> None:
+        """Send the first pull with the acknowledgement of a message, as one command."""
+        assert self._acking is not None
+        self._acking._ack_next_nowait(body, reply.decode())
+        self._send = self.connection._outbox.put_encoded
 
     def keep_pin(self) -> bool:
         """Keep the pin of a pinned client without a message; False if it has none, or a message in hand has expired."""

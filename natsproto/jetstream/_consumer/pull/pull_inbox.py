@@ -16,12 +16,11 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto.errors import NatsError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
-from natsproto.jetstream._consumer.delivery.arrival_times import stamp_arrival
 from natsproto.jetstream._consumer.delivery.delivery_events import report_unhandled
 from natsproto.jetstream._consumer.delivery.delivery_position import age_of, number_of
 from natsproto.jetstream._consumer.delivery.delivery_terms import MAX_WAITING_PART, WAITING_PART, DeliveryTerms
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, nak_all
-from natsproto.jetstream._consumer.pull.pull_subscription import PullAddress, PullSubscription
+from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, nak_all, stamp_arrival
+from natsproto.jetstream._consumer.pull.pull_subscription import UNSTAMPED, PullAddress, PullSubscription
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.jetstream._values.policies import AckPolicy
@@ -58,6 +57,13 @@ class PullReceiver(Protocol):
         ...
 
 
+class Informed(Protocol):
+    """The handle of a consumer."""
+
+    _info: ConsumerInfo | None
+    """The last info that it got, if any."""
+
+
 class PullInbox:
     """The subscriptions for the pulls of a consumer handle, and its unread messages.
 
@@ -69,16 +75,15 @@ class PullInbox:
     and subscriptions they are nakked; where that would lose a message (no acknowledgements, its last delivery, or an
     unknown configuration) they stay for the next reader.
 
-    ``cached_info`` returns the handle's last info, if it has one. ``pins`` holds the pin ids of the handle by group
-    (ADR-42).
+    ``pins`` holds the pin ids of the handle by group (ADR-42).
     """
 
-    def __init__(self, api: Api, stream: str, consumer: str, cached_info: Callable[[], ConsumerInfo | None]) -> None:
+    def __init__(self, api: Api, stream: str, consumer: str, handle: Informed) -> None:
         self.pins: dict[str, str] = {}
         self.address: PullAddress = PullAddress.of(api, stream, consumer)
         self.connection: Connection = api.connection
         self._api = api
-        self._cached_info = cached_info
+        self._handle = handle
         self._looked_up: ConsumerInfo | None = None
         self.loop: asyncio.AbstractEventLoop = asyncio.get_running_loop()
         self.is_connected: bool = True
@@ -94,7 +99,7 @@ class PullInbox:
     @property
     def info(self) -> ConsumerInfo | None:
         """The last known info of the consumer."""
-        return self._looked_up or self._cached_info()
+        return self._looked_up or self._handle._info
 
     @property
     def config(self) -> ConsumerConfig | None:
@@ -128,12 +133,13 @@ class PullInbox:
         if self._idle:
             replies = self._idle.pop()
         else:
-            api = self._api
-            replies = PullSubscription(self.connection, api.new_inbox(), DeliveryStamp.of(self.config, api.prefix))
+            replies = PullSubscription(self.connection, self._api.new_inbox())
         if self._unlisten is None:
             self.is_connected = self.connection.is_connected
             self._unlisten = self.connection.add_listener(self._on_event)
-        replies.route.note = DeliveryStamp.of(self.config, self._api.prefix)
+        if (info := self._looked_up or self._handle._info) is not replies.stamped_for:
+            replies.route.note = DeliveryStamp.of(None if info is None else info.config, self._api.prefix)
+            replies.stamped_for = info
         replies.attach(reader.on_change)
         self._open[replies] = reader
         return replies
@@ -242,6 +248,8 @@ class PullInbox:
 
     def keep_leftover(self, messages: list[JsMessage]) -> None:
         """Keep messages that arrived without a reader."""
+        for replies in self._open:
+            replies.stamped_for = UNSTAMPED  # these may have the stamp of those that arrive next
         self.leftover += messages
         self._offer_leftover()
 

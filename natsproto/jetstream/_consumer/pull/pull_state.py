@@ -226,6 +226,11 @@ class PullState:
         return self.phase is PullPhase.DONE
 
     @property
+    def has_one_pull(self) -> bool:
+        """True if the server can serve no pull but the last one."""
+        return not self.has_abandoned_pulls and self.pending == self._open_pulls[-1].batch
+
+    @property
     def capacity(self) -> int:
         """The number of messages that still fit, beyond the requested ones if other readers left messages over."""
         if not self._is_bounded:
@@ -260,6 +265,11 @@ class PullState:
             if not due or self._last_heard + wait < due:
                 due = self._last_heard + wait
         return due or None
+
+    def next_body(self, now: float, pin_id: str = "") -> bytes | None:
+        """Return the payload of the pull to send now and count it as pending; None when none is due."""
+        request = self.next_request(now)
+        return None if request is None else request.body(pin_id)
 
     def next_request(self, now: float) -> PullRequest | None:
         """Return the pull to send now and count it as pending; None when none is due."""

@@ -10,11 +10,12 @@ from natsproto._core.connection import Connection
 from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import NatsError
 from natsproto.jetstream._api.requests import Api
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.protocol.frames import Message, Route
 
 DRAIN_TIMEOUT_S: Final = 2.0
 """Seconds to wait for the server to confirm the end of a subscription."""
+UNSTAMPED: Final = object()
 
 
 class PullAddress(NamedTuple):
@@ -40,9 +41,9 @@ class PullAddress(NamedTuple):
 class PullSubscription:
     """A subscription for the replies to the pulls of one reader at a time. ``inbox`` is a subject of its own."""
 
-    __slots__ = ("_connection", "_inbox", "_serial", "idle_since", "prefix", "route", "subscription")
+    __slots__ = ("_connection", "_inbox", "_serial", "idle_since", "prefix", "route", "stamped_for", "subscription")
 
-    def __init__(self, connection: Connection, inbox: str, ack_wait: DeliveryStamp | None = None) -> None:
+    def __init__(self, connection: Connection, inbox: str) -> None:
         self._connection, self._inbox = connection, inbox
         self._serial = 0
         self.prefix: str = ""
@@ -53,10 +54,11 @@ class PullSubscription:
             pending_msgs_limit=0,
             pending_bytes_limit=0,
             message_type=JsMessage,
-            message_note=ack_wait,
         )  # no limits: bounded by what is asked for
         self.route: Route = connection._route_of(self.subscription)
         """Its note is the stamp of the messages that arrive next."""
+        self.stamped_for: object = UNSTAMPED
+        """The info of the consumer that the stamp was made for."""
 
     def attach(self, on_change: Callable[[], None]) -> None:
         """Assign it to a reader. Statuses about pulls of the previous reader are ignored from now on."""

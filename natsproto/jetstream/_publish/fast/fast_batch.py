@@ -65,7 +65,7 @@ class FastBatchSender:
 
     def __init__(self, connection: Connection, options: FastOptions) -> None:
         self._connection, self._options = connection, options
-        self._outbox, self._control_lines = connection._outbox, connection._control_lines
+        self._outbox, self._control_lines = connection._outbox, connection._outbox.lines
         inbox = f"{connection.new_inbox()}."
         self.subject = f"{inbox}>"
         self._inbox = inbox.encode()
