@@ -39,8 +39,10 @@ FINDS = {
     "command-line": "cannot connect, doctor, dead-letters, consumer lag, top",
     "connecting": "reconnect, max_reconnect_attempts, connection options, ping_interval, context, proxy, cluster",
     "jetstream-publishing": "batch, msg_id, deduplication, schedule, atomic batch, counter, cron",
-    "jetstream-consumers": "at least once, ack, fetch, consume, ordered consumer, dead letter, durable, nak, "
-    "pull consumer, durable_name, rate limit",
+    "jetstream-consumers": "at least once, fetch, consume, ordered consumer, durable, pull consumer, durable_name, "
+    "rate limit",
+    "acknowledging": "ack, nak, redelivery",
+    "retries": "dead letter, poison message",
     "fields": "max_ack_pending, ack_wait, retention, max_age, max_deliver, num_replicas",
     "workers": "prefetch, concurrency, threads, worker",
     "jetstream-streams": "create_stream, backup, mirror, purge, replay, delete stream, how many messages",
