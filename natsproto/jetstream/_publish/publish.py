@@ -155,71 +155,49 @@ async def publish(
     """
     if check_server is not None:
         await check_server()
-    pairs = (header_pairs(subject, headers, args) or None) if headers is not None or args else None
+    pairs = header_pairs(subject, headers, args) if headers is not None or args else []
     is_guarded = False
     if recognition is not None and recognition.header is not None:
-        pairs = [*(pairs or ()), recognition.header]
+        pairs.append(recognition.header)
         is_guarded = "expected_last_subject_seq_subject" not in args
-    has_id = pairs is not None and any(name == MSG_ID_HEADER for name, _ in pairs)
-    sent_at = asyncio.get_running_loop().time()
+    named = dict(pairs)
+    has_id = MSG_ID_HEADER in named
+    clock = asyncio.get_running_loop().time
+    sent_at = first_sent_at = clock()
     resending = _GUARDED if is_guarded else None
     if has_id:
         resending = Resending(RESEND_AFTER_S, may_resend=partial(api.streams.knows_id, subject, sent_at))
-    attempt = _Attempt(api, subject, payload, pairs, resending)
-    try:
-        return await attempt.send(timeout)
-    except (StreamWentBack, ConnectionClosed):
-        raise
-    except NatsError as exc:  # nearly every message is acknowledged at once
-        state = PublishState(
-            subject, timeout, retry_attempts, retry_wait, has_id=has_id, is_guarded=is_guarded, now=sent_at
-        )
-        sending = _Sending(attempt, state, check_server, await_leader, recognition)
-        error = exc
-    try:
-        return await sending.run(error, sent_at)
-    except PublishUncertain as exc:
-        if change is not None:
-            change.uncertain = exc
-        raise
-    finally:
-        del error  # it refers to this frame
-
-
-class _Attempt:
-    """One message, as it is sent each time."""
-
-    __slots__ = ("api", "pairs", "payload", "reply", "resending", "sent_at", "subject")
-
-    def __init__(
-        self,
-        api: Api,
-        subject: str,
-        payload: Payload,
-        pairs: list[tuple[str, str]] | None,
-        resending: Resending | None,
-    ) -> None:
-        self.api, self.subject, self.payload, self.pairs, self.resending = api, subject, payload, pairs, resending
-        self.reply: Message | None = None
-        """The last one."""
-        self.sent_at = 0.0
-        """When it was last sent."""
-
-    async def send(self, timeout: float) -> PubAck:
-        """Send it and return the acknowledgement."""
-        api, subject, clock = self.api, self.subject, asyncio.get_running_loop().time
-        self.sent_at = clock()
+    own = (named if len(named) == len(pairs) else pairs) or None
+    left, reply, sending, request = timeout, None, None, api.connection._request_resending
+    while True:
         try:
-            self.reply = await api.connection._request_resending(
-                subject, self.payload, timeout=timeout, headers=self.pairs, resending=self.resending
-            )
+            reply = await request(subject, payload, timeout=left, headers=own, resending=resending)
+            ack = pub_ack(reply.data, f"publish to {subject!r}")
         except ConnectionClosed as exc:
             raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
-        ack = pub_ack(self.reply.data, f"publish to {subject!r}")
-        before = api.sequences.on_ack(ack, self.sent_at, clock())
-        if before is not None:
-            await report_lost_messages(api, ack, before)
-        return ack
+        except NatsError as exc:  # nearly every message is acknowledged at once
+            if sending is None:
+                state = PublishState(
+                    subject, timeout, retry_attempts, retry_wait, has_id=has_id, is_guarded=is_guarded, now=sent_at
+                )
+                sending = _Sending(api, state, pairs, first_sent_at, check_server, await_leader, recognition)
+            error = exc
+        else:
+            before = api.sequences.on_ack(ack, sent_at, clock())
+            if before is not None:
+                await report_lost_messages(api, ack, before)
+            return ack
+        try:
+            outcome = await sending.after(error, reply, sent_at, left)
+        except PublishUncertain as exc:
+            if change is not None:
+                change.uncertain = exc
+            raise
+        finally:
+            del error  # it refers to this frame
+        if isinstance(outcome, Stored):
+            return outcome.ack
+        left, sent_at = outcome, clock()
 
 
 class _Sending:
@@ -227,57 +205,52 @@ class _Sending:
 
     def __init__(
         self,
-        attempt: _Attempt,
+        api: Api,
         state: PublishState,
+        pairs: list[tuple[str, str]],
+        first_sent_at: float,
         check_server: Callable[[], Awaitable[object]] | None,
         await_leader: Callable[[float], Awaitable[object]] | None,
         recognition: Recognition | None,
     ) -> None:
-        self._attempt, self._state, self._api = attempt, state, attempt.api
+        self._api, self._state, self._first_sent_at = api, state, first_sent_at
         self._check_server, self._await_leader, self._recognition = check_server, await_leader, recognition
-        self._expected = expectation_of(attempt.subject, attempt.pairs or ())
+        self._expected = expectation_of(state.subject, pairs)
         self._clock = asyncio.get_running_loop().time
 
     @property
     def _left(self) -> float:
         return max(self._state.deadline - self._clock(), TIMER_SLACK_S)
 
-    async def run(self, error: NatsError, first_sent_at: float) -> PubAck:
-        """Return the acknowledgement, after an error of the first attempt; raise the error for the caller."""
-        timeout = self._state.deadline - first_sent_at
-        while True:
-            try:
-                outcome = await self._after(error, first_sent_at, timeout)
-            finally:
-                del error  # it refers to this frame
-            if isinstance(outcome, Stored):
-                return outcome.ack
-            await asyncio.sleep(outcome)
-            if self._state.must_know_id:
-                await self._check_id(first_sent_at)
-            timeout = self._left
-            try:
-                return await self._attempt.send(timeout)
-            except (StreamWentBack, ConnectionClosed):
-                raise
-            except NatsError as exc:
-                error = exc
+    async def after(self, error: NatsError, reply: Message | None, sent_at: float, timeout: float) -> Stored | float:
+        """Return the acknowledgement in spite of an error of an attempt, or, after the pause before the next one, the
+        seconds that this may take. ``reply`` is the last one. Raises the error for the caller.
+        """
+        try:
+            outcome = await self._after(error, reply, sent_at - TIMER_SLACK_S, timeout)
+        finally:
+            del error  # it refers to this frame
+        if isinstance(outcome, Stored):
+            return outcome
+        await asyncio.sleep(outcome)
+        if self._state.must_know_id:
+            await self._check_id()
+        return self._left
 
-    async def _after(self, error: NatsError, first_sent_at: float, timeout: float) -> Stored | float:
+    async def _after(self, error: NatsError, reply: Message | None, sent_at: float, timeout: float) -> Stored | float:
         """Return the acknowledgement in spite of an error, or the seconds until the message is sent again."""
         if isinstance(error, (RequestTimeout, NoResponders)):
             self._api.on_silence()
         if is_transient(error):
-            self._api.streams.unsettle(self._attempt.subject)
+            self._api.streams.unsettle(self._state.subject)
         if isinstance(error, ConnectionLost) and self._state.is_resendable:
             await self._await_connection(error)
         elif isinstance(error, NoResponders) and self._await_leader is not None:
             await self._await_leader(min(self._left, LEADER_CHECK_S))
-        outcome = await self._after_refusal(error, first_sent_at)
+        outcome = await self._after_refusal(error, reply, sent_at)
         if outcome is not None:
             return outcome
         in_a_row = self._api.on_ack_timeout(timeout) if isinstance(error, RequestTimeout) else 0
-        sent_at = self._attempt.sent_at - TIMER_SLACK_S
         return self._state.pause_after(error, sent_at, self._clock(), in_a_row=in_a_row)
 
     async def _await_connection(self, error: ConnectionLost) -> None:
@@ -287,31 +260,30 @@ class _Sending:
             if self._check_server is not None:
                 await self._check_server()
         except UnsupportedByServer as refusal:
-            raise PublishUncertain(self._attempt.subject, f"{error}, and then {refusal}") from refusal
+            raise PublishUncertain(self._state.subject, f"{error}, and then {refusal}") from refusal
 
-    async def _check_id(self, first_sent_at: float) -> None:
+    async def _check_id(self) -> None:
         """Find out whether the stream still knows the id of a message that it may have stored."""
-        streams, subject = self._api.streams, self._attempt.subject
+        streams, subject = self._api.streams, self._state.subject
         await streams.look_up(subject, self._left)
-        if not streams.knows_id(subject, first_sent_at):
+        if not streams.knows_id(subject, self._first_sent_at):
             self._state.forget_id()
 
-    async def _after_refusal(self, error: NatsError, first_sent_at: float) -> Stored | float | None:
+    async def _after_refusal(self, error: NatsError, reply: Message | None, sent_at: float) -> Stored | float | None:
         """Return the acknowledgement in spite of a refusal, or the seconds until it is sent again; None for an error
         that is no uncertain refusal. Raises the refusal if it is certain after all.
         """
         state, clock, recognition = self._state, self._clock, self._recognition
         has_own_id = recognition is not None and recognition.is_empty_checked
-        sent_at = self._attempt.sent_at - TIMER_SLACK_S
         situation = state.situation(error, self._expected, sent_at, clock(), has_own_id=has_own_id)
         if situation is None or not isinstance(error, ApiError):
             return None
         below = refused_below(error, self._expected.seq)
         outcome = await resolve(
             error,
-            lambda: Sent(self._expected, below, clock() - first_sent_at, self._left),
+            lambda: Sent(self._expected, below, clock() - self._first_sent_at, self._left),
             lambda waits, evidence: state.step(situation, waits, evidence, clock()),
-            self._await_reply,
+            partial(self._await_reply, reply),
             None if recognition is None else self._look_up,
             situation.refusal,
         )
@@ -328,14 +300,14 @@ class _Sending:
         assert self._recognition is not None
         evidence = await self._recognition.lookup(sent)
         if evidence.leadership < Leadership.UNDISPUTED:
-            self._api.streams.unsettle(self._attempt.subject)
+            self._api.streams.unsettle(self._state.subject)
         return evidence
 
-    async def _await_reply(self, seconds: float) -> PubAck | None:
+    async def _await_reply(self, refusal: Message | None, seconds: float) -> PubAck | None:
         """Wait for the acknowledgement of another server than the one that refused."""
-        if self._attempt.reply is None:
+        if refusal is None:
             return None
-        further = await self._api.connection._further_reply(self._attempt.reply, min(seconds, self._left))
+        further = await self._api.connection._further_reply(refusal, min(seconds, self._left))
         return acknowledgement_of(further)
 
 

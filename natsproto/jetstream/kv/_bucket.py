@@ -22,6 +22,7 @@ from natsproto.errors import (
     KeyExists,
     KeyNotFound,
     MessageNotFound,
+    NatsError,
     NoResponders,
     RequestTimeout,
     WrongLastSequence,
@@ -650,9 +651,11 @@ class KeyValueBatch(Generic[V]):
         """
         self._committed = True
         try:
-            ack = await self._bucket.named_errors("batch", self._batch.commit())
+            ack = await self._batch.commit()
         except WrongLastSequence as exc:
             raise await self._translate_refusal(exc) from exc
+        except NatsError as exc:
+            await self._bucket.raise_named(exc, "batch")
         if ack is not None:
             first = ack.seq - len(self._writes) + 1
             self.revisions = {write.key: first + index for index, write in enumerate(self._writes)}
@@ -679,9 +682,10 @@ class KeyValueBatch(Generic[V]):
             raise ConfigError("key", key, f"was written in this batch before: {why}")
         if expected is not None:
             args = {**args, "expected_last_subject_seq": expected}
-        await self._bucket.named_errors(
-            f"write of key {key!r}", self._batch.publish(subject, payload, headers=headers, **args)
-        )
+        try:
+            await self._batch.publish(subject, payload, headers=headers, **args)
+        except NatsError as exc:
+            await self._bucket.raise_named(exc, f"write of key {key!r}")
         self._writes.append(_Write(key, expected))
 
     async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from enum import StrEnum
 from itertools import count
 from math import inf
-from typing import TYPE_CHECKING, Generic, Literal, TypeVar, cast
+from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeVar, cast
 
 from natsproto._core.events import Event
 from natsproto._help.introspection import html_table
@@ -44,7 +44,7 @@ from natsproto.jetstream._stream.own_write import WriteLookup, batch_lookup
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream._values.timestamp import Timestamp
-from natsproto.jetstream.kv._keys import BucketSubjects, T, V
+from natsproto.jetstream.kv._keys import BucketSubjects, V
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import have_no_wildcards
 
@@ -406,15 +406,18 @@ class BucketStream(Generic[V]):
         change: Change | None = None,
     ) -> int:
         """Publish a write. A bucket that exists is waited for until the timeout: without a leader nothing is stored."""
-        sending = publish(
-            *(self.api, subject, payload, headers, args),
-            timeout=wait,
-            retry_attempts=UNTIL_TIMEOUT if self.was_found else None,
-            await_leader=self.await_leader,
-            recognition=recognition,
-            change=change,
-        )
-        return (await self.named_errors(f"write of key {key!r}", sending)).seq
+        try:
+            ack = await publish(
+                *(self.api, subject, payload, headers, args),
+                timeout=wait,
+                retry_attempts=UNTIL_TIMEOUT if self.was_found else None,
+                await_leader=self.await_leader,
+                recognition=recognition,
+                change=change,
+            )
+        except NatsError as exc:
+            await self.raise_named(exc, f"write of key {key!r}")
+        return ack.seq
 
     async def _wrong_revision(self, key: str, expected: int, error: WrongLastSequence, wait: float) -> WrongRevision:
         actual = error.last if error.last is not None else await self.last_revision(key, wait)
@@ -426,26 +429,23 @@ class BucketStream(Generic[V]):
         recognition = self._recognition(self.new_write_id(), subject, args)
         return await self._publish(key, subject, payload, None, args, self.api.seconds(timeout), recognition)
 
-    async def named_errors(self, operation: str, write: Awaitable[T]) -> T:
-        """Await a write; its errors name the bucket."""
-        try:
-            return await write
-        except StreamUnavailable:
-            raise
-        except BucketNotFound as exc:
-            raise exc from NoStream(f"{self.subjects.write_prefix}>")
-        except NoStream as exc:
-            try:
-                await self.await_leader(LEADER_CHECK_S)
-            except BucketNotFound:
-                raise BucketNotFound(self.bucket) from exc
-            raise StreamUnavailable(f"bucket {self.bucket!r}", exc.subject, exc.waited) from exc
-        except TtlRefused as exc:
-            what = f"{operation} of bucket {self.bucket!r}"
-            raise TtlRefused(exc.code, exc.err_code, exc.description, what, self.bucket) from None
-        except PublishUncertain as exc:
+    async def raise_named(self, error: NatsError, operation: str) -> NoReturn:
+        """Raise the error of a write so that it names the bucket."""
+        if isinstance(error, PublishUncertain):
             advice = "read the key, and write again if it does not have this value"
-            raise with_advice(exc, advice, f"{operation} of bucket {self.bucket!r}") from exc.__cause__
+            raise with_advice(error, advice, f"{operation} of bucket {self.bucket!r}")
+        if isinstance(error, TtlRefused):
+            what = f"{operation} of bucket {self.bucket!r}"
+            raise TtlRefused(error.code, error.err_code, error.description, what, self.bucket) from None
+        if isinstance(error, BucketNotFound):
+            raise error from NoStream(f"{self.subjects.write_prefix}>")
+        if not isinstance(error, NoStream) or isinstance(error, StreamUnavailable):
+            raise error
+        try:
+            await self.await_leader(LEADER_CHECK_S)
+        except BucketNotFound:
+            raise BucketNotFound(self.bucket) from error
+        raise StreamUnavailable(f"bucket {self.bucket!r}", error.subject, error.waited) from error
 
     async def await_leader(self, seconds: float) -> None:
         """Wait up to ``seconds`` for an answer of the bucket's leader. BucketNotFound."""
