@@ -79,12 +79,19 @@ the server is older than 2.14 and has no commit without a message.
 """
 
 
+_HEADERS = b"Nats-Batch-Id: %b\r\nNats-Batch-Sequence: %d\r\n\r\n"
+_LONGEST_ID, _LONGEST_REPLY = b"_" * 22, b"_" * 96
+
+
 class BatchMessage(NamedTuple):
     """A message that a batch can take, with its headers as pairs."""
 
     subject: str
+    wire_subject: bytes
     payload: bytes
     pairs: list[tuple[str, str]]
+    head: bytes
+    """The encoded headers without their end."""
 
 
 class AtomicBatch:
@@ -111,6 +118,7 @@ class AtomicBatch:
         self._connection = connection = api.connection
         self._reports = UNREPORTED if connection._instrumentation is None else connection._instrumentation.batch()
         self._timeout, self._max = timeout, max_messages
+        self._longest_headers = _HEADERS % (_LONGEST_ID, max_messages + 1) + b"Nats-Batch-Commit: 1\r\n"
         self._retry_attempts, self._retry_wait = retry_attempts, retry_wait
         self._lookup_of, self._await_leader = lookup_of, api.await_leader
         self._is_confirmed = False  # a server has confirmed a message
@@ -172,14 +180,12 @@ class AtomicBatch:
             raise ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
         if (seq := args.get("expected_last_seq")) is not None and self._messages:
             raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
-        message = BatchMessage(subject, as_bytes(payload), header_pairs(subject, headers, args))
-        block = encode_headers(as_dict([*message.pairs, *self._headers(self._max + 1, "1")]))
-        wire = self._connection._outbox.lines.encode_subject(subject)
-        self._connection._outbox.lines.message_line(wire, b"_" * 96, block, len(message.payload))
-        return message
+        payload, pairs, lines = as_bytes(payload), header_pairs(subject, headers, args), self._connection._outbox.lines
+        head, wire = encode_headers(as_dict(pairs))[:-2], lines.encode_subject(subject)
+        lines.message_line(wire, _LONGEST_REPLY, head + self._longest_headers, len(payload))
+        return BatchMessage(subject, wire, payload, pairs, head)
 
     async def _append(self, message: BatchMessage) -> None:
-        self._check_open()
         if len(self._messages) >= self._max:
             raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
         self._messages.append(message)
@@ -292,6 +298,7 @@ class AtomicBatch:
 
     async def _send_up_to(self, count: int, *, confirm: bool = False) -> None:
         """Send messages until ``count`` were sent; ``confirm`` waits until the server has the last of them."""
+        outbox, lines = self._connection._outbox, self._connection._outbox.lines
         while self._sent < count:
             sequence = self._sent + 1
             message = self._messages[self._sent]
@@ -305,9 +312,10 @@ class AtomicBatch:
                     self._restart()  # nothing is stored yet: all are sent again with the next message
                     return
             else:
-                pairs = [*message.pairs, *self._headers(sequence)]
-                await self._connection._outbox.yield_if_needed(Deadline(self._timeout), "atomic batch")
-                self._connection._outbox.put_message(message.subject, message.payload, None, as_dict(pairs))
+                if outbox.must_wait:
+                    await outbox.wait_writable(Deadline(self._timeout), "atomic batch")
+                block = message.head + _HEADERS % (self._id.encode(), sequence)
+                outbox.put(lines.message_line(message.wire_subject, None, block, len(message.payload)), message.payload)
             self._sent = sequence
 
     async def _send_and_wait(self, message: BatchMessage, sequence: int) -> None:
