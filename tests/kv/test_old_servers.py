@@ -108,7 +108,7 @@ async def test_a_time_to_live_is_kept_or_refused(nc: Client) -> None:
         kv.lock("a").acquire(),
     ):
         # A server that knows of it knows as well that this bucket has none.
-        with pytest.raises(TtlRefused if level(nc) >= (2, 11) else UnsupportedByServer, match=r"allow_msg_ttl|2\.11"):
+        with pytest.raises(TtlRefused if level(nc) >= (2, 11) else UnsupportedByServer, match=r"marker_ttl|2\.11"):
             await call
     assert [(entry.key, entry.value) for entry in await kv.history("there")] == [("there", b"1")]
     assert await kv.history("a") == []
