@@ -555,3 +555,19 @@ async def test_until_drained_ends_with_the_last_message(jetstream: JetStream) ->
         assert [message async for message in ordered.until_drained()] == []
     with pytest.raises(ConfigError):
         [message async for message in stream.ordered_consumer(push=True).until_drained()]
+
+
+async def test_reader_and_its_consumer_stop_at_once(jetstream: JetStream) -> None:
+    """Each of them waits for the answer to a pull that was sent just now."""
+    stream = await make(jetstream, 10)
+    for first in (False, True):
+        consumer = stream.ordered_consumer()
+        async with consumer.messages() as messages:
+            await messages.next()
+            stopping = [asyncio.create_task(one.stop()) for one in (messages, consumer)]
+            if first:
+                await asyncio.sleep(0)
+                stopping[0].cancel()
+            await consumer.stop()
+            results = await asyncio.gather(*stopping, return_exceptions=True)
+        assert [one for one in results if one is not None and not isinstance(one, asyncio.CancelledError)] == []

@@ -115,6 +115,7 @@ class Puller:
         try:
             if self._replies is not None:
                 await self._await_last_pull()
+            if self._replies is not None:  # no other call has ended it meanwhile
                 await self._drain(self._replies)
         finally:
             self.close()
