@@ -39,6 +39,7 @@ WINGS = {
     "health": Wing(("health.py",), ("_client",)),
     "otel": Wing(("otel",)),
     "outbox": Wing(("outbox",)),
+    "processor": Wing(("processor",)),
     "spark": Wing(("spark",)),
     "subjects": Wing(("subjects.py",)),
     "system": Wing(("system.py", "account_events.py"), ("_client", "sync._admin", "typing")),

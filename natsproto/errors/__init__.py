@@ -79,6 +79,8 @@ translated and kept as ``__cause__``. ``asyncio.CancelledError`` is never wrappe
     │   ├── PublishUncertain
     │   │   └── PublishTimeout(RequestTimeout)
     │   ├── PullRefused
+    │   ├── SourceChanged
+    │   ├── StateTooLarge
     │   └── StreamWentBack
     ├── KeyValueError
     │   ├── BucketExists(ObjectStoreError, AlreadyExists)
@@ -171,6 +173,8 @@ from natsproto.errors._jetstream import (
     PublishUncertain,
     PullRefused,
     ScheduleRefused,
+    SourceChanged,
+    StateTooLarge,
     StreamExists,
     StreamNotFound,
     StreamProtected,
@@ -272,7 +276,9 @@ __all__ = [
     "ServerError",
     "ServiceError",
     "SlowConsumer",
+    "SourceChanged",
     "StaleConnection",
+    "StateTooLarge",
     "StreamBroken",
     "StreamExists",
     "StreamNotFound",

@@ -494,6 +494,46 @@ class CursorMoved(JetStreamError):
         )
 
 
+class StateTooLarge(JetStreamError):
+    """The state of a partition of a processor would exceed ``max_state_bytes``; nothing is stored."""
+
+    processor: str
+    """The name of the processor that ends."""
+    partition: int
+    """Its number, from 0."""
+    size: int
+    """Bytes of all keys and values of the partition."""
+    limit: int
+    """The bytes of ``max_state_bytes``."""
+
+    def __init__(self, processor: str, partition: int, size: int, limit: int) -> None:
+        self.processor, self.partition, self.size, self.limit = processor, partition, size, limit
+        super().__init__(
+            f"processor {processor!r}: the state of partition {partition} would have {size} bytes, above the limit of"
+            f" {limit}: delete keys, raise max_state_bytes=, or keep such state in a database"
+        )
+
+
+class SourceChanged(JetStreamError):
+    """The source of a processor is not what its positions count: it was recreated, went back, or is another one.
+
+    Sequences of the source then belong to other messages, and some would be left out in silence.
+    """
+
+    processor: str
+    """The name of the processor that ends."""
+    source: str
+    """The stream that it reads."""
+    reason: str
+    """The change of the stream, in words."""
+
+    def __init__(self, processor: str, source: str, reason: str) -> None:
+        self.processor, self.source, self.reason = processor, source, reason
+        super().__init__(
+            f"processor {processor!r}: source {source!r} {reason}: give the processor a new name to begin anew"
+        )
+
+
 _MANY_TIMEOUTS = 3
 
 

@@ -114,6 +114,8 @@ def examples() -> list[errors.NatsError]:
         errors.AlreadyAcked("orders.eu", "ack", "nak"),
         errors.AlreadyBound("ORDERS", "worker"),
         errors.CursorMoved("ORDERS", "import", 812, 815, 4200),
+        errors.SourceChanged("totals", "ORDERS", "was deleted and created again"),
+        errors.StateTooLarge("totals", 3, 67_108_900, 67_108_864),
         errors.ConsumerGone("it was deleted", "worker", "ORDERS"),
         errors.ConsumerDeleted("Consumer Deleted", "worker", "ORDERS"),
         errors.DataLost("ORDERS", 1, 5000, "the stream begins at 3001"),
