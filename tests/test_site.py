@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).parent.parent
 WAIT = 60  # seconds, far beyond what a page takes
 FINDS = {
-    "security": "credentials, password, creds, nkey, jwt, tls, certificate, tls ca",
+    "authentication": "credentials, password, creds, nkey, jwt, tls, certificate, tls ca",
+    "security": "supply chain",
     "messaging": "headers, publish, subscribe, request, queue group, wildcard, request_many, slow consumer",
     "errors": "timeout, NoResponders, retry, exception",
     "command-line": "cannot connect, doctor, dead-letters, consumer lag, top",

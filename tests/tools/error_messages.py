@@ -1,4 +1,4 @@
-"""An example of every public error, and the table of their messages in docs/errors.md.
+"""An example of every public error, and the table of their messages in docs/error-messages.md.
 
 ``python -m tests.tools.error_messages`` writes the table; tests/test_docs.py compares it with the page.
 """
@@ -12,7 +12,7 @@ from natsproto import errors
 from natsproto.jetstream._values.error_codes import api_error
 from natsproto.protocol.subject import publish_subject
 
-PAGE = Path(__file__).parents[2] / "docs/errors.md"
+PAGE = Path(__file__).parents[2] / "docs/error-messages.md"
 _TABLE = re.compile(r"(?<=<!-- messages: begin -->\n).*?(?=<!-- messages: end -->)", re.DOTALL)
 
 SERVER = "nats.example.com:4222"
@@ -155,7 +155,7 @@ def table() -> str:
 
 
 def page_table() -> str:
-    """The table that docs/errors.md has."""
+    """The table that docs/error-messages.md has."""
     found = _TABLE.search(PAGE.read_text())
     return "" if found is None else found[0]
 
