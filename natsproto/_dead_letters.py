@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import logging
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from natsproto._core.events import Event
@@ -122,7 +122,7 @@ class DeadLetter(Value):
             return cls(
                 subject=subject,
                 data=message.data,
-                headers=Headers(_original(headers)),
+                headers=Headers(_original(headers.pairs())),
                 stream=headers.get(STREAM_HEADER) or "",
                 seq=int(headers.get(SEQUENCE_HEADER) or 0),
                 consumer=headers.get(CONSUMER_HEADER) or "",
@@ -189,7 +189,7 @@ async def _load(js: JetStream, message: Message | RawMessage) -> tuple[DeadLette
         found = await stream.get_message(letter.seq, direct=False)
     except (StreamNotFound, MessageNotFound, PermissionDenied):
         return letter, ""
-    headers, left_out = _sendable(found.headers)
+    headers, left_out = _sendable(found.headers.pairs(), len(found.headers.invalid_lines))
     letter = letter.replace(subject=found.subject, data=found.data, headers=Headers(headers), left_out=left_out)
     return letter, str(found.time.ns)
 
@@ -316,18 +316,32 @@ async def _subjects_of(js: JetStream, streams: Iterable[str]) -> Sequence[str]:
 
 def forms_of(failed: AttemptedMessage) -> Iterator[tuple[bytes, Headers]]:
     """Return the payload and headers of a dead letter: as it is, without its headers, then without its payload."""
-    message, own = failed.message, _dead_letter_headers(failed)
-    original, left_out = _sendable(message.headers)
-    yield message.data, Headers([*original, *own, *_left_out(left_out)])
-    yield message.data, Headers([*own, *_left_out("headers")])
-    yield b"", Headers([*own, *_left_out(f"headers and payload of {len(message.data)} bytes")])
+    message, metadata = failed.message, failed.metadata
+    own = {
+        CONSUMER_HEADER: metadata.consumer,
+        SEQUENCE_HEADER: str(metadata.stream_seq),
+        ATTEMPTS_HEADER: str(failed.attempts),
+    }
+    headers = failure_headers(message.subject, metadata.stream, failed.error, own)
+    for data, pairs in forms(message.data, message.headers.pairs(), headers, len(message.headers.invalid_lines)):
+        yield data, Headers(pairs)
 
 
-def _sendable(headers: Headers) -> tuple[list[tuple[str, str]], str]:
+def forms(
+    data: bytes, pairs: Iterable[tuple[str, str]], own: list[tuple[str, str]], unread: int = 0
+) -> Iterator[tuple[bytes, list[tuple[str, str]]]]:
+    """Return the forms of a dead letter, of which the first one that fits is stored; ``own`` are its own headers."""
+    original, left_out = _sendable(pairs, unread)
+    yield data, [*original, *own, *_left_out(left_out)]
+    yield data, [*own, *_left_out("headers")]
+    yield b"", [*own, *_left_out(f"headers and payload of {len(data)} bytes")]
+
+
+def _sendable(pairs: Iterable[tuple[str, str]], unread: int) -> tuple[list[tuple[str, str]], str]:
     """Return the publisher's headers that can be sent, and how many cannot, "" for none."""
-    original = _original(headers)
-    sendable = [pair for pair in original if _is_sendable(pair)]
-    count = len(original) - len(sendable) + len(headers.invalid_lines)
+    original = _original(pairs)
+    sendable = [pair for pair in original if is_sendable(pair)]
+    count = len(original) - len(sendable) + unread
     return sendable, f"{count} headers" if count else ""
 
 
@@ -335,7 +349,8 @@ def _left_out(what: str) -> list[tuple[str, str]]:
     return [(LEFT_OUT_HEADER, what)] if what else []
 
 
-def _is_sendable(pair: tuple[str, str]) -> bool:
+def is_sendable(pair: tuple[str, str]) -> bool:
+    """Return True if a header can be sent."""
     try:
         encode_headers([pair])
     except InvalidHeader:
@@ -343,25 +358,26 @@ def _is_sendable(pair: tuple[str, str]) -> bool:
     return True
 
 
-def _dead_letter_headers(failed: AttemptedMessage) -> list[tuple[str, str]]:
-    metadata, error, kind, text = failed.metadata, failed.error, "", NOT_ACKNOWLEDGED
+def failure_headers(
+    subject: str, stream: str, error: BaseException | None, more: Mapping[str, str] | None = None
+) -> list[tuple[str, str]]:
+    """Return the own headers of a dead letter: what it was, what failed, and ``more``."""
+    kind, text = "", NOT_ACKNOWLEDGED
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
     added = {
-        SUBJECT_HEADER: failed.message.subject,
-        STREAM_HEADER: metadata.stream,
-        SEQUENCE_HEADER: str(metadata.stream_seq),
-        CONSUMER_HEADER: metadata.consumer,
-        ATTEMPTS_HEADER: str(failed.attempts),
+        SUBJECT_HEADER: subject,
+        STREAM_HEADER: stream,
+        **(more or {}),
         ERROR_TYPE_HEADER: kind,
         DEAD_LETTER_ERROR_HEADER: _CONTROL_CHARS.sub(" ", text)[:_MAX_ERROR_CHARS].strip(),
     }
     return [(name, value.encode("utf-8", "replace").decode()) for name, value in added.items() if value]
 
 
-def _original(headers: Headers) -> list[tuple[str, str]]:
+def _original(pairs: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Return the publisher's headers, without those for the server (ids, expectations, TTLs) and of dead letters."""
-    return [(name, value) for name, value in headers.pairs() if not name.lower().startswith(("nats-", "dead-letter-"))]
+    return [(name, value) for name, value in pairs if not name.lower().startswith(("nats-", "dead-letter-"))]
 
 
 def message_id_of(metadata: Metadata) -> str:

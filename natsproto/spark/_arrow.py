@@ -22,15 +22,13 @@ from typing import Any, Literal, cast
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from natsproto.errors import ConfigError
 from natsproto.jetstream import RawMessage, Timestamp
 from natsproto.jetstream._consumer.message import ack_subjects, header_blocks, read_ack_subject
 from natsproto.jetstream._stream.direct_get import stored_header_blocks, stored_times
 from natsproto.jetstream.kv import KeyValueEntry
-from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers, parse_headers
-from natsproto.spark._schema import HeaderFilter, utf8
+from natsproto.spark._schema import NO_HEADERS_BLOCK, HeaderFilter, utf8
 from natsproto.spark._task import HeaderPairs, MessageColumns
 
 TIME = pa.timestamp("us", tz="UTC")
@@ -88,6 +86,8 @@ def _batch(
     *,
     headers: bool,
 ) -> pa.RecordBatch:
+    if NO_HEADERS_BLOCK in blocks:
+        blocks = [None if head == NO_HEADERS_BLOCK else head for head in blocks]
     subject, data = _strings(subjects), _binaries(payloads)
     weights = [head._wire_size if isinstance(head, Headers) else len(head or b"") for head in blocks]
     size = pc.add(pc.add(pc.binary_length(subject), pc.binary_length(data)), _ints("i", weights))
@@ -250,7 +250,7 @@ def _parse_headers(blocks: list[bytes | Headers | None]) -> pa.Array:
         for name in read:
             names.append(utf8(name))
             values.append([utf8(value) for value in read.get_all(name)] if isinstance(read, Headers) else [])
-    offsets = _offsets(lengths, [block is None for block in blocks])
+    offsets = _offsets(lengths, [not length for length in lengths])
     return pa.MapArray.from_arrays(offsets, pa.array(names, pa.string()), pa.array(values, pa.list_(pa.string())))
 
 
@@ -268,16 +268,11 @@ _ARROW = {
 }
 
 
-def message_columns(
-    batch: pa.RecordBatch, headers: HeaderFilter, *, subject: str = "", first_row: int = 0
-) -> MessageColumns:
-    """The messages of a batch. ``data`` that is null is empty. ConfigError for a row without a subject."""
+def message_columns(batch: pa.RecordBatch, headers: HeaderFilter, *, subject: str = "") -> MessageColumns:
+    """The messages of a batch. ``data`` that is null is empty."""
     count = batch.num_rows
     names = batch.schema.names
     subjects: Sequence[str] = [subject] * count if subject else _values(batch.column("subject"))
-    if None in subjects:
-        row = first_row + list[object](subjects).index(None)
-        raise ConfigError("subject", None, f"row {row} of its partition has none")
     data = batch.column("data")
     payloads = _values(data.cast(pa.large_binary()) if data.type in (pa.string(), pa.large_string()) else data)
     if data.null_count:
@@ -291,13 +286,11 @@ def message_columns(
 
 
 def entry_columns(batch: pa.RecordBatch, bucket: str) -> MessageColumns:
-    """Entries of a bucket as messages; a null value deletes. ConfigError (InvalidSubject) for invalid keys."""
+    """Entries of a bucket as messages; a null value deletes."""
     keys, value = _values(batch.column("key")), batch.column("value")
-    for key in set(keys):
-        check_key_name(key or "")
     payloads = _values(value.cast(pa.large_binary()) if value.type in (pa.string(), pa.large_string()) else value)
     return MessageColumns(
-        [f"$KV.{bucket}.{key}" for key in keys],
+        [f"$KV.{bucket}.{key or ''}" for key in keys],
         [payload or b"" for payload in payloads],
         [None if payload is not None else [("KV-Operation", "DEL")] for payload in payloads]
         if value.null_count

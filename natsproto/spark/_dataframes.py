@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from natsproto._durations import positive_seconds
 from natsproto._help.introspection import import_late_types
 from natsproto.errors import ConfigError
+from natsproto.spark._bad_rows import BadRows
 from natsproto.spark._checkpoint import Planned, plan, unknown_plan
 from natsproto.spark._options import Duplicates, SparkNats
 from natsproto.spark._partitions import PartitionFunction
@@ -178,6 +179,8 @@ def foreach_batch_writer(
     server_headers: Sequence[str] = (),
     max_pending: int = 2000,
     timeout: float = 30.0,
+    bad_rows: BadRows = "fail",
+    dead_letter_subject: str | None = None,
 ) -> Callable[[DataFrame, int], None]:
     """A function for ``writeStream.foreachBatch`` that publishes each micro-batch with ``publish_partition``.
 
@@ -205,6 +208,9 @@ def foreach_batch_writer(
             removed and counted.
         max_pending: Messages that may wait for their acknowledgement.
         timeout: Seconds to wait for each acknowledgement.
+        bad_rows: What becomes of a row that cannot be a message: "fail" (default) fails the task, "drop" leaves the row
+            out, "deadletter" publishes a dead letter for it.
+        dead_letter_subject: The subject of the dead letters; None unless ``bad_rows`` is "deadletter".
     """
 
     if not checkpoint and check_duplicates(duplicates) == "refuse":
@@ -218,6 +224,8 @@ def foreach_batch_writer(
         server_headers=check_server_headers("server_headers", server_headers),
         max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
+        bad_rows=bad_rows,
+        letter_subject=dead_letter_subject,
     )
 
     def write(frame: DataFrame, batch: int) -> None:

@@ -26,6 +26,7 @@ from natsproto.jetstream import Timestamp
 from natsproto.jetstream._values.asset_names import check_bucket_name, check_consumer_name, check_stream_name
 from natsproto.protocol.addresses import parse_servers
 from natsproto.protocol.subject import publish_subject, subscribe_subject
+from natsproto.spark._bad_rows import BadRows, check_bad_rows
 from natsproto.spark._outages import DEFAULT_OUTAGE_TIMEOUT_S
 from natsproto.spark._range_reader import Bound, Method
 from natsproto.spark._schema import check_server_headers, no_table
@@ -258,6 +259,10 @@ class SinkOptions(Value):
     """Server-control headers that rows may carry."""
     stable_order: bool = False
     """The promise that the rows of a partition come in the same order whenever they are computed."""
+    bad_rows: BadRows = "fail"
+    """How rows that cannot be messages are treated."""
+    letter_subject: str = ""
+    """The subject of their dead letters."""
     checkpoint: str = ""
     """The location of the query's checkpoint."""
 
@@ -279,9 +284,10 @@ class SinkOptions(Value):
                 found.write_id,
                 "names a cursor: give delivery=cursor. Ids hold for the duplicate_window only",
             )
+        check_bad_rows(found.bad_rows, found.letter_subject, option="badRows", letter_option="deadLetterSubject")
         if found.bucket:
-            if found.stream or found.subject:
-                raise ConfigError("bucket", found.bucket, "cannot be given with stream or subject")
+            if found.stream or found.subject or found.letter_subject:
+                raise ConfigError("bucket", found.bucket, "cannot be given with stream, subject or deadLetterSubject")
             return found.replace(stream=f"KV_{found.bucket}")
         if not found.stream:
             raise ConfigError("option stream", "", "is needed")
@@ -494,6 +500,8 @@ _SINK: dict[str, tuple[str, Read]] = {
     "writeId": ("write_id", _name),
     "serverHeaders": ("server_headers", _server_headers),
     "stableOrder": ("stable_order", _flag),
+    "badRows": ("bad_rows", _one_of("fail", "drop", "deadletter")),
+    "deadLetterSubject": ("letter_subject", _subject),
 }
 _RENAMED = {
     "exactlyOnce": "delivery=ids, cursor or none",

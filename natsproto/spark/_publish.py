@@ -15,6 +15,7 @@ from natsproto.jetstream import JetStream, StreamInfo
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
 from natsproto.protocol.subject import publish_subject
+from natsproto.spark._bad_rows import BadRows, RowCheck, check_bad_rows, size_limit, warn_of_bad_rows
 from natsproto.spark._client import is_retry, run_with_rows
 from natsproto.spark._forgotten_ids import window_check
 from natsproto.spark._id_writer import IdWriter
@@ -37,7 +38,8 @@ ROWS_PER_PUBLISH = 1024
 class WriteSummary(Value):
     """The result of one partition: ``rows`` acknowledged rows, of which the stream had ``duplicates`` already.
 
-    ``removed_headers`` counts the removed server-control headers by name.
+    ``removed_headers`` counts the removed server-control headers by name. ``bad_rows`` counts the other rows, which
+    cannot be messages, by the class of their error.
     """
 
     write_id: str
@@ -47,6 +49,7 @@ class WriteSummary(Value):
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int] = {}
+    bad_rows: Mapping[str, int] = {}
 
 
 def publish_partition(
@@ -60,6 +63,8 @@ def publish_partition(
     server_headers: Sequence[str] = (),
     max_pending: int = 2000,
     timeout: float = 30.0,
+    bad_rows: BadRows = "fail",
+    dead_letter_subject: str | None = None,
 ) -> PartitionFunction[object, WriteSummary]:
     """Publishes each row to a stream and gives one WriteSummary when every one is acknowledged.
 
@@ -84,7 +89,11 @@ def publish_partition(
     such a row is a ConfigError: in another order its id would be that of another row.
 
     At most ``max_pending`` messages wait for their acknowledgement; each has ``timeout`` seconds for it. The task fails
-    with PublishFailed when any is not stored. ConfigError for wrong arguments; InvalidSubject, InvalidHeader for rows.
+    with PublishFailed when any is not stored. ConfigError for wrong arguments.
+
+    A row that cannot be a message (an invalid subject, header or id, or too large for the server) fails the task, with
+    InvalidSubject, InvalidHeader or PayloadTooLarge. ``bad_rows="drop"`` leaves such rows out; "deadletter" publishes a
+    dead letter for each to ``dead_letter_subject``, which ``natsproto.retry.DeadLetter`` reads. Both count them.
 
     Args:
         config: How the tasks connect: a SparkNats.
@@ -100,6 +109,9 @@ def publish_partition(
             removed and counted.
         max_pending: Messages that may wait for their acknowledgement.
         timeout: Seconds to wait for each acknowledgement.
+        bad_rows: What becomes of a row that cannot be a message: "fail" (default) fails the task, "drop" leaves the row
+            out, "deadletter" publishes a dead letter for it.
+        dead_letter_subject: The subject of the dead letters; None unless ``bad_rows`` is "deadletter".
     """
     plan = PublishPlan(
         write_id=write_id,
@@ -110,6 +122,8 @@ def publish_partition(
         server_headers=check_server_headers("server_headers", server_headers),
         max_pending=max_pending,
         timeout=positive_seconds("timeout", timeout),
+        bad_rows=bad_rows,
+        letter_subject=dead_letter_subject,
         since=time.time(),
     )
     return partial(publish_rows, plan, config)
@@ -133,6 +147,8 @@ class PublishPlan(Value):
     server_headers: tuple[str, ...]
     max_pending: int
     timeout: float
+    bad_rows: BadRows = "fail"
+    letter_subject: str | None = None
     since: float = 0.0
     epoch: int = -1
     is_repeated: bool = False
@@ -144,6 +160,7 @@ class PublishPlan(Value):
             publish_subject(self.subject)
         if type(self.max_pending) is not int or self.max_pending < 1:
             raise ConfigError("max_pending", self.max_pending, "must be a positive number")
+        check_bad_rows(self.bad_rows, self.letter_subject, option="bad_rows", letter_option="dead_letter_subject")
 
 
 def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Iterator[WriteSummary]:
@@ -155,7 +172,9 @@ def publish_rows(plan: PublishPlan, config: SparkNats, rows: Iterable[T]) -> Ite
     headers = HeaderFilter(plan.server_headers)
     publish = partial(_publish, plan, config, 0 if context is None else context.partitionId(), headers)
     (summary,) = run_with_rows(config, publish, _messages(plan, headers, rows), prefetch=2)
-    warn_of_removed(f"partition {summary.partition} of {plan.write_id}", "server_headers", summary.removed_headers)
+    what = f"partition {summary.partition} of {plan.write_id}"
+    warn_of_removed(what, "server_headers", summary.removed_headers)
+    warn_of_bad_rows(what, plan.bad_rows, summary.bad_rows)
     return iter((summary,))
 
 
@@ -182,13 +201,16 @@ async def _publish(
         max_pending=plan.max_pending,
         timeout=plan.timeout,
     )
-    done = await writer.write(batches)
+    limit = size_limit(client.max_payload)
+    check = RowCheck(plan.bad_rows, plan.letter_subject, stream="", max_size=limit, makes_ids=True)
+    done = await writer.write(check.check_all(batches))
     yield WriteSummary(
         write_id=plan.write_id,
         partition=partition,
-        rows=done.rows,
+        rows=done.rows - check.letters,
         duplicates=done.duplicates,
         removed_headers=dict(headers.removed),
+        bad_rows=dict(check.counts),
     )
 
 

@@ -12,8 +12,9 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from functools import partial
+from itertools import compress
 from operator import attrgetter
-from typing import Literal, TypeAlias, TypeVar
+from typing import Literal, TypeAlias, TypeVar, cast
 
 from natsproto._value import Value
 from natsproto.errors import (
@@ -41,6 +42,7 @@ from natsproto.jetstream._values.codec import UINT64
 from natsproto.protocol.subject import matches
 from natsproto.spark._outages import DEFAULT_OUTAGE_TIMEOUT_S, OutageWait, outlast
 from natsproto.spark._ranges import DataLossCheck, PullSize, SeqRange, StreamBounds
+from natsproto.spark._schema import utf8
 
 log = logging.getLogger("natsproto")
 
@@ -61,6 +63,8 @@ which direct get is. For each message of several filters with wildcards the cons
 0.16 ms for a row of 1,000 subjects, 0.8 ms for one of 20,000. Direct gets take 0.01 to 0.03 ms, but 3 ms for each
 filter and range.
 """
+REPLACED = "\ufffd"
+"""Stands in a row for bytes that are not UTF-8."""
 _SEQ = attrgetter("seq")
 _DATA = attrgetter("data")
 
@@ -84,6 +88,7 @@ async def sequence_of(source: Stream, bound: Bound, now: StreamBounds) -> int:
 
 async def plan_range(js: JetStream, name: str, start: Bound, end: Bound, subjects: Sequence[str]) -> SeqRange | None:
     """The messages of a stream between two bounds, from the first to the last that matches; None if there is none."""
+    subjects = filters_of(subjects)
     source = await js.stream(name)
     now = StreamBounds.of(source.cached_info)
     first = await sequence_of(source, start, now)
@@ -131,7 +136,7 @@ async def matching_window(
     """
     source = await js.stream(name, bind=True)
     source.reads_directly = reads_directly
-    wanted = without_covered(subjects)
+    wanted = without_covered(filters_of(subjects))
     try:
         total = await _count_matching(source, wanted, first)
         if total <= most:
@@ -198,7 +203,10 @@ class RangeReader:
         outage_timeout: float = DEFAULT_OUTAGE_TIMEOUT_S,
     ) -> None:
         self._js, self._range, self._method = js, seq_range, method
-        self._subjects = without_covered(subjects)
+        self._subjects, self._shown = (
+            without_covered(filters_of(subjects)),
+            subjects if REPLACED in "".join(subjects) else (),
+        )
         self._rows, self._max_bytes, self._outage_timeout = batch_rows, max_bytes, outage_timeout
         self._loss = DataLossCheck(seq_range, fail_on_data_loss)
         self._pace = PullSize(seq_range, batch_rows)
@@ -224,10 +232,19 @@ class RangeReader:
                     log.warning("stream %s is read in another way: %s", self._range.stream, exc)
                     continue
                 if first is not None:
-                    yield first
+                    if found := self._matching(first):
+                        yield found
                     async for messages in lists:
-                        yield messages
+                        if found := self._matching(messages):
+                            yield found
                 return
+
+    def _matching(self, messages: MessageList) -> MessageList:
+        """Those that match the subjects as the rows show them. The server compares bytes."""
+        if not self._shown:
+            return messages
+        shown = [any(matches(one, utf8(message.subject)) for one in self._shown) for message in messages]
+        return cast("MessageList", list(compress(messages, shown)))
 
     def _ways(self, source: Stream) -> list[Callable[[Stream], AsyncGenerator[MessageList]]]:
         """How to read, in the order in which it is tried."""
@@ -420,6 +437,13 @@ async def _merged(sources: list[AsyncGenerator[list[RawMessage]]]) -> AsyncGener
 
 def _position(message: JsMessage) -> int:
     return message.seq
+
+
+def filters_of(subjects: Sequence[str]) -> tuple[str, ...]:
+    """The filters that a server can apply. In rows a replacement character stands for bytes that are not UTF-8, which
+    no filter can name: a token with one may be any.
+    """
+    return tuple(".".join("*" if REPLACED in token else token for token in one.split(".")) for one in subjects)
 
 
 def without_covered(subjects: Sequence[str]) -> tuple[str, ...]:

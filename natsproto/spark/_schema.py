@@ -26,6 +26,8 @@ ROW_SCHEMA: str = (
 )
 """The columns of a stream, as Spark writes a schema."""
 ROW_SCHEMA_WITHOUT_HEADERS = ROW_SCHEMA.replace("headers map<string,array<string>>, ", "")
+NO_HEADERS_BLOCK = b"NATS/1.0\r\n\r\n"
+"""The block of a message whose publisher has set no header: for direct get it is the same as no block."""
 BUCKET_SCHEMA = "key string, value binary, revision long, timestamp timestamp"
 """The columns of a bucket."""
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -49,9 +51,9 @@ def stored_rows(name: str, messages: list[RawMessage]) -> Iterator[Row]:
 
 def _row(name: str, subject: str, seq: int, nanos: int, data: bytes, block: bytes | Headers | None) -> Row:
     headers, size = None, len(data)
-    if block is not None:
+    if block is not None and block != NO_HEADERS_BLOCK:
         read = parse_headers(block) if isinstance(block, bytes) else block
-        headers = {utf8(key): list(map(utf8, read.get_all(key))) for key in read}
+        headers = {utf8(key): list(map(utf8, read.get_all(key))) for key in read} or None
         size += read._wire_size
     subject = utf8(subject)
     size += len(subject) if subject.isascii() else len(subject.encode())

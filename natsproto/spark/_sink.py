@@ -22,6 +22,7 @@ from pyspark.sql.types import Row
 
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto.spark._bad_rows import warn_of_bad_rows
 from natsproto.spark._checkpoint import plan, unknown_plan
 from natsproto.spark._client import is_retry, run_on_loop, run_with_rows
 from natsproto.spark._options import SinkOptions
@@ -40,11 +41,12 @@ ROWS_PER_BATCH = 4096
 
 @dataclass
 class WriteCommit(WriterCommitMessage):
-    """The result of one task: ``rows`` written, ``duplicates`` of them by an earlier attempt."""
+    """The result of one task: ``rows`` written, ``duplicates`` of them by an earlier attempt, and ``bad_rows``."""
 
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int]
+    bad_rows: Mapping[str, int]
 
 
 def check_append(overwrite: bool) -> None:
@@ -63,17 +65,20 @@ def _write(settings: SinkOptions, task: WriteTask, batches: Iterator[pa.RecordBa
         return write_messages(client, settings, task, rows)
 
     (done,) = run_with_rows(settings.nats, produce, batches, prefetch=2)
-    return WriteCommit(done.rows, done.duplicates, done.removed_headers)
+    return WriteCommit(done.rows, done.duplicates, done.removed_headers, done.bad_rows)
 
 
-def _report(what: str, messages: Sequence[WriterCommitMessage | None]) -> None:
+def _report(what: str, settings: SinkOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     written = [message for message in messages if isinstance(message, WriteCommit)]
     rows, duplicates = sum(one.rows for one in written), sum(one.duplicates for one in written)
     log.info("%s: %d rows, %d of them stored by an earlier attempt", what, rows, duplicates)
     removed: Counter[str] = Counter()
+    bad_rows: Counter[str] = Counter()
     for one in written:
         removed.update(one.removed_headers)
+        bad_rows.update(one.bad_rows)
     warn_of_removed(what, "The option serverHeaders", removed)
+    warn_of_bad_rows(what, settings.bad_rows, bad_rows)
 
 
 def _task_context() -> TaskContext:
@@ -102,7 +107,7 @@ class BatchWriter(DataSourceArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the result; every task has its acknowledgements already."""
-        _report(f"write to stream {self._settings.stream}", messages)
+        _report(f"write to stream {self._settings.stream}", self._settings, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Logs the failure. Stored rows stay: a stream has no rollback."""
@@ -125,7 +130,7 @@ class _StreamingWriterBase:
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the result; every task has its acknowledgements already."""
-        _report(f"micro-batch {batchId} to stream {self._settings.stream}", messages)
+        _report(f"micro-batch {batchId} to stream {self._settings.stream}", self._settings, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         """Logs the failure. Stored rows stay; the repeated micro-batch stores the others."""

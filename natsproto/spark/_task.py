@@ -25,6 +25,15 @@ class MessageColumns(NamedTuple):
         cut = slice(begin, end)
         return MessageColumns(self.subjects[cut], self.payloads[cut], self.headers[cut], self.ids[cut])
 
+    def rows_at(self, rows: Sequence[int]) -> MessageColumns:
+        """The messages with these numbers."""
+        return MessageColumns(
+            [self.subjects[row] for row in rows],
+            [self.payloads[row] for row in rows],
+            [self.headers[row] for row in rows] if self.headers else (),
+            [self.ids[row] for row in rows] if self.ids else (),
+        )
+
     def digest(self, before: int) -> int:
         """A checksum of these subjects and payloads, after rows with the checksum ``before``."""
         for subject, payload in zip(self.subjects, self.payloads, strict=True):
@@ -53,9 +62,11 @@ class WriteTask(Value):
 class WriteResult(Value):
     """The result of a task: its ``rows``, of which ``duplicates`` were in the stream already.
 
-    ``removed_headers`` counts the removed server-control headers by name.
+    ``removed_headers`` counts the removed server-control headers by name. ``bad_rows`` counts the other rows, which
+    cannot be messages, by the class of their error.
     """
 
     rows: int
     duplicates: int
     removed_headers: Mapping[str, int] = {}
+    bad_rows: Mapping[str, int] = {}

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 from natsproto import Client
 from natsproto.errors import ConfigError
 from natsproto.jetstream import Cursor, JetStream, Stream, StreamConfig
+from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.subject import matches
+from natsproto.spark._bad_rows import BATCH_HEADERS_BYTES, RowCheck, size_limit
 from natsproto.spark._cursor_writer import CursorWriter, RowsChanged
 from natsproto.spark._entry_writer import EntryWriter
 from natsproto.spark._forgotten_ids import window_check
@@ -36,6 +38,8 @@ async def check_target(client: Client, settings: SinkOptions) -> Stream:
         raise ConfigError("bucket", settings.bucket, "is a mirror: write to the bucket that it mirrors")
     if settings.subject:
         check_subject(config, settings.subject)
+    if settings.letter_subject and settings.delivery == "cursor":
+        check_subject(config, settings.letter_subject, "deadLetterSubject")  # a batch is of one stream
     if settings.delivery == "cursor":
         await open_cursor(client, settings, "check")
     return stream
@@ -63,11 +67,11 @@ def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
         raise no_id("stableOrder=true")
 
 
-def check_subject(config: StreamConfig, subject: str) -> None:
+def check_subject(config: StreamConfig, subject: str, name: str = "subject") -> None:
     """ConfigError unless the stream listens on the subject."""
     if not any(matches(pattern, subject) for pattern in config.subjects):
         raise ConfigError(
-            "subject", subject, f"is not a subject of stream {config.name} (subjects: {', '.join(config.subjects)})"
+            name, subject, f"is not a subject of stream {config.name} (subjects: {', '.join(config.subjects)})"
         )
 
 
@@ -82,7 +86,8 @@ async def write_messages(
     what, wait = f"stream {settings.stream!r}", settings.nats.outage_timeout
     stream = await outlast(what, wait, partial(check_target, client, settings))
     headers = HeaderFilter(settings.server_headers)
-    columns = _columns(stream.cached_info.config, settings, headers, batches)
+    check = _row_check(client, stream.cached_info.config, settings)
+    columns = check.check_all(_columns(settings, headers, batches))
     if settings.delivery == "cursor":
         name = f"{task.owner}-{task.partition}"
         cursor = await outlast(what, wait, partial(open_cursor, client, settings, name))
@@ -97,7 +102,24 @@ async def write_messages(
             ) from None
     else:
         done = await _writer_with_ids(client.jetstream(), stream, settings, task).write(columns)
-    yield done.replace(removed_headers=dict(headers.removed))
+    yield done.replace(
+        rows=done.rows - check.letters, removed_headers=dict(headers.removed), bad_rows=dict(check.counts)
+    )
+
+
+def _row_check(client: Client, config: StreamConfig, settings: SinkOptions) -> RowCheck:
+    def check_key(subject: str) -> None:
+        check_key_name(subject.removeprefix(f"$KV.{settings.bucket}."))
+
+    return RowCheck(
+        settings.bad_rows,
+        settings.letter_subject,
+        stream=settings.stream,
+        max_size=size_limit(client.max_payload, config),
+        makes_ids=settings.delivery == "ids",
+        added=BATCH_HEADERS_BYTES if settings.delivery == "cursor" else 0,
+        check_subject=check_key if settings.bucket else partial(check_subject, config),
+    )
 
 
 def _writer_with_ids(js: JetStream, stream: Stream, settings: SinkOptions, task: WriteTask) -> IdWriter | EntryWriter:
@@ -123,20 +145,13 @@ _REMEDY = "duplicates=allow accepts that; a wider duplicate_window, or delivery=
 
 
 async def _columns(
-    config: StreamConfig, settings: SinkOptions, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
+    settings: SinkOptions, headers: HeaderFilter, batches: AsyncIterator[pa.RecordBatch]
 ) -> AsyncIterator[MessageColumns]:
     """The batches as messages of the stream."""
     from natsproto.spark._arrow import entry_columns, message_columns  # the processes of the driver do without Arrow
 
-    known: set[str] = set()
-    row = 0
     async for batch in batches:
         if settings.bucket:
             yield entry_columns(batch, settings.bucket)
-            continue
-        found = message_columns(batch, headers, subject=settings.subject, first_row=row)
-        for subject in set(found.subjects) - known:
-            check_subject(config, subject)
-            known.add(subject)
-        row += len(found.subjects)
-        yield found
+        else:
+            yield message_columns(batch, headers, subject=settings.subject)

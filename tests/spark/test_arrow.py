@@ -36,7 +36,7 @@ def as_read(block: bytes | None) -> dict[str, list[str]] | None:
     if block is None:
         return None
     headers = parse_headers(block)
-    return {name: headers.get_all(name) for name in headers}
+    return {name: headers.get_all(name) for name in headers} or None
 
 
 def test_a_row_says_what_the_message_says() -> None:

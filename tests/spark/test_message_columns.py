@@ -65,12 +65,6 @@ def test_headers_of_any_part_of_a_batch(
     ]
 
 
-def test_a_row_without_subject_is_named() -> None:
-    batch = pa.RecordBatch.from_arrays([pa.array(["a", None]), pa.array([b"x", b"y"])], names=["subject", "data"])
-    with pytest.raises(ConfigError, match="row 101 of its partition has none"):
-        message_columns(batch, HeaderFilter(()), first_row=100)
-
-
 def test_rows_become_batches_of_a_size() -> None:
     columns = [
         ("subject", "string"),

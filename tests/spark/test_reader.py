@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import socket
 import subprocess
 import sys
 import time
@@ -451,6 +452,39 @@ async def test_error_that_stays_ends_reading(error: NatsError) -> None:
     with pytest.raises(type(error)):
         await pull(consumer)
     assert consumer.calls == 1
+
+
+def test_rows_are_the_same_by_every_method(nats: SparkNats, server: Server) -> None:
+    """Headers without a name are none, and what is not UTF-8 is filtered as the column shows it."""
+    source = StreamFixture(nats)
+    name = source.name.encode()
+    ends = [b"\xff.a", b"\xfe.a", b"b", b"\xff.c", "\ufffd.a".encode(), b"\xffx.a"]
+    blocks = [b"NATS/1.0\r\n\r\n", b"NATS/1.0\r\nno colon\r\n\r\n", b"NATS/1.0\r\nA: 1\r\nA: 2\r\na: 3\r\n\r\n"]
+    with socket.create_connection((server.host, server.port)) as raw:
+        raw.sendall(b'CONNECT {"verbose":false,"headers":true}\r\n')
+        for end in ends:
+            raw.sendall(b"PUB %b.%b 1\r\nx\r\n" % (name, end))
+        for head in blocks:
+            raw.sendall(b"HPUB %b.b %d %d\r\n%bx\r\n" % (name, len(head), len(head) + 1, head))
+        raw.sendall(b"PING\r\n")
+        while not raw.recv(4096).endswith(b"PONG\r\n"):
+            pass
+    found = {}
+    for method in METHODS:
+        rows = list(read_range(nats, source.range(1, 9), method=method))
+        batches = read_range(nats, source.range(1, 9), method=method, output="arrow")
+        columns = [one for batch in batches for one in batch.to_pylist()]
+        as_dicts = [None if one["headers"] is None else dict(one["headers"]) for one in columns]
+        assert [row[5] for row in rows] == as_dicts == [None] * 8 + [{"A": ["1", "2"], "a": ["3"]}]
+        assert [row[6] for row in rows] == [one["size"] for one in columns]
+        found[method] = rows
+        shown = f"{source.name}.\ufffd.a"
+        assert source.seqs(1, 9, method, "\ufffd.a") == [1, 2, 5] == [row[2] for row in rows if row[1] == shown]
+        assert source.seqs(1, 9, method, "\ufffd.*", "b") == [1, 2, 3, 4, 5, 7, 8, 9]
+        assert source.seqs(1, 9, method, "\ufffdx.>") == [6]
+    assert found["consumer"] == found["direct"]
+    (planned,) = plan_ranges(nats, source.name, subjects=[f"{source.name}.\ufffd.c"], num_partitions=1)
+    assert (planned.start, planned.end) == (4, 4)
 
 
 # ---------------------------------------------------------------- planning

@@ -110,6 +110,7 @@ Everything else with an underscore is private to its package."""
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "_cli": {},
     "spark": {
+        "natsproto._dead_letters": {"failure_headers", "forms", "is_sendable"},
         "natsproto._core.deadline": {"Backoff", "Deadline"},
         "natsproto._durations": {"positive_seconds", "seconds"},
         "natsproto._help.introspection": {"import_late_types"},

@@ -1,0 +1,164 @@
+"""Rows that cannot be messages: a header name that the wire refuses, a payload that is too large, a wrong subject.
+
+``fail`` leaves them to the writers, whose error fails the task, at each attempt again. ``drop`` leaves them out, and
+``deadletter`` stores a dead letter in the place of each (``natsproto.retry.DeadLetter`` reads it), under the id of the
+row. Either way they are counted. A repeated task has the same bad rows, so the numbers of the others stay the same.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from hashlib import sha256
+from typing import Literal, TypeAlias
+
+from natsproto._dead_letters import failure_headers, forms, is_sendable
+from natsproto.errors import ConfigError, NatsError, PayloadTooLarge
+from natsproto.jetstream import StreamConfig
+from natsproto.protocol.frames import Payload
+from natsproto.protocol.headers import encode_headers
+from natsproto.protocol.subject import publish_subject
+from natsproto.spark._task import HeaderPairs, MessageColumns
+
+log = logging.getLogger("natsproto.spark")
+
+BadRows: TypeAlias = Literal["fail", "drop", "deadletter"]
+_ID = "Nats-Msg-Id"
+MADE_ID_BYTES, BATCH_HEADERS_BYTES = len(f"{_ID}: \r\n") + 24, 160
+"""Bytes of the headers that the sink adds to a row: of an id that it makes, and, at most, of an atomic batch."""
+_EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
+
+
+def check_bad_rows(policy: BadRows, letter_subject: str | None, *, option: str, letter_option: str) -> None:
+    """ConfigError for another policy, and for a subject of dead letters without its policy, or the other way round."""
+    if policy not in ("fail", "drop", "deadletter"):
+        raise ConfigError(option, policy, 'must be "fail", "drop" or "deadletter"')
+    if letter_subject:
+        publish_subject(letter_subject, letter_option)
+    if (policy == "deadletter") != bool(letter_subject):
+        raise ConfigError(
+            letter_option, letter_subject, f"is for dead letters: give it together with {option}=deadletter"
+        )
+
+
+def size_limit(max_payload: int, config: StreamConfig | None = None) -> int:
+    """The most bytes of headers and payload that a message may have, for the server and its stream."""
+    of_stream = config.max_msg_size if config is not None else None
+    return min(max_payload, of_stream) if of_stream and of_stream > 0 else max_payload
+
+
+class RowCheck:
+    """Finds the bad rows of a task, in the order of its rows.
+
+    ``check_subject`` raises for a subject that is valid, and not one of the stream; None: any may be. ``added`` are the
+    bytes of the headers that the writer adds to a row, and ``makes_ids`` that it makes an id for one without.
+    """
+
+    def __init__(
+        self,
+        policy: BadRows,
+        letter_subject: str | None,
+        *,
+        stream: str,
+        max_size: int,
+        makes_ids: bool,
+        added: int = 0,
+        check_subject: Callable[[str], object] | None = None,
+    ) -> None:
+        self._policy, self._letter_subject, self._stream = policy, letter_subject, stream
+        self._max_size, self._makes_ids, self._added = max_size, makes_ids, added
+        self._check_subject = check_subject
+        self._valid: set[str | None] = set()
+        self._row = 0
+        self.counts: Counter[str] = Counter()
+        """The bad rows by the class of their error."""
+
+    @property
+    def letters(self) -> int:
+        """How many of the rows were stored as dead letters."""
+        return self.counts.total() if self._policy == "deadletter" else 0
+
+    async def check_all(self, batches: AsyncIterator[MessageColumns]) -> AsyncIterator[MessageColumns]:
+        """The batches without their bad rows, or with dead letters in their places. With ``fail`` the error of a
+        subject.
+        """
+        async for batch in batches:
+            if self._policy != "fail":
+                yield self._without_bad_rows(batch)
+            else:
+                if self._check_subject is not None:
+                    for subject in set(batch.subjects) - self._valid:
+                        self._check(subject, batch.subjects)
+                yield batch
+            self._row += len(batch.subjects)
+
+    def _check(self, subject: str | None, among: Sequence[str | None]) -> None:
+        if subject is None:
+            row = self._row + list(among).index(None)
+            raise ConfigError("subject", None, f"row {row} of its partition has none")
+        publish_subject(subject)
+        if self._check_subject is not None:
+            self._check_subject(subject)
+        self._valid.add(subject)
+
+    def _without_bad_rows(self, batch: MessageColumns) -> MessageColumns:
+        errors: dict[int, NatsError] = {}
+        for row, (subject, payload) in enumerate(zip(batch.subjects, batch.payloads, strict=True)):
+            try:
+                if subject not in self._valid:
+                    self._check(subject, (subject,))
+                self._check_size(batch, row, payload)
+            except NatsError as exc:
+                errors[row] = exc
+        if not errors:
+            return batch
+        self.counts.update(type(error).__name__ for error in errors.values())
+        if self._policy == "deadletter":
+            return self._with_letters(batch, errors)
+        return batch.rows_at([row for row in range(len(batch.subjects)) if row not in errors])
+
+    def _check_size(self, batch: MessageColumns, row: int, payload: Payload) -> None:
+        pairs, key = batch.headers[row] if batch.headers else None, batch.ids[row] if batch.ids else None
+        added = self._added
+        if key is not None:
+            pairs = [*(pairs or ()), (_ID, key)]
+        elif self._makes_ids:
+            added += MADE_ID_BYTES
+        if pairs:
+            added += len(encode_headers(pairs))
+        elif added:
+            added += _EMPTY_BLOCK_BYTES
+        if len(payload) + added > self._max_size:
+            raise PayloadTooLarge(len(payload) + added, self._max_size)
+
+    def _with_letters(self, batch: MessageColumns, errors: Mapping[int, NatsError]) -> MessageColumns:
+        assert self._letter_subject is not None
+        subjects, payloads, ids = list(batch.subjects), list(batch.payloads), list(batch.ids)
+        headers: list[HeaderPairs | None] = list(batch.headers) or [None] * len(subjects)
+        for row, error in errors.items():
+            if ids and (key := ids[row]) is not None and not is_sendable((_ID, key)):
+                ids[row] = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+            subjects[row], payloads[row], headers[row] = self._letter(
+                batch.subjects[row], bytes(payloads[row]), headers[row] or [], error
+            )
+        return MessageColumns(subjects, payloads, headers, ids)
+
+    def _letter(
+        self, subject: str | None, data: bytes, pairs: HeaderPairs, error: NatsError
+    ) -> tuple[str, bytes, HeaderPairs]:
+        """The dead letter of a row: as it is, without its headers, or without its payload, whatever fits."""
+        found: tuple[bytes, HeaderPairs] = (b"", [])
+        for found in forms(data, pairs, failure_headers(subject or "(null)", self._stream, error)):
+            if len(found[0]) + len(encode_headers(found[1])) + self._added + MADE_ID_BYTES <= self._max_size:
+                break
+        assert self._letter_subject is not None
+        return self._letter_subject, *found
+
+
+def warn_of_bad_rows(what: str, policy: BadRows, counts: Mapping[str, int]) -> None:
+    """Logs the bad rows in one line."""
+    if counts:
+        shown = ", ".join(f"{name} ({count})" for name, count in sorted(counts.items()))
+        became = "were stored as dead letters" if policy == "deadletter" else "were dropped"
+        log.warning("%s: %d rows that cannot be messages %s: %s", what, sum(counts.values()), became, shown)
