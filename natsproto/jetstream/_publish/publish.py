@@ -160,14 +160,16 @@ async def publish(
     if recognition is not None and recognition.header is not None:
         pairs.append(recognition.header)
         is_guarded = "expected_last_subject_seq_subject" not in args
-    named = dict(pairs)
-    has_id = MSG_ID_HEADER in named
+    own: HeadersLike | None = None
+    has_id = False
+    if pairs:
+        named = dict(pairs)
+        has_id, own = MSG_ID_HEADER in named, named if len(named) == len(pairs) else pairs
     clock = asyncio.get_running_loop().time
     sent_at = first_sent_at = clock()
     resending = _GUARDED if is_guarded else None
     if has_id:
         resending = Resending(RESEND_AFTER_S, may_resend=partial(api.streams.knows_id, subject, sent_at))
-    own = (named if len(named) == len(pairs) else pairs) or None
     left, reply, sending, request = timeout, None, None, api.connection._request_resending
     while True:
         try:

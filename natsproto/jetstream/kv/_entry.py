@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable
 from enum import StrEnum
+from functools import partial
 from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeVar, cast
@@ -43,6 +44,7 @@ from natsproto.jetstream._stream.direct_get import LastGet, RawMessage, headerle
 from natsproto.jetstream._stream.own_write import WriteLookup, batch_lookup
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.codec import Duration
+from natsproto.jetstream._values.info import PubAck
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.kv._keys import BucketSubjects, V
 from natsproto.protocol.headers import Headers
@@ -381,22 +383,21 @@ class BucketStream(Generic[V]):
             if write_id or revision == 0 or self.api.streams.is_unsettled(subject):
                 with_id = {**args, "msg_id": own_id}
             recognition = self._recognition(own_id, subject, args, is_empty_checked=not write_id)
-        try:
-            return await self._publish(key, subject, payload, headers, with_id, wait, recognition, change)
-        except MessageTooLarge:
-            if revision is None:
-                raise
-        except WrongLastSequence as exc:
-            assert revision is not None
-            raise await self._wrong_revision(key, revision, exc, wait) from exc
-        try:  # without the id: the bucket has a ``max_value_size``, and the value may fit alone
-            return await self._publish(key, subject, payload, headers, args, wait, None, change)
-        except WrongLastSequence as exc:
-            raise await self._wrong_revision(key, revision, exc, wait) from exc
+        while True:
+            try:
+                return (await self._publish(subject, payload, headers, with_id, wait, recognition, change)).seq
+            except MessageTooLarge:
+                if recognition is None:
+                    raise
+                with_id, recognition = args, None  # there is a ``max_value_size``, and the value may fit alone
+            except WrongLastSequence as exc:
+                assert revision is not None
+                raise await self._wrong_revision(key, revision, exc, wait) from exc
+            except NatsError as exc:
+                await self.raise_named(exc, f"write of key {key!r}")
 
-    async def _publish(
+    def _publish(
         self,
-        key: str,
         subject: str,
         payload: bytes,
         headers: dict[str, str] | None,
@@ -404,20 +405,16 @@ class BucketStream(Generic[V]):
         wait: float,
         recognition: Recognition | None,
         change: Change | None = None,
-    ) -> int:
+    ) -> Awaitable[PubAck]:
         """Publish a write. A bucket that exists is waited for until the timeout: without a leader nothing is stored."""
-        try:
-            ack = await publish(
-                *(self.api, subject, payload, headers, args),
-                timeout=wait,
-                retry_attempts=UNTIL_TIMEOUT if self.was_found else None,
-                await_leader=self.await_leader,
-                recognition=recognition,
-                change=change,
-            )
-        except NatsError as exc:
-            await self.raise_named(exc, f"write of key {key!r}")
-        return ack.seq
+        return publish(
+            *(self.api, subject, payload, headers, args),
+            timeout=wait,
+            retry_attempts=UNTIL_TIMEOUT if self.was_found else None,
+            await_leader=self.await_leader,
+            recognition=recognition,
+            change=change,
+        )
 
     async def _wrong_revision(self, key: str, expected: int, error: WrongLastSequence, wait: float) -> WrongRevision:
         actual = error.last if error.last is not None else await self.last_revision(key, wait)
@@ -427,7 +424,10 @@ class BucketStream(Generic[V]):
         """Store a value that expects the last sequence of another key, and return its revision: WrongLastSequence."""
         subject = self.subjects.write_prefix + self.subjects.encode_key(key)
         recognition = self._recognition(self.new_write_id(), subject, args)
-        return await self._publish(key, subject, payload, None, args, self.api.seconds(timeout), recognition)
+        try:
+            return (await self._publish(subject, payload, None, args, self.api.seconds(timeout), recognition)).seq
+        except NatsError as exc:
+            await self.raise_named(exc, f"write of key {key!r}")
 
     async def raise_named(self, error: NatsError, operation: str) -> NoReturn:
         """Raise the error of a write so that it names the bucket."""
@@ -471,6 +471,11 @@ class BucketStream(Generic[V]):
         self, write_id: str, subject: str, args: MessageArgs, *, is_empty_checked: bool = False
     ) -> Recognition:
         """Return how the write with this id to a subject is recognised."""
+        return Recognition(
+            partial(self._look_up, write_id, subject, args), (WRITE_ID_HEADER, write_id), is_empty_checked
+        )
+
+    def _look_up(self, write_id: str, subject: str, args: MessageArgs, sent: Sent) -> Awaitable[Evidence]:
         ttl = args.get("ttl")
         lookup = WriteLookup(
             self._find_stream,
@@ -478,10 +483,6 @@ class BucketStream(Generic[V]):
             lambda message: message.headers.last(WRITE_ID_HEADER) == write_id,
             ttl=inf if ttl is None or isinstance(ttl, str) else self.api.seconds(ttl),
         )
-
-        def look_up(sent: Sent) -> Awaitable[Evidence]:
-            if sent.expected.subject == subject:
-                sent = sent._replace(expected=Expectation(sent.expected.seq, self.stored_subject(subject)))
-            return lookup(sent)
-
-        return Recognition(look_up, (WRITE_ID_HEADER, write_id), is_empty_checked)
+        if sent.expected.subject == subject:
+            sent = sent._replace(expected=Expectation(sent.expected.seq, self.stored_subject(subject)))
+        return lookup(sent)
