@@ -39,6 +39,7 @@ DATA = (bytes, bytearray, memoryview, str, dict, list)
 """The types of results of a handler for which a warning says that they are not sent."""
 
 _STOPPED: Final = ServiceError(503, "the service was stopped")
+_FULL: Final = ServiceError(503, "too many requests wait")
 
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
@@ -162,6 +163,7 @@ class Endpoint:
         metadata: Mapping[str, str],
         handler: Handler,
         concurrency: int,
+        max_pending: int | None,
         on_error: Callable[[NatsError], None],
     ) -> None:
         self.name: str = name
@@ -172,6 +174,7 @@ class Endpoint:
         self._where = f"endpoint {name!r}"
         self._connection = connection
         self._handler = handler
+        self._max_pending = max_pending
         self._on_error = on_error
         self._context = contextvars.copy_context()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -262,8 +265,21 @@ class Endpoint:
             self._tasks.add(task)
             task.add_done_callback(self._done)
             subscription._track_task(task)
+        if self._max_pending is not None:
+            while len(inbox) > self._max_pending:
+                self._refuse(cast("Request", inbox.pop()))
         if subscription.error is not None and not self._is_cut:
             self._on_error(subscription.error)
+
+    def _refuse(self, request: Request) -> None:
+        """Answer a request for which there is no room."""
+        self._requests += 1
+        self._count_error(_FULL)
+        self._send_error(request, _FULL)
+
+    def _count_error(self, error: ServiceError) -> None:
+        self._errors += 1
+        self._last_error = f"{error.code}:{error.description}"[:MAX_DESCRIPTION_CHARS]
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -298,8 +314,7 @@ class Endpoint:
             self._nanoseconds += perf_counter_ns() - began
             error = request.error
             if error is not None:
-                self._errors += 1
-                self._last_error = f"{error.code}:{error.description}"[:MAX_DESCRIPTION_CHARS]
+                self._count_error(error)
 
     def _tell_of(self, result: object) -> None:
         """The handler returned data, which nobody gets. Once, as it may have responded too."""

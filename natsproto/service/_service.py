@@ -101,6 +101,7 @@ class Group:
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        max_pending: int | None = None,
         executor: Executor = None,
         timeout: float | timedelta | None = None,
     ) -> Callable[[H], H]:
@@ -115,6 +116,8 @@ class Group:
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            max_pending: Requests that may wait for their turn; another one gets an error with code 503 at once. None:
+                as many as a subscription holds, and beyond that they are dropped.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
             timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
@@ -131,6 +134,7 @@ class Group:
                 queue_group=queue_group,
                 metadata=metadata,
                 concurrency=concurrency,
+                max_pending=max_pending,
                 executor=executor,
                 timeout=timeout,
             )
@@ -147,6 +151,7 @@ class Group:
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        max_pending: int | None = None,
         executor: Executor = None,
         timeout: float | timedelta | None = None,
     ) -> Endpoint:
@@ -156,7 +161,7 @@ class Group:
         becomes the response; any other exception is logged, emitted as a HandlerFailed event, and becomes an error
         response with code 500. ``subject`` (default: the name) may contain wildcards and follows the prefix of the
         group. With ``queue_group=None`` every instance receives every request. At most ``concurrency`` requests are
-        handled at the same time, the rest waits; with 1 they are handled in order.
+        handled at the same time, the rest waits, up to ``max_pending``; with 1 they are handled in order.
 
         ``executor`` is for a ``def`` handler that blocks: True calls it in daemon threads, as many as ``concurrency``,
         or give a ThreadPoolExecutor. Return ``request.respond(data)`` there; it is awaited in the event loop. A call
@@ -173,6 +178,8 @@ class Group:
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            max_pending: Requests that may wait for their turn; another one gets an error with code 503 at once. None:
+                as many as a subscription holds, and beyond that they are dropped.
             executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
                 time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
             timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
@@ -182,6 +189,8 @@ class Group:
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
+        if max_pending is not None and (type(max_pending) is not int or max_pending < 0):
+            raise ConfigError("max_pending", max_pending, "must be a whole number, 0 for none")
         wait = None if timeout is None else positive_seconds("timeout", timeout)
         if is_async_generator(handler):
             check_handler("handler", handler, "request", may_yield=True)
@@ -196,6 +205,7 @@ class Group:
             _checked_metadata(metadata),
             handler,
             concurrency,
+            max_pending,
             wait,
         )
 
@@ -457,6 +467,7 @@ class Service(WarnIfUnused, Group):
         metadata: Mapping[str, str],
         handler: AnyHandler,
         concurrency: int,
+        max_pending: int | None,
         timeout: float | None,
     ) -> Endpoint:
         if self._is_stopping:
@@ -481,6 +492,7 @@ class Service(WarnIfUnused, Group):
             metadata=metadata,
             handler=handler,
             concurrency=concurrency,
+            max_pending=max_pending,
             on_error=self._on_endpoint_error,
         )
         self._endpoints.append(endpoint)

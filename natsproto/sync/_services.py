@@ -281,6 +281,7 @@ class Group(SyncWrapper[G], Generic[G]):
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        max_pending: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> Callable[[H], H]:
         """Decorate a handler to add it as an endpoint, named after the function unless a name is given.
@@ -294,6 +295,8 @@ class Group(SyncWrapper[G], Generic[G]):
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            max_pending: Requests that may wait for their turn; another one gets an error with code 503 at once. None:
+                as many as a subscription holds, and beyond that they are dropped.
             timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
                 cancelled, a thread goes on. None: no limit.
         """
@@ -308,6 +311,7 @@ class Group(SyncWrapper[G], Generic[G]):
                 queue_group=queue_group,
                 metadata=metadata,
                 concurrency=concurrency,
+                max_pending=max_pending,
                 timeout=timeout,
             )
             return handler
@@ -323,6 +327,7 @@ class Group(SyncWrapper[G], Generic[G]):
         queue_group: QueueGroup = INHERITED,
         metadata: Mapping[str, str] | None = None,
         concurrency: int = CONCURRENCY,
+        max_pending: int | None = None,
         timeout: float | timedelta | None = None,
     ) -> Endpoint:
         """Add an endpoint. Each request is handled on a thread of its own, at most ``concurrency`` at a time.
@@ -339,6 +344,8 @@ class Group(SyncWrapper[G], Generic[G]):
                 service or group.
             metadata: Labels of the endpoint that ``discover_services`` shows; None: none.
             concurrency: How many requests are handled at a time; the others wait. 1 keeps their order.
+            max_pending: Requests that may wait for their turn; another one gets an error with code 503 at once. None:
+                as many as a subscription holds, and beyond that they are dropped.
             timeout: Seconds for a call of the handler, which then ends with HandlerTimeout: an ``async def`` is
                 cancelled, a thread goes on. None: no limit.
         """
@@ -350,6 +357,7 @@ class Group(SyncWrapper[G], Generic[G]):
             queue_group=queue_group,
             metadata=metadata,
             concurrency=concurrency,
+            max_pending=max_pending,
             timeout=timeout,
         )
         return Endpoint(self._portal, endpoint)
