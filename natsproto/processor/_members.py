@@ -41,18 +41,18 @@ class Members:
     async def run(self) -> None:
         """Announce this worker and listen to the others, until cancelled. Raises the error that ends listening."""
         listening = asyncio.create_task(self._listen())
+        listening.add_done_callback(lambda _: self._announces.set())
         try:
             self._send(self._me.encode())
             await asyncio.wait({listening}, timeout=FIRST_WAIT_S)
             self.changed.set()
             while not listening.done():
                 self._announces.clear()
-                waiting = asyncio.create_task(self._announces.wait())
                 began = asyncio.get_running_loop().time()
-                await asyncio.wait(
-                    {listening, waiting}, timeout=ANNOUNCE_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED
-                )
-                waiting.cancel()
+                try:
+                    await asyncio.wait_for(self._announces.wait(), ANNOUNCE_INTERVAL_S)
+                except TimeoutError:
+                    pass
                 self._forget(began)
                 self._send(self._me.encode())
             await listening

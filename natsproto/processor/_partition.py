@@ -105,6 +105,7 @@ class Partition:
         self.handled = 0
         """Messages whose batches this worker has stored."""
         self._settings = settings
+        self._where = f"processor {settings.name!r}, partition {number}"  # also for the watch of the event loop
         self._own = f"{settings.prefix}.{number}."
         self._cursor: Cursor | None = None
         self._limits: CallLimits | None = None
@@ -133,7 +134,7 @@ class Partition:
                 await self.pause(self._backoff.next_delay())
 
     def __str__(self) -> str:
-        return f"processor {self._settings.name!r}, partition {self.number}"
+        return self._where
 
     async def pause(self, seconds: float) -> None:
         """Sleep, but not longer than until ``leaving``."""
@@ -205,7 +206,7 @@ class Partition:
             source = await settings.js.stream(settings.source)
             info = source.cached_info
             if info.created.ns != settings.source_created:
-                raise SourceChanged(settings.name, settings.source, "was deleted and created again")
+                raise source_recreated(settings)
             if info.state.last_seq >= position:
                 break
             if attempt >= _MAX_READS:
@@ -339,9 +340,11 @@ class Partition:
         for data, headers in forms_of(AttemptedMessage(message, metadata, attempts, error)):
             try:
                 call.add(policy.dead_letter_subject, data, headers)
-            except PayloadTooLarge:
-                continue
-            break
+                break
+            except PayloadTooLarge as exc:
+                refusal = exc
+        else:
+            raise refusal
         call.end()
         settings.js.connection._emit(
             MessageDeadLettered(
@@ -390,6 +393,12 @@ class Partition:
     def _too_large(self, size: int) -> StateTooLarge:
         settings = self._settings
         return StateTooLarge(settings.name, self.number, size, settings.max_state_bytes)
+
+
+def source_recreated(settings: Settings) -> SourceChanged:
+    """Return the error of a source that has the name of the one that was read, and maybe other messages."""
+    why = f"was created again (after a restore with the same messages, purge '{settings.prefix}.source' of the sink)"
+    return SourceChanged(settings.name, settings.source, why)
 
 
 def position_of(cursor: Cursor) -> int:

@@ -26,7 +26,7 @@ from natsproto.jetstream import JetStream, RawMessage, RetentionPolicy, Stream, 
 from natsproto.jetstream._cursor import cursor_subject
 from natsproto.jetstream._values.codec import Duration
 from natsproto.processor._members import Members
-from natsproto.processor._partition import Handler, Partition, Settings, log
+from natsproto.processor._partition import Handler, Partition, Settings, log, source_recreated
 from natsproto.protocol.subject import matches
 from natsproto.retry import RetryPolicy
 
@@ -131,8 +131,8 @@ class Processor:
         Outages of the servers are waited for. Raises the error of the handler when there is no ``retry``;
         StateTooLarge;
         SourceChanged when the source was recreated or went back; StreamNotFound; ConfigError and UnsupportedByServer
-        for streams that do not fit; and every other error that does not pass. Cancelling may leave a batch stored or
-        not: the cursor decides at the next run.
+        for streams that do not fit; ConnectionClosed; and every other error that does not pass. When the client drains,
+        it ends as with the event. Cancelling may leave a batch stored or not: the cursor decides at the next run.
 
         Args:
             until: An event whose setting ends it, such as that of ``stop_event()``; None: it runs until cancelled.
@@ -164,8 +164,9 @@ class Processor:
             while not stopping.done():
                 tasks = [task for _, task in self._running.values()]
                 await asyncio.wait({stopping, announcing, changing, *tasks}, return_when=asyncio.FIRST_COMPLETED)
-                if announcing.done():
+                if announcing.done():  # the client drains, or is closed, or may not subscribe
                     await announcing
+                    break
                 self._collect()
                 if changing.done():
                     members.changed.clear()
@@ -221,7 +222,8 @@ class Processor:
         _check_source(source.cached_info.config, settings.partitions)
         if settings.retry is not None:
             letters = settings.retry.dead_letter_subject
-            if not any(matches(pattern, letters) for pattern in sink.cached_info.config.subjects):
+            subjects = sink.cached_info.config.subjects
+            if not any(matches(pattern, letters) for pattern in subjects) or letters.startswith(settings.prefix):
                 raise ConfigError("dead_letter_subject", letters, f"must be a subject of stream {settings.sink!r}")
         # The first cursor is opened for the checks of the sink alone: its partition may belong to another worker.
         await settings.js.cursor(settings.sink, f"{self.name}-0", subject=f"{settings.prefix}.0.cursor")
@@ -248,7 +250,7 @@ class Processor:
         if stored["source"] != settings.source:
             raise SourceChanged(self.name, settings.source, f"is not {stored['source']!r}, which it read before")
         if stored["created"] != created:
-            raise SourceChanged(self.name, settings.source, "was deleted and created again")
+            raise source_recreated(settings)
         return created
 
 

@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
 import natsproto
-from natsproto import Event
+from natsproto import Event, LoopBlocked
 from natsproto.errors import (
     ConfigError,
+    ConnectionClosed,
     HandlerTimeout,
     InvalidSubject,
     LocalProtocolError,
@@ -23,7 +25,7 @@ from natsproto.errors import (
 from natsproto.jetstream import JetStream, JsMessage, Stream
 from natsproto.processor import KeyedState, Outputs
 from natsproto.retry import DeadLetter, MessageDeadLettered, MessageRetried, RetryPolicy
-from natsproto.testing import run_server
+from natsproto.testing import Server, run_server
 from tests.processor.helpers import copy, copying, payloads, publish, run_until, running
 from tests.processor.processes import check, create_streams, is_complete, sums
 from tests.processor.processes import publish as publish_sums
@@ -428,3 +430,82 @@ async def test_processor_runs_once_at_a_time(jetstream: JetStream, streams: tupl
         await asyncio.sleep(0)
         with pytest.raises(LocalProtocolError, match="running already"):
             await processor.run()
+
+
+@pytest.mark.slow
+async def test_handler_that_holds_the_loop_is_named(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
+    events: list[Event] = []
+    jetstream.connection.add_listener(events.append)
+
+    async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
+        time.sleep(1.1)  # noqa: ASYNC251  # on purpose
+
+    await publish(jetstream, range(1))
+    processor = copying(jetstream, handle)
+    await run_until(processor, lambda: any(isinstance(event, LoopBlocked) and event.handler for event in events))
+    (named,) = [event for event in events if isinstance(event, LoopBlocked) and event.handler]
+    assert named.handler == "processor 'p', partition 0"
+
+
+@pytest.mark.parametrize("drains", [True, False])
+async def test_client_that_ends_first(nats_server: Server, streams: tuple[Stream, Stream], drains: bool) -> None:
+    """Draining finishes what is in hand; closing raises."""
+    begun = asyncio.Event()
+
+    async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
+        begun.set()
+        out.add("out.x", message.data)
+        await asyncio.sleep(0)
+
+    nc = await natsproto.connect(nats_server.url)
+    await publish(nc.jetstream(), range(2000))
+    processor = copying(nc.jetstream(), handle)
+    task = asyncio.create_task(processor.run())
+    await begun.wait()
+    await (nc.drain() if drains else nc.close())
+    await asyncio.wait({task}, timeout=30)
+    assert task.done()
+    if task.exception() is not None:
+        assert isinstance(task.exception(), ConnectionClosed)
+    stored = await payloads(streams[1])
+    assert stored == [b"%d" % one for one in range(len(stored))]
+    assert len(stored) >= processor.handled
+
+
+async def test_batch_ends_after_half_a_second(
+    jetstream: JetStream, streams: tuple[Stream, Stream], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Messages of slow handlers do not wait for a full batch."""
+    monkeypatch.setattr("natsproto.processor._partition.MAX_BATCH_S", 0.0)
+    seen: list[int] = []
+
+    async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
+        seen.append(len(await payloads(streams[1])))
+        out.add("out.x", message.data)
+
+    await publish(jetstream, range(5))
+    processor = copying(jetstream, handle)
+    await run_until(processor, lambda: processor.handled == 5)
+    assert seen == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.slow
+async def test_sink_whose_messages_expire_keeps_the_state(jetstream: JetStream) -> None:
+    await jetstream.create_stream("IN", subjects=["in.>"])
+    sink = await jetstream.create_stream(
+        "OUT", subjects=["out.>", "$CURSOR.OUT.>"], allow_atomic=True, max_age=1, allow_msg_ttl=True
+    )
+
+    async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
+        out.add("out.x", state.get("last", b"-"))
+        state["last"] = message.data
+
+    for number in range(2):
+        await publish(jetstream, range(number, number + 1))
+        processor = copying(jetstream, handle)
+        await run_until(processor, lambda: processor.handled == 1)  # noqa: B023
+        wanted = [b"-", b"0"][number]
+        assert (await sink.get_last_message("out.x")).data == wanted
+        async with asyncio.timeout(30):
+            while await payloads(sink):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)

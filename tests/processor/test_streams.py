@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -133,13 +134,31 @@ async def test_source_that_was_recreated_is_an_error(jetstream: JetStream, strea
             await jetstream.create_stream("IN", subjects=["in.>"])
             await publish(jetstream, range(10))
             await asyncio.wait({task})
-    with pytest.raises(SourceChanged, match="was deleted and created again") as caught:
+    with pytest.raises(SourceChanged, match=r"was created again.*OUT.p.source") as caught:
         await copying(jetstream, copy).run()
     assert (caught.value.processor, caught.value.source) == ("p", "IN")
     assert await payloads(streams[1]) == [b"0", b"1", b"2", b"3"]
     await jetstream.create_stream("IN2", subjects=["in2"])
     with pytest.raises(SourceChanged, match="is not 'IN', which it read before"):
         await Processor(jetstream, "p", copy, source="IN2", sink="OUT").run()
+
+
+async def test_source_that_was_restored_goes_on(
+    jetstream: JetStream, streams: tuple[Stream, Stream], tmp_path: Path
+) -> None:
+    await publish(jetstream, range(4))
+    processor = copying(jetstream, copy)
+    await run_until(processor, lambda: processor.handled == 4)
+    await publish(jetstream, range(4, 8))
+    await streams[0].backup(tmp_path / "IN")
+    await jetstream.delete_stream("IN")
+    await jetstream.restore_stream(tmp_path / "IN")
+    with pytest.raises(SourceChanged, match="was created again"):
+        await copying(jetstream, copy).run()
+    await streams[1].purge(subject="$CURSOR.OUT.p.source")
+    processor = copying(jetstream, copy)
+    await run_until(processor, lambda: processor.handled == 4)
+    assert await payloads(streams[1]) == [b"%d" % one for one in range(8)]
 
 
 async def test_source_that_went_back_is_an_error(
