@@ -56,6 +56,7 @@ _NO_DICT = {
 _READ_CONSUMER = (
     "a consumer is not iterable: use async with consumer.messages() as messages, and then async for message in messages"
 )
+_NO_TYPED = {"typed": "the blocking client has no typed values: encode and decode with natsproto.codecs"}
 _NO_CALLBACKS = {"consume": "only pull consumers have it here: iterate messages(), in a thread if need be"}
 _NAME_SUBJECTS = "name the fields: subjects=['orders.>']"
 _NAME_FILTER = "name the fields: filter_subject='orders.eu'"
@@ -133,9 +134,9 @@ GUESSES: Mapping[str, Mapping[str, Guesses]] = {
         ),
     },
     "natsproto.sync": {
-        "Client": Guesses(blocking(words.CLIENT)),
-        "JetStream": Guesses(blocking(words.JETSTREAM)),
-        "KeyValue": Guesses(blocking(words.KEY_VALUE), misuses=_NO_DICT),
+        "Client": Guesses({**blocking(words.CLIENT), **_NO_TYPED}),
+        "JetStream": Guesses({**blocking(words.JETSTREAM), **_NO_TYPED}),
+        "KeyValue": Guesses({**blocking(words.KEY_VALUE), **_NO_TYPED}, misuses=_NO_DICT),
         **dict.fromkeys(("OrderedConsumer", "PushConsumer"), Guesses(_NO_CALLBACKS)),
         "Stream": Guesses(blocking(words.STREAM)),
         "Subscription": Guesses(blocking(words.SUBSCRIPTION)),

@@ -504,6 +504,8 @@ store.get("f")
 js.get_stream("S") | js.stream(name)
 js.consumer("S", "c") | stream
 kv["k"] | kv.get
+kv.typed(dict) | natsproto.codecs
+js.typed(dict) | natsproto.codecs
 nc.publish("a", payload="x", reply_to="b") | reply
 kv.get("none") | KeyNotFound
 js.stream("none") | StreamNotFound

@@ -506,7 +506,7 @@ class Stream(ConsumerManager):
             timeout: Seconds to wait for a message; None: that of the JetStream context.
         """
         if isinstance(subjects, str):
-            raise TypeError("subjects must be a list of subjects, not one str")
+            raise TypeError(f"subjects must be a list of subjects, not one str: [{subjects!r}]")
         wanted = tuple(subjects)
         if not wanted:
             raise ConfigError("subjects", wanted, "must name at least one subject")
