@@ -268,7 +268,7 @@ async def replay(
         except _OF_ONE_LETTER as exc:
             if is_transient(exc, existed=False):
                 raise
-            js.connection._emit(DeadLetterLeft(stream=stream, seq=message.seq, error=exc))
+            js.connection._event_bus.emit(DeadLetterLeft(stream=stream, seq=message.seq, error=exc))
             continue
         try:
             await letters.delete_message(message.seq)

@@ -80,8 +80,8 @@ async def check(
         server=connection.connected_url,
         rtt=rtt,
         problem=problem,
-        consumers=tuple(connection._consumers.stats()),
-        groups=tuple(connection._consumers.groups()),
+        consumers=tuple(connection._readers.measured.stats()),
+        groups=tuple(connection._readers.measured.groups()),
     )
 
 

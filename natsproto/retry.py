@@ -259,7 +259,7 @@ class Retry:
         except Exception as exc:
             where = f"handler of {message.metadata.consumer!r}"
             if not is_reported(message):
-                self._js.connection._log.failure(
+                self._js.connection._event_bus.log.failure(
                     "%s failed for message %d (%r): %r",
                     where,
                     message.seq,
@@ -267,7 +267,7 @@ class Retry:
                     exc,
                     error=exc,
                 )
-            self._js.connection._emit(HandlerFailed(handler=where, error=exc))
+            self._js.connection._event_bus.emit(HandlerFailed(handler=where, error=exc))
             return False
         if not message.is_acked:
             await message.ack()
@@ -296,7 +296,7 @@ class Retry:
             self._emit_retried(metadata, max_attempts, delay, error)
 
     def _emit_retried(self, metadata: Metadata, max_attempts: int, delay: float, error: BaseException) -> None:
-        self._js.connection._emit(
+        self._js.connection._event_bus.emit(
             MessageRetried(
                 stream=metadata.stream,
                 consumer=metadata.consumer,
@@ -314,7 +314,7 @@ class Retry:
         limit = max_deliver_of(message) or wanted
         if limit < wanted and not self._has_warned:
             self._has_warned = True
-            self._js.connection._log.warning(
+            self._js.connection._event_bus.log.warning(
                 "consumer %r of stream %r limits deliveries to %d, below max_attempts=%d of the RetryPolicy",
                 metadata.consumer,
                 metadata.stream,
@@ -363,7 +363,7 @@ class Retry:
             self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
             return exc
         mark_reported(message)
-        self._js.connection._emit(
+        self._js.connection._event_bus.emit(
             MessageDeadLettered(
                 stream=metadata.stream,
                 consumer=metadata.consumer,
@@ -398,8 +398,8 @@ class Retry:
         return True
 
     def _report(self, where: str, error: NatsError) -> None:
-        self._js.connection._log.warning("%s failed: %s", where, error)
-        self._js.connection._emit(HandlerFailed(handler=where, error=error))
+        self._js.connection._event_bus.log.warning("%s failed: %s", where, error)
+        self._js.connection._event_bus.emit(HandlerFailed(handler=where, error=error))
 
 
 _guesses.attach(__name__)

@@ -165,7 +165,7 @@ async def trace(
         if name in given:
             raise ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
     deadline = Deadline(timeout)
-    await connection._wait_connected(deadline.at)
+    await connection._outages.wait_connected(deadline.at)
     if deadline.is_over:  # nor may it be sent later, to a server that is not known yet
         raise RequestTimeout(f"trace of {subject!r}", timeout, sent=False)
     _FEATURE.check(connection.server_info)

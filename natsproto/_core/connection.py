@@ -12,20 +12,19 @@ from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 from typing import TYPE_CHECKING
 
-from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.deadline import Deadline
 from natsproto._core.engine.engine import Engine, State
 from natsproto._core.events import Event
 from natsproto._core.inbox.handler import Handler
 from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike, check_policy
-from natsproto._core.inbox.readers import MessageHolder, ReaderTasks
 from natsproto._core.inbox.subscription import Subscription, check_max_messages
 from natsproto._core.instrumentation import Instrumentation
 from natsproto._core.replies.pending_replies import Resending
 from natsproto._core.replies.reply_guard import ReplyGuard, reply_subject
 from natsproto._core.replies.reply_handler import ReplyHandler
-from natsproto._core.socket.wire import Runtime, nuid, random_bits
+from natsproto._core.seam import Seam
+from natsproto._core.socket.wire import Runtime
 from natsproto._core.stats import Stats, read_stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._handler_threads import Executor, with_executor, with_timeout
@@ -55,19 +54,13 @@ class Connection:
         self._engine = engine = Engine(options, runtime, self)
         self._outbox = self._engine.outbox  # an attribute because every acknowledgement reads it
         self._registry, self._control_lines = engine.registry, engine.outbox.lines
-        self._check_loop, self._route_of = engine.check_loop, engine.registry.route_of
-        self._loop_stood_still = engine.registry.stood_still
+        self._check_loop = engine.check_loop
         self._reply_guard = ReplyGuard(engine.event_bus, allow_apis=options.allow_api_replies)
         self._outages = engine.outages
-        self._start_cleanup = engine.cleanups.start
-        self._round_trips, self._time_slice = engine.round_trips, engine.time_slice
-        self._consumers, self._log = MeasuredReaders(), engine.event_bus.log
-        self._cut_off_watch = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
-
-    @property
-    def _pending_bytes_limit(self) -> int:
-        """Bytes that may wait for a reader that has no limit of its own."""
-        return self._options.pending_bytes_limit
+        self._round_trips = engine.round_trips
+        self._event_bus, self._readers, self._cleanups = engine.event_bus, engine.readers, engine.cleanups
+        cut_off = CutOffWatch(engine, self, lambda: Connection(options._for_probe(), runtime))
+        engine.event_bus.on_error, engine.outages.cut_off = cut_off.on_error, cut_off
 
     def _options_again(self) -> Options:
         """Return the options for a client that takes the place of this one: once TLS, TLS from then on."""
@@ -128,15 +121,7 @@ class Connection:
 
     def new_inbox(self) -> str:
         """Return a unique subject for replies."""
-        return f"{self._options.inbox_prefix}.{self._new_id()}"
-
-    def _new_id(self) -> str:
-        """Return a unique id of 22 letters and digits (a NUID)."""
-        return nuid(self._runtime.rng)
-
-    def _random_bits(self) -> Callable[[], int]:
-        """Return a function for the random bits of reply tokens and message ids."""
-        return random_bits(self._runtime.rng)
+        return f"{self._options.inbox_prefix}.{self._runtime.new_id()}"
 
     # ---------------------------------------------------------------- publishing
 
@@ -232,30 +217,13 @@ class Connection:
         except InvalidSubject as exc:  # the choice of the sender, not of the caller
             self._reply_guard.refuse(reply, exc.rule)
 
-    def _unsubscribe_nowait(self, subscription: Subscription) -> None:
-        """End a subscription from code that cannot await."""
-        if not subscription.closed:
-            self._registry.unsubscribe(subscription, None)
-
-    def _stop_delivery_nowait(self, subscription: Subscription) -> None:
-        """Send UNSUB now; ``drain`` then receives the remaining messages and ends the subscription."""
-        if not subscription.closed:
-            self._registry.stop_delivery(subscription)
-
-    def _add_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Subscribe a handler for many replies, each to a message of its own.
+    def _add_reply_handler(self, handler: ReplyHandler) -> Callable[[], None]:
+        """Subscribe a handler for many replies, each to a message of its own; return a function that unsubscribes it.
 
         ConnectionClosed when the client is closed.
         """
-        self._registry.add_reply_handler(inbox)
-
-    def _remove_reply_handler(self, inbox: ReplyHandler) -> None:
-        """Unsubscribe a handler. Does nothing if it has ended."""
-        self._registry.remove_reply_handler(inbox)
-
-    def _reader_tasks(self, holder: MessageHolder) -> ReaderTasks:
-        """Return the registry for the tasks that read from a holder: ``drain`` waits for them."""
-        return ReaderTasks(self._engine.readers, holder)
+        self._registry.add_reply_handler(handler)
+        return lambda: self._registry.remove_reply_handler(handler)
 
     async def request(
         self,
@@ -307,16 +275,6 @@ class Connection:
     async def _further_reply(self, first: Message, timeout: float) -> Message | None:
         """Wait up to ``timeout`` seconds for another reply to the request that got ``first``; else return None."""
         return await self._registry.request_mux().further_reply(first, timeout)
-
-    @property
-    def _drain_timeout(self) -> float:
-        """The option of that name. For layers on top."""
-        return self._options.drain_timeout
-
-    @property
-    def _request_timeout(self) -> float:
-        """The default timeout of requests in seconds."""
-        return self._options.request_timeout
 
     def _request_encoded(
         self,
@@ -551,20 +509,6 @@ class Connection:
         wait = self._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
         await self._engine.flush(wait)
 
-    async def _wait_connected(self, deadline: float, *, in_drain: bool = False) -> None:
-        """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed.
-        ``in_drain``: a drain does not end the wait, for what need not be sent before it ends.
-        """
-        engine, clock = self._engine, asyncio.get_running_loop().time
-
-        def is_away() -> bool:
-            return engine.state is State.RECONNECTING or (
-                in_drain and engine.state is State.DRAINING and engine.session is None
-            )
-
-        while is_away() and clock() < deadline:
-            await engine.state_changed.wait(deadline)
-
     async def rtt(self, timeout: float | timedelta | None = None) -> float:
         """Return the seconds of a round trip to the server; raises the errors of ``flush``.
 
@@ -623,11 +567,6 @@ class Connection:
             raise TypeError(f"callback must be callable with one event, not {type(callback).__name__}")
         return self._engine.event_bus.listen(callback)
 
-    def _emit(self, event: Event) -> None:
-        """Report an event of another layer as an event of the client."""
-        self._engine.event_bus.emit(event)
-        self._cut_off_watch.on_event(event)
-
     # ---------------------------------------------------------------- ending
 
     async def drain(self, timeout: float | timedelta | Default | None = DEFAULT) -> None:
@@ -666,6 +605,12 @@ class Connection:
     def __repr__(self) -> str:
         where = self.connected_url
         return f"<{type(self).__name__} {self.state}{' to ' + where if where else ''}>"
+
+
+if TYPE_CHECKING:
+
+    def _seam_of(connection: Connection) -> Seam:
+        return connection
 
 
 def _not_a_subject(subject: object) -> TypeError:

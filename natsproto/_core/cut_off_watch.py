@@ -15,7 +15,6 @@ from typing import Protocol
 
 from natsproto._core.cut_off import PROBE_TIMEOUT_S, ApiAnswer, Finding, ProbePlan, Verdict, judge
 from natsproto._core.engine.engine import Engine, State
-from natsproto._core.events import Event
 from natsproto._core.inbox.handler import Handler
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.replies.pending_replies import Resending
@@ -73,9 +72,9 @@ class CutOffWatch:
             self._engine.on_alone = self.on_silence
         self._prefix = self._prefix or prefix
 
-    def on_event(self, event: Event) -> None:
-        """Another layer reports an event: a consumer may be silent."""
-        if isinstance(getattr(event, "error", None), (HeartbeatMissed, ConsumerGone)):
+    def on_error(self, error: object) -> None:
+        """An event reports an error: a consumer may be silent."""
+        if isinstance(error, (HeartbeatMissed, ConsumerGone)):
             self.on_silence()
 
     def on_silence(self) -> None:

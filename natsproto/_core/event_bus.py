@@ -94,6 +94,8 @@ class EventBus:
         self._callback, self._name = callback, name or ""
         self.log: ClientLog = ClientLog(self._name)
         """For what is no event."""
+        self.on_error: Callable[[object], None] | None = None
+        """Called with the errors that events have."""
         self._streams: weakref.WeakSet[events.EventStream] | None = None  # expensive to create, and rarely used
         self._listeners: list[Callable[[events.Event], object]] = []
         self._queue: deque[tuple[Coroutine[object, object, object], events.Event, str]] = deque()
@@ -128,6 +130,8 @@ class EventBus:
                 self._call(listener, event, "listener")
         if self._callback is not None:
             self._call(self._callback, event, "on_event")
+        if self.on_error is not None and (error := getattr(event, "error", None)) is not None:
+            self.on_error(error)
 
     def wants(self, kind: type[events.Event]) -> bool:
         """True if any consumer would see such an event, so that it is worth creating."""

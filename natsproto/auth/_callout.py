@@ -245,7 +245,7 @@ class AuthCallout:
         except Exception as exc:
             log.error("auth callout: decide failed: %r", exc, exc_info=exc)
             if self._connection is not None:
-                self._connection._emit(HandlerFailed(handler="auth callout", error=exc))
+                self._connection._event_bus.emit(HandlerFailed(handler="auth callout", error=exc))
             return {"error": "the auth callout failed"}
 
     def _account(self) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """JetStream: streams, consumers and the stores on top of them. Begin with ``Client.jetstream()``.
 
-It uses the core through its public methods and the few others that ``LAYER_INTERFACE`` in tests/tools/house.py lists.
+It uses a connection through its public methods and the members of ``natsproto._core.seam``.
 The names of the key/value and object stores, of groups and of advisories are in ``natsproto.jetstream.kv``,
 ``natsproto.jetstream.objectstore``, ``natsproto.jetstream.groups`` and ``natsproto.jetstream.advisories``, all others
 in this package.

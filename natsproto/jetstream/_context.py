@@ -272,7 +272,9 @@ class JetStream(BucketManager):
         own = cursor_subject(stream, name) if subject is None else subject
         publish_subject(own)
         ATOMIC_BATCH.check(self._connection.server_info)
-        cursor = Cursor(handle, name, own, timeout=wait, new_batch=self.atomic_batch, new_id=self._connection._new_id)
+        cursor = Cursor(
+            handle, name, own, timeout=wait, new_batch=self.atomic_batch, new_id=self._connection._runtime.new_id
+        )
         return await cursor._open()
 
     def fast_publisher(

@@ -165,7 +165,9 @@ class TypedJetStream(Generic[T]):
             return Received(self.decode(message.data), message)
         except InvalidPayload as exc:
             log.error("a message of %r cannot be read: %s", message.subject, exc)
-            self._connection._emit(HandlerFailed(handler=f"payload of a message of {message.subject!r}", error=exc))
+            self._connection._event_bus.emit(
+                HandlerFailed(handler=f"payload of a message of {message.subject!r}", error=exc)
+            )
             if on_invalid is not None:
                 await on_invalid(message, exc)
             else:

@@ -66,7 +66,7 @@ class ClientMetrics:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             with self._lock:
                 clients = list(self._clients)
-            for one in add_up(part for client in clients for part in client._consumers.stats()):
+            for one in add_up(part for client in clients for part in client._readers.measured.stats()):
                 value = _consumer_values(one)[name]
                 if value is not None:
                     attributes = {
@@ -82,7 +82,7 @@ class ClientMetrics:
         def observe(options: CallbackOptions) -> Iterable[Observation]:
             with self._lock:
                 clients = list(self._clients)
-            for one in [part for client in clients for part in client._consumers.groups()]:
+            for one in [part for client in clients for part in client._readers.measured.groups()]:
                 attributes = {
                     "messaging.system": "nats",
                     "messaging.destination.name": one.stream,

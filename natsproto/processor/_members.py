@@ -29,7 +29,7 @@ class Members:
         self.changed: asyncio.Event = asyncio.Event()
         """Set when a worker came or went."""
         self._connection, self._subject = connection, subject
-        self._me = connection._new_id()
+        self._me = connection._runtime.new_id()
         self._last_seen: dict[str, float] = {}  # the other workers, and the time of its last message
         self._announces = asyncio.Event()
 

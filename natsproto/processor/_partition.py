@@ -291,7 +291,7 @@ class Partition:
             if not is_free and policy.gives_up(error, attempt):
                 return self._set_aside(message, attempt, error, policy)
             delay = policy.delay_of(max(attempt, 1))
-            settings.js.connection._emit(
+            settings.js.connection._event_bus.emit(
                 MessageRetried(
                     stream=settings.source,
                     consumer=settings.name,
@@ -346,7 +346,7 @@ class Partition:
         else:
             raise refusal
         call.end()
-        settings.js.connection._emit(
+        settings.js.connection._event_bus.emit(
             MessageDeadLettered(
                 stream=settings.source,
                 consumer=settings.name,

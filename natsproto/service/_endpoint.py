@@ -23,6 +23,7 @@ from typing import Final, Literal, TypeAlias, cast
 
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
+from natsproto._core.time_slice import TimeSlice
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
@@ -172,7 +173,7 @@ class Endpoint:
         """None without a queue group: then every instance of the service receives every request."""
         self.metadata: Mapping[str, str] = MappingProxyType(dict(metadata))
         self._where = f"endpoint {name!r}"
-        self._connection = connection
+        self._connection, self._time_slice = connection, TimeSlice.of(asyncio.get_running_loop())
         self._handler = handler
         self._max_pending = max_pending
         self._on_error = on_error
@@ -239,7 +240,7 @@ class Endpoint:
     def _cut(self) -> list[asyncio.Task[None]]:
         """Unsubscribe and cancel all requests at once, except the caller's; return their tasks."""
         tasks = self._readers.cut()
-        self._connection._unsubscribe_nowait(self._subscription)
+        self._subscription._unsubscribe_nowait()
         return tasks
 
     def _on_cut(self) -> None:
@@ -287,7 +288,7 @@ class Endpoint:
         self._dispatch()
 
     async def _handle(self, request: Request) -> None:
-        time_slice = self._connection._time_slice
+        time_slice = self._time_slice
         if monotonic() >= time_slice.ends_at:
             await time_slice.next_turn()
         self._requests += 1
@@ -306,8 +307,7 @@ class Endpoint:
                     if request._note is None:
                         self._send_error(request, _STOPPED if self._is_cut else error_from(exc))
                     raise  # this task was cancelled, not a future that the handler awaited
-            self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
-            self._connection._emit(HandlerFailed(handler=self._where, error=exc))
+            self._connection._event_bus.on_handler_error(self._where, exc)
             await self._respond_error(request, error_from(exc))
         finally:
             self._handled += 1
@@ -322,8 +322,8 @@ class Endpoint:
         what = (
             f"returned {type(result).__name__}, which is not sent: await request.respond(data), or return it in a def"
         )
-        self._connection._log.warning("%s %s", self._where, what)
-        self._connection._emit(HandlerFailed(handler=self._where, error=TypeError(f"the handler {what}")))
+        self._connection._event_bus.log.warning("%s %s", self._where, what)
+        self._connection._event_bus.emit(HandlerFailed(handler=self._where, error=TypeError(f"the handler {what}")))
 
     async def _respond_error(self, request: Request, error: ServiceError) -> None:
         request._note = error  # counted even if there is no reply subject
@@ -331,7 +331,7 @@ class Endpoint:
             try:
                 await request.respond_error(error.code, error.description)
             except NatsError as exc:
-                self._connection._log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
+                self._connection._event_bus.log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
 
     def _send_error(self, request: Request, error: ServiceError) -> None:
         """Answer a request that was cut off, as far as that is possible without waiting."""
@@ -347,7 +347,7 @@ class Endpoint:
             data = handler(self)
             json.dumps(data)
         except Exception as exc:
-            self._connection._log.error("the stats handler failed for endpoint %r", self.name, exc_info=exc)
+            self._connection._event_bus.log.error("the stats handler failed for endpoint %r", self.name, exc_info=exc)
             return None
         return data
 

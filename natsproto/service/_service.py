@@ -251,7 +251,7 @@ class Service(WarnIfUnused, Group):
             checked_queue_group(queue_group)
         publish_subject(prefix, "prefix")
         super().__init__(None, "", queue_group)
-        self.id: str = connection._new_id()
+        self.id: str = connection._runtime.new_id()
         """Different for each instance, to ask one alone for its statistics."""
         self.name = name
         self.version = version
@@ -363,7 +363,7 @@ class Service(WarnIfUnused, Group):
             timeout: Seconds for the requests in progress, which are cancelled then. Left out: the option
                 ``drain_timeout``; None: no limit.
         """
-        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._connection._check_loop()
         self._begun = True
         ending = self._ending
@@ -424,9 +424,9 @@ class Service(WarnIfUnused, Group):
         if self._stopped.done():
             return
         for subscription in self._control:
-            self._connection._unsubscribe_nowait(subscription)
+            subscription._unsubscribe_nowait()
         if self._credit_inbox is not None:
-            self._connection._remove_reply_handler(self._credit_inbox)
+            self._credit_inbox.unsubscribe()
         if self._unlisten is not None:
             self._unlisten()
         self._stopped.set_result(error)

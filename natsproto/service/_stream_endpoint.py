@@ -88,7 +88,7 @@ class CreditInbox:
         self.streams: dict[str, OutgoingStream] = {}
         """The open streams by token."""
         self.is_open = True
-        connection._add_reply_handler(self)
+        self.unsubscribe: Callable[[], None] = connection._add_reply_handler(self)
 
     @property
     def expects_replies(self) -> bool:
@@ -154,7 +154,7 @@ class OutgoingStream:
         self._subject = request.subject
         self.is_plain: bool = state.window is None
         """True for a requester that sends no credit."""
-        self._token = connection._new_id()
+        self._token = connection._runtime.new_id()
         self._credit_to = f"{inbox.prefix}{self._token}."
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
@@ -275,7 +275,7 @@ class OutgoingStream:
     def _report_end(self, reason: Ended) -> ServiceError | None:
         """Send the requester the reason why the stream has ended, if it can be sent. Raises the error that ended it."""
         error = _REPORTED.get(reason)
-        self._connection._log.debug(
+        self._connection._event_bus.log.debug(
             "response from %r ended after %d parts: %s", self._subject, self._state.sent, reason.value
         )
         if error is not None:
@@ -301,7 +301,7 @@ class OutgoingStream:
                 self._connection._outbox.put_message(self.reply, payload, None, headers)
             self._connection._outbox.put_message(self.reply, b"", None, None)
         except NatsError as exc:
-            self._connection._log.warning("cannot send the end of a stream to %r: %s", self.reply, exc)
+            self._connection._event_bus.log.warning("cannot send the end of a stream to %r: %s", self.reply, exc)
 
     # ---------------------------------------------------------------- signs of life
 

@@ -159,11 +159,12 @@ class IncomingStream:
         """The error that has ended the stream; the reader gets it after the parts that had come."""
         self.notifier: Notifier = Notifier()
         """Wakes the reader."""
-        self.tasks: ReaderTasks = connection._reader_tasks(self)
+        self._unsubscribe: Callable[[], None] | None = None
+        self.tasks: ReaderTasks = ReaderTasks(connection._readers, self)
         self._connection = connection
         self._inbox: deque[Message] = deque()
         self._waiting_bytes = 0
-        limit = connection._pending_bytes_limit
+        limit = connection._options.pending_bytes_limit
         # A responder may have sent a window, and one part.
         self._limit = max(limit, 2 * (state.window or 0)) if limit else inf
         self._timer: asyncio.TimerHandle | None = None
@@ -226,11 +227,11 @@ class IncomingStream:
         else:
             sending = instrumentation.sending("request", subject, payload, headers)
         try:
-            connection._add_reply_handler(self)
+            self._unsubscribe = connection._add_reply_handler(self)
             try:
                 connection._outbox.put_message(subject, payload, self.subject, sending.headers)
             except BaseException:
-                connection._remove_reply_handler(self)
+                self._unsubscribe()
                 raise
         except BaseException as exc:
             sending.end(exc)
@@ -262,7 +263,8 @@ class IncomingStream:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._connection._remove_reply_handler(self)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
 
     # ---------------------------------------------------------------- credit and signs of life
 

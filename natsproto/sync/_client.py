@@ -406,7 +406,7 @@ class _Process:
             return
         portal, connected, queue = self.connection
         goes_on = False
-        wait = connected._drain_timeout if timeout is None else timeout
+        wait = connected._options.drain_timeout if timeout is None else timeout
         began = monotonic()
         try:
             if not portal.is_loop_thread:  # the loop's own thread cannot wait for the loop: it just stops

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
@@ -24,6 +25,7 @@ class Box:
         self.nc = nc
         self.stem = nc.new_inbox()
         self.calls: list[tuple[object, ...]] = []
+        self.unsubscribe: Callable[[], None] | None = None
 
     @property
     def subject(self) -> str:
@@ -61,7 +63,7 @@ class Box:
 
 async def opened(nc: Client) -> Box:
     box = Box(nc)
-    nc._add_reply_handler(box)
+    box.unsubscribe = nc._add_reply_handler(box)
     await nc.flush()
     return box
 
@@ -80,8 +82,9 @@ async def test_replies_come_with_one_batch_end() -> None:
         replies += [("reply", b"2", b"2"), ("reply", b"3", b"3")]
         assert box.calls == [*replies, ("settled",)]
         assert nc.stats.in_msgs == 5
-        nc._remove_reply_handler(box)
-        nc._remove_reply_handler(box)
+        assert box.unsubscribe is not None
+        box.unsubscribe()
+        box.unsubscribe()
         stage.server.send(lines[0].encode() + lines[1].encode())
         await nc.flush()
         assert box.calls[-1] == ("settled",)

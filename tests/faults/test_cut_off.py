@@ -6,11 +6,13 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator
+from typing import cast
 
 import pytest
 
 import natsproto
 from natsproto._client import Client
+from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.events import Moved
 from natsproto.errors import NatsError, NoStream
 from natsproto.jetstream import JetStream
@@ -68,7 +70,7 @@ async def stays(nc: Client, caplog: pytest.LogCaptureFixture, *, probes: int = 2
     url = nc.connected_url
     async with asyncio.timeout(30):
         while sum("JetStream here" in record.message for record in caplog.records) < probes:
-            nc._cut_off_watch.on_silence()
+            nc._outages.cut_off.on_silence()
             await asyncio.sleep(0.05)
     await nc.flush()
     return nc.connected_url == url
@@ -146,11 +148,11 @@ async def test_denied_probe_is_the_last_one() -> None:
             nc.jetstream()
             cluster.isolate(server)
             async with asyncio.timeout(10):
-                while not nc._cut_off_watch._plan.denied:
-                    nc._cut_off_watch.on_silence()
+                while not cast(CutOffWatch, nc._outages.cut_off)._plan.denied:
+                    nc._outages.cut_off.on_silence()
                     await asyncio.sleep(0.05)
             assert nc.connected_url == server.url
-            assert nc._cut_off_watch._plan.on_silence(1e9, 0.0) is None
+            assert cast(CutOffWatch, nc._outages.cut_off)._plan.on_silence(1e9, 0.0) is None
 
 
 async def test_option_keeps_the_client_there(cluster: Cluster) -> None:

@@ -83,7 +83,13 @@ async def subscribed(scene: Scene, how: str) -> AsyncIterator[End]:
         await nc.publish("a", b"%d" % number)
     await nc.flush()
     await until(lambda: subscription._limits.arrived == scene.count)
-    yield nc.close if "close" in how else nc.drain if "client" in how else lambda: subscription.drain(nc._drain_timeout)
+    yield (
+        nc.close
+        if "close" in how
+        else nc.drain
+        if "client" in how
+        else lambda: subscription.drain(nc._options.drain_timeout)
+    )
 
 
 @asynccontextmanager

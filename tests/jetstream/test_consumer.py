@@ -521,7 +521,7 @@ async def test_close_ends_the_wait_for_a_message(nats_server: Server, ordered: b
     waiting = asyncio.create_task(consumer.next(timeout=50))
     await nc.flush()
     if end == "close with a cleanup":
-        nc._start_cleanup(asyncio.wait((waiting,)))
+        nc._cleanups.start(asyncio.wait((waiting,)))
     await (nc.drain() if end == "drain" else nc.close())
     with pytest.raises(errors.ConnectionClosed, match="next message of"):
         await waiting

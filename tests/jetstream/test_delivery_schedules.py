@@ -38,13 +38,14 @@ class Model:
         self.open = self.sent = self.skipped = self.handed = 0
         self.polled_at = self.now
         self.due: tuple[float, Callable[[], None]] | None = None
-        self.trips = SimpleNamespace(shortest=2 * self.travel, is_emptied=True)
+        self.trips = SimpleNamespace(
+            shortest=2 * self.travel, is_emptied=True, stood_still=lambda now: now - self.polled_at
+        )
         connection = SimpleNamespace(
             _round_trips=self.trips,
-            _loop_stood_still=lambda now: now - self.polled_at,
             is_connected=True,
             state=State.OPEN,
-            _emit=lambda event: None,
+            _event_bus=SimpleNamespace(emit=lambda event: None),
         )
         self.terms = DeliveryTerms(ack_wait=self.ack_wait, max_deliver=self.max_deliver, is_known=True)
         made: Any = Deliveries

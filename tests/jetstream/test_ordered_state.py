@@ -29,9 +29,6 @@ from tests.kit.clock import advance, virtual_clock
 
 THEN = Timestamp.parse("2026-01-01T00:00:00Z")
 
-NO_OUTAGES = Outages(lambda: 0.0)
-NO_OUTAGES.end()
-
 
 @dataclass
 class FakeApi:
@@ -53,20 +50,21 @@ class FakeApi:
         """The endpoints of the deletions so far."""
         return [endpoint for _, endpoint in self.deletes]
 
-    async def _wait_connected(self, _: float, *, in_drain: bool = False) -> None:
+    async def _wait_connected(self, deadline: float, *, in_drain: bool = False) -> None:
         if self.connected is not None:
             await self.connected.wait()
 
     @property
     def connection(self) -> Any:
+        outages = Outages(lambda: 0.0, self._wait_connected)
+        outages.end()
         return SimpleNamespace(
-            _new_id=lambda: "unique",
-            _emit=self.notices.append,
-            _start_cleanup=asyncio.ensure_future,
+            _runtime=SimpleNamespace(new_id=lambda: "unique"),
+            _event_bus=SimpleNamespace(emit=self.notices.append),
+            _cleanups=SimpleNamespace(start=asyncio.ensure_future),
             is_connected=True,
-            _wait_connected=self._wait_connected,
             state=State.OPEN,
-            _outages=NO_OUTAGES,
+            _outages=outages,
         )
 
     async def call(self, endpoint: str, **_: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from types import SimpleNamespace
 from typing import cast
 
 from hypothesis import given
@@ -15,7 +16,6 @@ from natsproto._core.outbox import Outbox
 from natsproto._core.socket.wire import random_bits
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
-from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 from tests.kit.examples import examples, lists_up_to
 
@@ -26,10 +26,10 @@ class Line:
     """A connection on which everything published lies ready to be looked at."""
 
     is_connected = True
-    _control_lines = ControlLines()
 
     def __init__(self) -> None:
         self._outbox = Outbox(1 << 20, self, lambda: None, lambda: self)
+        self._runtime = SimpleNamespace(random_bits=lambda: random_bits(Random(7)))
 
     def call_soon(self, callback: Callable[[], None], /) -> None:
         """Without a wire the end of a turn does not matter."""
@@ -42,14 +42,9 @@ class Line:
     def new_inbox(self) -> str:
         return "_INBOX.x"
 
-    def _random_bits(self) -> Callable[[], int]:
-        return random_bits(Random(7))
-
-    def _add_reply_handler(self, inbox: PublishWindow) -> None:
+    def _add_reply_handler(self, inbox: PublishWindow) -> Callable[[], None]:
         """It is answered by hand."""
-
-    def _remove_reply_handler(self, inbox: PublishWindow) -> None:
-        """It is answered by hand."""
+        return lambda: None
 
 
 class Streams:

@@ -39,7 +39,7 @@ async def test_close_ends_delivery_before_cleanups(nats_server: Server) -> None:
             await may_undo.wait()
             replies.append((await nc.request("undo", timeout=LONG)).data)
 
-        nc._start_cleanup(undo())
+        nc._cleanups.start(undo())
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
         with pytest.raises(ConnectionClosed):
@@ -69,7 +69,7 @@ async def test_close_refuses_publishes_before_cleanups(nats_server: Server) -> N
             replies.append((await asyncio.ensure_future(nc.request("undo", timeout=LONG))).data)
 
         async with js.publisher() as publisher:
-            nc._start_cleanup(undo())
+            nc._cleanups.start(undo())
             await nc.publish("news", b"before")
             closing = asyncio.create_task(nc.close())
             await asyncio.sleep(0)
@@ -109,7 +109,7 @@ async def test_handlers_of_consume_before_cleanups(nats_server: Server, concurre
             handled.put_nowait(message)
             await may_undo.wait()
 
-        nc._start_cleanup(may_undo.wait())
+        nc._cleanups.start(may_undo.wait())
         await consumer.consume(handle, concurrency=concurrency).__aenter__()
         for _ in range(concurrency):
             await handled.get()
@@ -145,7 +145,7 @@ async def test_callbacks_end_before_cleanups(nats_server: Server, caplog: pytest
         for _ in range(10):
             await other.publish("news")
         assert {await called.get(), await called.get()} == {"watch", "subscription"}
-        nc._start_cleanup(may_undo.wait())
+        nc._cleanups.start(may_undo.wait())
         closing = asyncio.create_task(nc.close())
         await turns(10)
         may_undo.set()
@@ -177,7 +177,7 @@ async def test_object_store_writes_while_closing(nats_server: Server, monkeypatc
             await may_undo.wait()
             await store.delete("x")
 
-        nc._start_cleanup(undo())
+        nc._cleanups.start(undo())
         begun = asyncio.create_task(store.put("begun", nothing()))
         await reading.wait()
         closing = asyncio.create_task(nc.close())
@@ -224,7 +224,7 @@ async def test_trace_callbacks_are_not_cleanups(nats_server: Server) -> None:
             await may_undo.wait()
             await stream.info()
 
-        cleanup = nc._start_cleanup(undo())
+        cleanup = nc._cleanups.start(undo())
         await until(lambda: tasks)
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
@@ -265,7 +265,7 @@ async def test_resending_request_while_closing() -> None:
     async with scripted_network() as net:
         nc, other = await net.connect(), await net.connect()
         await other.subscribe("a")
-        nc._start_cleanup(asyncio.Event().wait())
+        nc._cleanups.start(asyncio.Event().wait())
         request = nc._request_resending("a", b"", timeout=LONG, headers=None, resending=Resending(CLOSE_TIMEOUT_S / 4))
         pending = asyncio.ensure_future(request)
         await nc.close()
@@ -295,7 +295,7 @@ async def test_resending_cleanup_while_closing(is_first: bool) -> None:
 
         for payload in (b"undo", b"user") if is_first else (b"user", b"undo"):
             if payload == b"undo":
-                cleanup = nc._start_cleanup(ask(payload))
+                cleanup = nc._cleanups.start(ask(payload))
             else:
                 request = asyncio.create_task(ask(payload))
             await turns(2)
@@ -310,7 +310,7 @@ async def test_resending_cleanup_while_closing(is_first: bool) -> None:
 async def test_close_cancels_endless_cleanup() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        cleanup = nc._start_cleanup(asyncio.Event().wait())
+        cleanup = nc._cleanups.start(asyncio.Event().wait())
         loop = asyncio.get_running_loop()
         began = loop.time()
         await nc.close()
@@ -322,7 +322,7 @@ async def test_close_cancels_endless_cleanup() -> None:
 async def test_close_in_an_outage_cancels_cleanups() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        cleanup = nc._start_cleanup(asyncio.Event().wait())
+        cleanup = nc._cleanups.start(asyncio.Event().wait())
         net.down()
         await asyncio.sleep(0.01)
         loop = asyncio.get_running_loop()
@@ -348,7 +348,7 @@ async def test_cleanup_over_a_reconnect_while_closing() -> None:
             net.up()
             await nc.flush()
 
-        cleanup = nc._start_cleanup(undo())
+        cleanup = nc._cleanups.start(undo())
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
         net.down()
@@ -372,7 +372,7 @@ async def test_lock_release_over_a_reconnect_while_closing(
             await lost.wait()
             await lock.release()
 
-        nc._start_cleanup(release())
+        nc._cleanups.start(release())
         closing = asyncio.create_task(nc.close())
         await asyncio.sleep(0)
         session = nc._engine.session

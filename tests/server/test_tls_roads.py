@@ -11,6 +11,7 @@ import os
 import pickle
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
+from typing import cast
 from unittest import mock
 
 import pytest
@@ -19,6 +20,7 @@ import natsproto
 import natsproto.sync
 from natsproto import Client, Options
 from natsproto._cli._doctor import examine
+from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto.compat import nats
 from natsproto.errors import NatsError
 from natsproto.protocol.addresses import parse_servers
@@ -108,7 +110,7 @@ async def probe_after_set_servers(place: Place) -> None:
 async def _probe(nc: Client, place: Place) -> None:
     async with AsyncExitStack() as stack:
         address = parse_servers(place.plain_url)[0]
-        assert await nc._cut_off_watch._open(stack, address) == (address, None)
+        assert await cast(CutOffWatch, nc._outages.cut_off)._open(stack, address) == (address, None)
 
 
 async def doctor(place: Place) -> None:

@@ -17,6 +17,7 @@ import tokenize
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import cache
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -78,18 +79,10 @@ ENGLISH: dict[str, int] = {}
 
 LAYER_INTERFACE = {
     "NatsError": {"_transience"},
-    "Connection": {
-        *["_drain_timeout", "_emit", "_check_loop", "_instrumentation", "_log", "_further_reply", "_route_of"],
-        *["_new_id", "_random_bits", "_outbox", "_reader_tasks", "_reply_guard", "_request_timeout", "_round_trips"],
-        *["_start_cleanup", "_time_slice", "_wait_connected", "_consumers", "_cut_off_watch"],
-        *["_outages", "_loop_stood_still"],
-        *["_request_encoded", "_request_resending"],
-        *["_add_reply_handler", "_remove_reply_handler", "_stop_delivery_nowait", "_unsubscribe_nowait"],
-        *["_subscribe", "_pending_bytes_limit"],
-    },
     "Client": {"_connect", "_options_again", "_start"},
     "Subscription": {
-        *["_inbox", "_on_change", "_readers", "_read_batch", "_read_batch_nowait", "_track_task", "_wake_reader"],
+        *["_inbox", "_on_change", "_readers", "_read_batch", "_read_batch_nowait", "_route", "_track_task"],
+        *["_stop_delivery_nowait", "_unsubscribe_nowait", "_wake_reader"],
     },
     "Message": {"_head", "_note", "_origin", "_reply"},
     "Headers": {"_description", "_status", "_wire_size"},
@@ -105,7 +98,14 @@ LAYER_INTERFACE = {
     "ResponseStream": {"_next", "_take_available"},
 }
 """Names with an underscore that other layers of natsproto may use on objects of these classes; users see those without.
-Everything else with an underscore is private to its package."""
+Those of a connection are the members of ``SEAM``. Everything else with an underscore is private to its package."""
+
+SEAM = "natsproto/_core/seam.py"
+"""The class Seam there has all that the layers on top use of a connection beside its public methods."""
+MAX_SEAM_MEMBERS = 15
+BUILT_ON_SEAM = ["natsproto/jetstream", "natsproto/service"]
+CONNECTIONS = {"connection", "_connection", "nc", "origin"}
+"""The names of expressions that are connections."""
 
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "_cli": {},
@@ -129,9 +129,6 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     },
 }
 """The interface that a package has to the others: it imports these names of private modules, and public ones."""
-
-MAX_SEAM_NAMES = {"natsproto/jetstream": 28, "natsproto/service": 15}
-"""How many of a connection's underscored names a package may use; the figure may only fall."""
 
 FOREIGN_PRIVATE = {"_FIELD", "_current_frames", "_field_type", "_get_running_loop", "_is_coroutine"}
 """Underscored names of the standard library that are used on purpose; the reason is where they are used."""
@@ -347,7 +344,7 @@ def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str
     own: dict[str, set[str]] = {}
     for name, nodes in files.items():
         own.setdefault(_room(name), set()).update(_own_names(nodes))
-    listed = {attribute for names in LAYER_INTERFACE.values() for attribute in names}
+    listed = {attribute for names in LAYER_INTERFACE.values() for attribute in names} | seam_members().keys()
     used, found = set(), []
     for name, nodes in files.items():
         for node in nodes:
@@ -365,25 +362,41 @@ def broken_boundaries(files: dict[str, list[ast.AST]] | None = None) -> list[str
     return found + [f"LAYER_INTERFACE: {attribute} is used nowhere" for attribute in sorted(listed - used)]
 
 
+@cache
+def seam_members() -> dict[str, str]:
+    """The members of Seam, with their sentences."""
+    (seam,) = [node for node in nodes_of(ROOT / SEAM) if isinstance(node, ast.ClassDef) and node.name == "Seam"]
+    members: dict[str, str] = {}
+    for node, following in pairwise([*seam.body, ast.Pass()]):
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            members[node.name] = ast.get_docstring(node) or ""
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            members[node.target.id] = next(docstrings([following]), "")
+    return members
+
+
 def seam_uses(folder: str) -> Counter[str]:
     """The underscored names of a connection that a package uses, and at how many places."""
-    names = LAYER_INTERFACE["Connection"]
     return Counter(
         node.attr
         for _, path in sources(folder)
         for node in nodes_of(path)
-        if isinstance(node, ast.Attribute) and node.attr in names and not _is_own_object(node.value)
+        if isinstance(node, ast.Attribute)
+        and node.attr.startswith("_")
+        and not node.attr.startswith("__")
+        and called(node.value if not isinstance(node.value, ast.Call) else node.value.func) in CONNECTIONS
     )
 
 
 def wide_seams() -> list[str]:
-    """Packages that use more names of a connection than ``MAX_SEAM_NAMES``."""
-    counts = {folder: len(seam_uses(folder)) for folder in MAX_SEAM_NAMES}
-    return [
-        f"{folder}: {counts[folder]} underscored names of a connection, at most {most}"
-        for folder, most in MAX_SEAM_NAMES.items()
-        if counts[folder] > most
-    ]
+    """More members than ``MAX_SEAM_MEMBERS``, members without a sentence, and uses of anything else."""
+    members = seam_members()
+    found = [f"{SEAM}: {name} needs a sentence" for name, sentence in members.items() if not sentence]
+    if len(members) > MAX_SEAM_MEMBERS:
+        found.append(f"{SEAM}: {len(members)} members, at most {MAX_SEAM_MEMBERS}")
+    for folder in BUILT_ON_SEAM:
+        found += [f"{folder}: {name} of a connection is not in {SEAM}" for name in seam_uses(folder).keys() - members]
+    return found
 
 
 def unlisted_imports() -> Iterator[str]:
@@ -539,9 +552,10 @@ def room_figures() -> Iterator[str]:
     twice, nested = names.names_with_two_meanings(trees), names.nested_choices(trees)
     yield f"names with two meanings: {len(twice)}" + "".join(f"; {line}" for line in twice)
     yield f"conditional expressions in others: {len(nested)}" + "".join(f"; {line}" for line in nested)
-    for folder in MAX_SEAM_NAMES:
+    yield f"members of the seam (<= {MAX_SEAM_MEMBERS}): {len(seam_members())}"
+    for folder in BUILT_ON_SEAM:
         uses = seam_uses(folder)
-        yield f"{folder}: {len(uses)} underscored names of a connection, at {uses.total()} places"
+        yield f"{folder}: {len(uses)} members of the seam, at {uses.total()} places"
 
 
 def report(figures: list[Figure]) -> Iterator[str]:

@@ -49,7 +49,7 @@ from natsproto._core.outbox import Outbox
 from natsproto._core.replies.outages import Outages
 from natsproto._core.replies.pending_replies import RequestMux
 from natsproto._core.socket.session import Session
-from natsproto._core.socket.wire import Runtime, nuid, random_bits
+from natsproto._core.socket.wire import Runtime, nuid
 from natsproto._durations import NO_LIMIT_S
 from natsproto._options.options import Options
 from natsproto.errors import (
@@ -118,9 +118,9 @@ class Engine:
         self.on_messages = self.registry.on_messages
         """An attribute, because the session calls it for every chunk."""
         self.readers, self.cleanups = ActiveReaders(), Cleanups()
-        self.round_trips = RoundTrips(lambda: self.session)
+        self.round_trips = RoundTrips(lambda: self.session, self.registry.stood_still)
         self.time_slice = self.registry.time_slice
-        self.outages = Outages(loop.time)
+        self.outages = Outages(loop.time, self.wait_connected)
         self.session: Session | None = None
         """The connection in use; None while there is none."""
         self._new_session: Session | None = None  # while its subscriptions are sent
@@ -439,7 +439,7 @@ class Engine:
         self.check_loop()
         prefix = f"{self.options.inbox_prefix}.{nuid(self._runtime.rng)}."
         return RequestMux(
-            *(prefix, self._loop, self.control_lines, self.outbox, random_bits(self._runtime.rng), self.outages),
+            *(prefix, self._loop, self.control_lines, self.outbox, self._runtime.random_bits(), self.outages),
             connected=self.session is not None,
         )
 
@@ -472,6 +472,19 @@ class Engine:
         """Raise LocalProtocolError in another event loop than the client's, unless it is closed."""
         if running_loop() is not self._loop and self.state is not State.CLOSED:
             raise wrong_loop_error()
+
+    async def wait_connected(self, deadline: float, *, in_drain: bool = False) -> None:
+        """Wait until there is a connection, the client drains or is closed, or the deadline (loop time) has passed.
+        ``in_drain``: a drain does not end the wait, for what need not be sent before it ends.
+        """
+
+        def is_away() -> bool:
+            return self.state is State.RECONNECTING or (
+                in_drain and self.state is State.DRAINING and self.session is None
+            )
+
+        while is_away() and self._loop.time() < deadline:
+            await self.state_changed.wait(deadline)
 
     async def flush(self, timeout: float) -> None:
         """Wait until the server has handled everything sent so far, over a reconnect if needed.

@@ -46,10 +46,12 @@ class OldConnectionDrained:
 class RoundTrips:
     """The last round trips to the server, and whether the socket was read empty. Times are those of time.monotonic."""
 
-    __slots__ = ("_last", "_session", "confirmed_at")
+    __slots__ = ("_last", "_session", "confirmed_at", "stood_still")
 
-    def __init__(self, session: Callable[[], Session | None]) -> None:
+    def __init__(self, session: Callable[[], Session | None], stood_still: Callable[[float], float]) -> None:
         self._session = session
+        self.stood_still: Callable[[float], float] = stood_still
+        """Returns the seconds for which the event loop has stood still until a time: it polled no socket."""
         self.confirmed_at: float = 0.0
         """The server has handled what was sent before this time."""
         self._last: deque[float] = deque(maxlen=ROUND_TRIPS)

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Collection
 from typing import Protocol, Self
 
+from natsproto._core.consumer_stats import MeasuredReaders
 from natsproto._core.ending import ReaderKey
 from natsproto._core.notifier import Notifier
 
@@ -122,6 +123,8 @@ class ActiveReaders:
     def __init__(self) -> None:
         self.open: dict[ReaderTasks, None] = {}
         """In the order in which their first task began."""
+        self.measured: MeasuredReaders = MeasuredReaders()
+        """The readers of consumers, and members of groups, whose state is reported."""
 
     def add(self, tasks: ReaderTasks) -> None:
         """Register ``tasks`` when the first one begins."""

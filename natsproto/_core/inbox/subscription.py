@@ -38,7 +38,7 @@ from natsproto.errors import (
     SlowConsumer,
     SubscriptionClosed,
 )
-from natsproto.protocol.frames import Message
+from natsproto.protocol.frames import Message, Route
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -81,6 +81,10 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
 
     def on_dropped(self, subscription: Subscription, count: int) -> None:
         """The subscription has dropped messages."""
+        ...
+
+    def route_of(self, subscription: Subscription) -> Route:
+        """The route of an open subscription, whose note every message gets."""
         ...
 
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
@@ -309,6 +313,21 @@ class Subscription(AsyncForHint, Generic[M]):
         self._notifier.wake()
 
     # ---------------------------------------------------------------- ending
+
+    @property
+    def _route(self) -> Route:
+        """The route of its messages while it is open. For layers on top, which set its note."""
+        return self._registry.route_of(self)
+
+    def _unsubscribe_nowait(self) -> None:
+        """End it from code that cannot await."""
+        if not self.closed:
+            self._registry.unsubscribe(self, None)
+
+    def _stop_delivery_nowait(self) -> None:
+        """Send UNSUB now; ``drain`` then receives the remaining messages and ends it."""
+        if not self.closed:
+            self._registry.stop_delivery(self)
 
     async def unsubscribe(self, max_messages: int | None = None) -> None:
         """End the subscription: now, dropping unread messages, or after ``max_messages`` received in all.

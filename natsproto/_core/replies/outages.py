@@ -6,10 +6,35 @@ to a responder that never got the request.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from math import inf
+from typing import Protocol
 
 from natsproto.errors import RequestTimeout
+
+
+class WaitConnected(Protocol):
+    """Waits until there is a connection, the client drains or is closed, or the deadline (loop time) has passed."""
+
+    def __call__(self, deadline: float, *, in_drain: bool = False) -> Awaitable[None]:
+        """``in_drain``: a drain does not end the wait, for what need not be sent before it ends."""
+        ...
+
+
+class SilenceWatch(Protocol):
+    """Finds out whether the server in use is cut off from its cluster; CutOffWatch."""
+
+    def use(self, prefix: str) -> None:
+        """JetStream is used with this prefix of its API."""
+        ...
+
+    def on_silence(self) -> None:
+        """A request to JetStream, or a message to a stream, got no answer."""
+        ...
+
+
+async def _no_wait(deadline: float, *, in_drain: bool = False) -> None:
+    pass
 
 
 class Outages:
@@ -18,9 +43,13 @@ class Outages:
     ``clock`` is that of the event loop, in seconds.
     """
 
-    __slots__ = ("_began_at", "_clock", "_ended_at")
+    __slots__ = ("_began_at", "_clock", "_ended_at", "cut_off", "wait_connected")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    cut_off: SilenceWatch
+    """A server that is cut off is an outage that the connection does not show."""
+
+    def __init__(self, clock: Callable[[], float], wait_connected: WaitConnected = _no_wait) -> None:
+        self.wait_connected: WaitConnected = wait_connected
         self._clock = clock
         self._began_at, self._ended_at = clock(), inf
 

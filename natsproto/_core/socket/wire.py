@@ -134,6 +134,14 @@ class Runtime(Value):
     dial: Dial
     rng: random.Random
 
+    def new_id(self) -> str:
+        """Return a unique id of 22 letters and digits (a NUID)."""
+        return nuid(self.rng)
+
+    def random_bits(self) -> Callable[[], int]:
+        """Return a function for the random bits of reply tokens and message ids."""
+        return random_bits(self.rng)
+
 
 def nuid(rng: random.Random) -> str:
     """Return 22 characters of base 62: the identifier that NATS clients use for inboxes and chunks (NUID).

@@ -118,9 +118,9 @@ class Api:
         """The streams that are known."""
         self._trace = trace
         publish_subject(self.prefix, "JetStream API prefix")
-        self.on_silence: Callable[[], None] = connection._cut_off_watch.on_silence
+        self.on_silence: Callable[[], None] = connection._outages.cut_off.on_silence
         """To be called when the servers of JetStream do not answer."""
-        connection._cut_off_watch.use(self.prefix)
+        connection._outages.cut_off.use(self.prefix)
         if inbox_prefix is not None:
             publish_subject(inbox_prefix, "inbox_prefix")
         self._inbox_prefix = inbox_prefix
@@ -156,7 +156,11 @@ class Api:
     def new_inbox(self) -> str:
         """Return a unique deliver subject."""
         connection = self.connection
-        return connection.new_inbox() if self._inbox_prefix is None else f"{self._inbox_prefix}.{connection._new_id()}"
+        return (
+            connection.new_inbox()
+            if self._inbox_prefix is None
+            else f"{self._inbox_prefix}.{connection._runtime.new_id()}"
+        )
 
     def on_ack_timeout(self, waited: float) -> int:
         """A message got no acknowledgement for these seconds. Return how many in a row, while pings are answered."""
@@ -316,7 +320,7 @@ class Api:
                 trace(api_trace)
             except Exception as exc:  # its errors must not affect the call
                 log.error("trace of %s failed: %r", subject, exc, exc_info=exc)
-                self.connection._emit(HandlerFailed(handler="trace of the JetStream API", error=exc))
+                self.connection._event_bus.emit(HandlerFailed(handler="trace of the JetStream API", error=exc))
             finally:
                 IN_CLEANUP.reset(token)
 

@@ -17,6 +17,7 @@ from typing import Literal, TypeAlias, cast
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import HandlerFailed
+from natsproto._core.time_slice import TimeSlice
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds, time_limit
 from natsproto._handler_threads import IN_HAND, Executor, is_still_running, with_executor, with_timeout
 from natsproto._handlers import HandlerResult, check_result, finish, is_async_callable
@@ -123,7 +124,8 @@ class HandlerTasks:
         """True while no task may take a message."""
         self.key_error: Exception | None = None
         """The error of the key function."""
-        self.end_waiters: EndWaiters = EndWaiters(connection._log)
+        self.end_waiters: EndWaiters = EndWaiters(connection._event_bus.log)
+        self._time_slice = TimeSlice.of(asyncio.get_running_loop())
         """The calls that wait for the end."""
         self.connection: Connection = connection
         self._description = what
@@ -151,7 +153,7 @@ class HandlerTasks:
     async def _work(self, worker: int) -> None:
         messages, buffer, outbox, lanes = self._messages, self._messages.buffer, self.connection._outbox, self._lanes
         ready, newest = buffer.ready if lanes is None else lanes.queues[worker], buffer.newest
-        held, time_slice, is_followed = buffer.hand_of(worker), self.connection._time_slice, buffer.is_followed
+        held, time_slice, is_followed = buffer.hand_of(worker), self._time_slice, buffer.is_followed
         handler, plain, blocks, note_ack = self._handler, self._is_plain, not self._is_async, buffer.note_ack
         try:
             while await self._may_take(worker, ready):
@@ -219,7 +221,7 @@ class HandlerTasks:
 
     def _on_key_error(self, error: Exception) -> None:
         """The key function failed: nothing can be handled in its order any more."""
-        self.connection._log.error("consuming %s failed: %r", self._description, error, exc_info=error)
+        self.connection._event_bus.log.error("consuming %s failed: %r", self._description, error, exc_info=error)
         self.key_error = self.key_error or error
         self.is_stopping = self.is_halted = True
         self._messages.buffer.wake()
@@ -312,7 +314,7 @@ class HandlerTasks:
         """Log once that a handler that blocks cannot run beside itself."""
         if self._in_turn and seconds > BLOCKED_CALL_S:
             self._in_turn = False
-            self.connection._log.warning(
+            self.connection._event_bus.log.warning(
                 "%s held the event loop for %.2f s, so that concurrency=%d has no effect: pass executor=True, "
                 "which calls it in threads, or make it an async def that awaits",
                 self._where,
@@ -328,7 +330,7 @@ class HandlerTasks:
             if deliveries is not None:
                 deliveries.keep_in_hand([message])
         is_next = how == "nak" and deliveries is not None and deliveries.is_last_unhandled(message)
-        self.connection._emit(HandlerFailed(handler=self._where, error=error))
+        self.connection._event_bus.emit(HandlerFailed(handler=self._where, error=error))
         delay = self._nak_delay_for(message) if how == "nak" and not message.is_acked else 0.0
         if not is_reported(message):
             self._log_failure(message, error, delay, how)
@@ -346,13 +348,13 @@ class HandlerTasks:
                 if inspect.isawaitable(result):
                     await result
             except Exception as exc:
-                self.connection._log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
+                self.connection._event_bus.log.error("error_cb of %s failed: %r", self._description, exc, exc_info=exc)
 
     def _log_failure(self, message: JsMessage, error: BaseException, delay: float, how: OnError) -> None:
         """Log which message failed, how often it was delivered, and when it comes again."""
         nothing = "which is kept in progress" if is_still_running(message) else "again after ack_wait"
         next_step = {"nak": f"again in {delay:.3g} s", "term": "never again", "nothing": nothing}
-        self.connection._log.failure(
+        self.connection._event_bus.log.failure(
             "%s failed for message %d (%r), delivery %d%s: %r",
             self._where,
             message.seq,
@@ -367,16 +369,16 @@ class HandlerTasks:
         try:
             return self._options.nak_delay_for(message)
         except Exception as exc:
-            self.connection._log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
-            self.connection._emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
+            self.connection._event_bus.log.error("nak_delay of %s failed: %r", self._description, exc, exc_info=exc)
+            self.connection._event_bus.emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
     def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
         if not isinstance(error, AlreadyAcked):  # which another task of the handler caused
             # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._description}"
-            self.connection._log.warning("%s failed: %s", where, error)
-            self.connection._emit(HandlerFailed(handler=where, error=error))
+            self.connection._event_bus.log.warning("%s failed: %s", where, error)
+            self.connection._event_bus.emit(HandlerFailed(handler=where, error=error))
 
 
 class ConsumeContext(RunHint):
@@ -461,7 +463,7 @@ class ConsumeContext(RunHint):
         self._connection._check_loop()
         if exc is not None and self._tasks:
             self._handler_tasks.halt()
-            self._begin_end(self._connection._drain_timeout)  # before the naks: it would get the messages again
+            self._begin_end(self._connection._options.drain_timeout)  # before the naks: it would get the messages again
             self._cancel()
         await self.stop()
         if exc is None:
@@ -506,7 +508,7 @@ class ConsumeContext(RunHint):
             timeout: Seconds for the running calls, which are cancelled then. Left out: the option ``drain_timeout``;
                 None: no limit.
         """
-        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._connection._check_loop()
         self._begun = True
         if not self._tasks:
@@ -526,7 +528,7 @@ class ConsumeContext(RunHint):
         Args:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
-        wait = self._connection._drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
+        wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._check_started()
         await self._end(wait)
 
@@ -579,8 +581,8 @@ class ConsumeContext(RunHint):
         """No more messages come. If the consumer is gone, calls that run have ``drain_timeout``, as in ``stop``."""
         error = self._messages.error
         if isinstance(error, ConsumerGone) and (self.in_progress or self.pending):
-            wait = self._connection._drain_timeout
-            self._connection._log.warning(
+            wait = self._connection._options.drain_timeout
+            self._connection._event_bus.log.warning(
                 "consume() ends, and cancels after %g s what is left of %d messages being handled: %s",
                 wait,
                 self.in_progress,

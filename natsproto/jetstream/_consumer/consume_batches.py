@@ -12,7 +12,7 @@ from time import monotonic
 from typing import TypeAlias, cast
 
 from natsproto._core.connection import Connection
-from natsproto._core.events import HandlerFailed
+from natsproto._core.time_slice import TimeSlice
 from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
 from natsproto.errors import NatsError
@@ -66,7 +66,7 @@ class BatchTasks(HandlerTasks):
             deliveries.prefetch.on_workers(options.concurrency * max_messages)
 
     async def _work(self, worker: int) -> None:
-        buffer, time_slice = self._messages.buffer, self.connection._time_slice
+        buffer, time_slice = self._messages.buffer, TimeSlice.of(asyncio.get_running_loop())
         hand = buffer.hand_of(worker)
         while await self._may_take(worker, buffer.ready):
             if monotonic() >= time_slice.ends_at:
@@ -116,8 +116,7 @@ class BatchTasks(HandlerTasks):
     def _report(self, batch: list[JsMessage], error: BaseException, failed: int) -> None:
         self.failed += failed
         where = f"{self._where} (a batch of {len(batch)})"
-        self.connection._log.failure("%s failed: %r", where, error, error=error)
-        self.connection._emit(HandlerFailed(handler=where, error=error))
+        self.connection._event_bus.on_handler_error(where, error)
 
     async def _settle(self, batch: list[JsMessage], error: BaseException | None, failed: Collection[int]) -> None:
         """Nak the messages at these indexes and acknowledge the others, in one write."""

@@ -311,7 +311,7 @@ class JsMessage(Message):
         before = self._claim(ACKED)
         try:
             connection = self._connection()
-            wait = connection._request_timeout if timeout is None else positive_seconds("timeout", timeout)
+            wait = connection._options.request_timeout if timeout is None else positive_seconds("timeout", timeout)
             api_prefix = before.api_prefix if isinstance(before, DeliveryStamp) else _DEFAULT_API_PREFIX
             with self._settling(connection, b"+ACK"):
                 await self._confirm(connection, wait, api_prefix)

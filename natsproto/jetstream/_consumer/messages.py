@@ -19,6 +19,7 @@ from natsproto._core.events import Event
 from natsproto._core.inbox.readers import ReaderTasks
 from natsproto._core.instrumentation import ReaderInfo, ReportedIterator
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
+from natsproto._core.time_slice import TimeSlice
 from natsproto._durations import seconds
 from natsproto._help.async_hints import AsyncForHint, AwaitHint
 from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
@@ -134,7 +135,7 @@ class Messages(AsyncForHint):
         self._lending.leave()
         buffer, ready, sized = self.buffer, self.buffer.ready, self.buffer.counts_bytes
         connection, is_followed, newest = self._source.connection, buffer.is_followed, buffer.newest
-        time_slice, outbox, note_ack = connection._time_slice, connection._outbox, buffer.note_ack
+        time_slice, outbox, note_ack = TimeSlice.of(asyncio.get_running_loop()), connection._outbox, buffer.note_ack
         count = size = 0
         task, reader = self._reader_tasks.enter(), buffer.add_reader()
         held, now = buffer.hand_of(reader), monotonic()
@@ -209,7 +210,7 @@ class Messages(AsyncForHint):
     async def _each_batch(self, most: int, window: BatchWindow | None) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
         self._lending.leave()
-        buffer, time_slice = self.buffer, self._source.connection._time_slice
+        buffer, time_slice = self.buffer, TimeSlice.of(asyncio.get_running_loop())
         size = 1 if window is None else window.max_messages
         task, reader = self._reader_tasks.enter(), buffer.add_reader(size)
         try:
@@ -369,7 +370,7 @@ class Messages(AsyncForHint):
     def _reader_tasks(self) -> ReaderTasks:
         """The tasks that read it, for which a draining client waits."""
         if self._tasks is None:
-            self._tasks = self._source.connection._reader_tasks(self)
+            self._tasks = ReaderTasks(self._source.connection._readers, self)
         return self._tasks
 
     def _track_task(self, task: asyncio.Task[None]) -> Reader:  # a draining client waits for it

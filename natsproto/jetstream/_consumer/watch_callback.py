@@ -12,7 +12,6 @@ from typing import Generic, Protocol, TypeVar
 
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending, Reader
-from natsproto._core.events import HandlerFailed
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
@@ -76,7 +75,7 @@ class WatchCallback(RunHint, Generic[E]):
         self._task: asyncio.Task[None] | None = None
         self._reader: Reader | None = None
         self._ending: Ending | None = None
-        self._end_waiters = EndWaiters(connection._log)
+        self._end_waiters = EndWaiters(connection._event_bus.log)
         self._begun = False
 
     async def ready(self) -> None:
@@ -128,7 +127,7 @@ class WatchCallback(RunHint, Generic[E]):
             if ending is None:
                 what = f"stop of {self._watcher.what}"
                 ending = self._ending = Ending(what, self._finish, self._describe_rest, self._cut)
-            ending.begin(self._connection._drain_timeout)
+            ending.begin(self._connection._options.drain_timeout)
             await ending.wait_as_caller(lambda: [reader])
 
     async def _finish(self) -> None:
@@ -205,8 +204,7 @@ class WatchCallback(RunHint, Generic[E]):
         try:
             await finish(self._callback(entry))
         except Exception as exc:
-            self._connection._log.failure("%s failed: %r", self._where, exc, error=exc)
-            self._connection._emit(HandlerFailed(handler=self._where, error=exc))
+            self._connection._event_bus.on_handler_error(self._where, exc)
 
 
 def _raise_error(task: asyncio.Task[None]) -> None:

@@ -231,7 +231,7 @@ class AtomicBatch:
                 return await self._send_commit(deadline)
             except ConnectionLost as exc:  # before the commit was sent
                 failure: NatsError = exc
-                await self._connection._wait_connected(deadline)
+                await self._connection._outages.wait_connected(deadline)
             except (NoResponders, ApiError) as exc:
                 failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
                 if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < MAX_BATCH_RESTARTS:
@@ -281,13 +281,13 @@ class AtomicBatch:
     async def _wait_for_server(self) -> None:
         """Wait for the connection that gets the next message: it may be to another server than before."""
         if self._connection.state is State.RECONNECTING:
-            await self._connection._wait_connected(asyncio.get_running_loop().time() + self._timeout)
+            await self._connection._outages.wait_connected(asyncio.get_running_loop().time() + self._timeout)
             if self._connection.state is State.RECONNECTING:
                 raise self._connection._outages.timeout_error("atomic batch", self._timeout, sent=False)
         ATOMIC_BATCH.check(self._connection.server_info)  # others would store each message separately
 
     def _headers(self, sequence: int, commit: str = "") -> list[tuple[str, str]]:
-        self._id = self._id or self._connection._new_id()
+        self._id = self._id or self._connection._runtime.new_id()
         found = [("Nats-Batch-Id", self._id), ("Nats-Batch-Sequence", str(sequence))]
         return [*found, ("Nats-Batch-Commit", commit)] if commit else found
 
@@ -326,7 +326,10 @@ class AtomicBatch:
             await self._take_turn(message.subject)
         loop = asyncio.get_running_loop()
         deadline = loop.time() + self._timeout
-        request = self._connection._request_resending
+        request, encoded = (
+            self._connection._request_encoded,
+            self._connection._outbox.lines.encode_subject(message.subject),
+        )
         retry_counter = self._retry_counter()
         patience = RESEND_AFTER_S if sequence == 1 else self._timeout
         while True:
@@ -335,7 +338,7 @@ class AtomicBatch:
             pairs = [*message.pairs, *self._headers(sequence)]
             wait = min(patience, max(TIMER_SLACK_S, deadline - loop.time()))
             try:
-                reply = await request(message.subject, message.payload, headers=pairs, timeout=wait)
+                reply = await request(message.subject, encoded, message.payload, headers=pairs, timeout=wait)
                 if not reply.data:
                     self._is_confirmed = True
                     return
@@ -377,14 +380,15 @@ class AtomicBatch:
             payload, pairs = message.payload, [*message.pairs, *self._headers(count, "1")]
         else:
             payload, pairs = b"", self._headers(count + 1, "eob")
-        loop, request = asyncio.get_running_loop(), self._connection._request_resending
+        loop, request = asyncio.get_running_loop(), self._connection._request_encoded
+        encoded = self._connection._outbox.lines.encode_subject(message.subject)
         sent_at, retry_counter = loop.time(), self._retry_counter()
         patience = min(COMMIT_PATIENCE_S, self._timeout / 2)  # the rest is for the lookup
         with Change(message.subject) as change:
             while True:
                 wait = min(patience, max(TIMER_SLACK_S, deadline - loop.time()))
                 try:
-                    reply = await request(message.subject, payload, headers=pairs, timeout=wait)
+                    reply = await request(message.subject, encoded, payload, headers=pairs, timeout=wait)
                     ack = pub_ack(reply.data, f"atomic batch of {count} messages to {self._messages[0].subject!r}")
                     if not ack.batch:
                         raise _stored_alone_error(ack)
@@ -418,7 +422,7 @@ class AtomicBatch:
     async def _find(self, sent_at: float, deadline: float) -> PubAck | None:
         """Return where the batch is after a commit without an answer; None if it is not found."""
         loop, last = asyncio.get_running_loop(), self._messages[-1]
-        await self._connection._wait_connected(deadline)
+        await self._connection._outages.wait_connected(deadline)
         if not self._connection.is_connected:
             return None
         sent = Sent(Expectation(0, ""), None, loop.time() - sent_at, max(TIMER_SLACK_S, deadline - loop.time()))

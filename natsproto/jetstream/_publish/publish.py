@@ -170,10 +170,11 @@ async def publish(
     resending = _GUARDED if is_guarded else None
     if has_id:
         resending = Resending(RESEND_AFTER_S, may_resend=partial(api.streams.knows_id, subject, sent_at))
-    left, reply, sending, request = timeout, None, None, api.connection._request_resending
+    left, reply, sending = timeout, None, None
+    request, encoded = api.connection._request_encoded, api.connection._outbox.lines.encode_subject
     while True:
         try:
-            reply = await request(subject, payload, timeout=left, headers=own, resending=resending)
+            reply = await request(subject, encoded(subject), payload, timeout=left, headers=own, resending=resending)
             ack = pub_ack(reply.data, f"publish to {subject!r}")
         except ConnectionClosed as exc:
             raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
@@ -257,7 +258,7 @@ class _Sending:
 
     async def _await_connection(self, error: ConnectionLost) -> None:
         """Wait for the next connection, and find out whether its server may get the message."""
-        await self._api.connection._wait_connected(self._state.deadline)
+        await self._api.connection._outages.wait_connected(self._state.deadline)
         try:
             if self._check_server is not None:
                 await self._check_server()
@@ -335,5 +336,5 @@ async def report_lost_messages(api: Api, ack: PubAck, before: AckedSequence) -> 
         return
     age = (info.ts - info.created).total_seconds()
     if age > asyncio.get_running_loop().time() - before.acked_at:
-        api.connection._emit(StreamLostMessages(stream=ack.stream, first_lost=ack.seq, last_lost=before.seq))
+        api.connection._event_bus.emit(StreamLostMessages(stream=ack.stream, first_lost=ack.seq, last_lost=before.seq))
         raise StreamWentBack(ack.stream, ack.seq, before.seq)

@@ -127,7 +127,7 @@ class PublishWindow:
         self.replies: PendingReplies[AckFuture]
         """The futures of the messages that are not acknowledged, and the count of all."""
         self.replies = PendingReplies(
-            f"{connection.new_inbox()}.", self._check_time, self._on_due, connection._random_bits()
+            f"{connection.new_inbox()}.", self._check_time, self._on_due, connection._runtime.random_bits()
         )
         self.subject = self.replies.subject
         self._pending = self.replies.pending
@@ -145,10 +145,11 @@ class PublishWindow:
         self._report: asyncio.Task[None] | None = None  # of messages that the stream has lost
         self._resolving: dict[str, asyncio.Task[None]] = {}  # after refusals that are not certain
         self._changed = Notifier()
+        self._unsubscribe: Callable[[], None] | None = None
 
     def open(self) -> None:
         """Start to accept messages. ConnectionClosed when the client is closed."""
-        self._connection._add_reply_handler(self)
+        self._unsubscribe = self._connection._add_reply_handler(self)
         self._time = asyncio.get_running_loop().time
         self._failures.fatal_error = None
 
@@ -201,7 +202,8 @@ class PublishWindow:
     def close(self) -> None:
         """Accept no more messages, and stop waiting for replies."""
         self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
-        self._connection._remove_reply_handler(self)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
 
     def require_feature(self, required: RequiredFeature) -> None:
         """Do not send the last message again, or later, to a server that would ignore this feature."""
@@ -522,7 +524,7 @@ class PublishWindow:
     def _on_due(self, tokens: list[str], now: float) -> None:
         """Fail messages whose timeout has passed; send messages with an id and without a reply again."""
         up = self._connection.is_connected
-        self._connection._cut_off_watch.on_silence()
+        self._connection._outages.cut_off.on_silence()
         for token in tokens:
             future = self._pending[token]
             if future._deadline <= now:

@@ -27,7 +27,9 @@ class Publisher:
     """
 
     def __init__(self, connection: Connection, limits: PublisherOptions, *, auto_msg_id: bool) -> None:
-        self._auto_ids = AutoMsgIds(connection._new_id(), connection._random_bits()) if auto_msg_id else None
+        self._auto_ids = (
+            AutoMsgIds(connection._runtime.new_id(), connection._runtime.random_bits()) if auto_msg_id else None
+        )
         self._timeout: float = limits.timeout
         self._window = PublishWindow(connection, limits, self._auto_ids)
         self._connection = connection

@@ -78,7 +78,7 @@ async def save(
         if type(size) is not int or not 1024 <= size <= most:
             raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
-    partial = target.with_name(f"{target.name}.{api.connection._new_id()}.partial")
+    partial = target.with_name(f"{target.name}.{api.connection._runtime.new_id()}.partial")
     partial.mkdir(mode=0o700)
     try:
         with _create(partial / DATA_FILE) as file:

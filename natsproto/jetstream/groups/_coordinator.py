@@ -244,7 +244,7 @@ class Coordinator:
     def _report(self, error: NatsError) -> None:
         stream, _, group = self._key.partition(".")
         notice = GroupNotShared(stream=stream, group=group, member=self._name, error=error)
-        self._presence.bucket.stream._api.connection._emit(notice)
+        self._presence.bucket.stream._api.connection._event_bus.emit(notice)
 
     async def _delete_consumer(self, name: str) -> None:
         with suppress(NatsError):  # it is gone; or on_blocked() of its successor deletes it

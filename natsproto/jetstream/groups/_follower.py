@@ -321,7 +321,7 @@ class ConfigFollower:
         before, self.config, self.revision = self.partitions if self.revision else (), new, entry.revision
         if self.partitions != before:
             stream, _, group = self.key.partition(".")
-            self._stream._api.connection._emit(
+            self._stream._api.connection._event_bus.emit(
                 GroupSharesChanged(
                     stream=stream,
                     group=group,
@@ -460,4 +460,4 @@ async def _stop_in_time(context: ConsumeContext) -> None:
     try:
         await context.stop()
     except DrainTimeout as exc:
-        context._connection._log.warning("%s", exc)
+        context._connection._event_bus.log.warning("%s", exc)

@@ -157,7 +157,7 @@ class Group(Generic[C]):
         member_handler = MemberHandler(handler, options, prefetch)
         template = ConsumerConfig().replace(**fields)
         follower = ConfigFollower(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
-        return Member(member, self._js.connection._log, follower, self._stall_watch())
+        return Member(member, self._js.connection._event_bus.log, follower, self._stall_watch())
 
     async def step_down(self, member: str) -> None:
         """Make the server choose another instance of the member. ConsumerNotFound when it has none.

@@ -134,7 +134,9 @@ class JoinedMember(Member):
         self._presence: Presence | None = None
         self._coordinator: Coordinator | None = None
         self._leaving: Deadline | None = None
-        super().__init__(member_name(_new_name(connection) if name is None else name), connection._log, None, None)
+        super().__init__(
+            member_name(_new_name(connection) if name is None else name), connection._event_bus.log, None, None
+        )
 
     @property
     def generation(self) -> int:
@@ -165,7 +167,7 @@ class JoinedMember(Member):
         self._presence = Presence(bucket, group.key, self.name, self._ttl)
         self._coordinator = Coordinator(self._presence, group.configs, group.work_queue, group.key, self.name)
         self._work.membership = self._coordinator
-        self._connection._consumers.add_member(self._follower)
+        self._connection._readers.measured.add_member(self._follower)
         await self._presence.enter(takes_over=self._is_named)
 
     async def _run(self) -> None:
@@ -220,9 +222,9 @@ class JoinedMember(Member):
 
     def _emit_lost(self) -> None:
         stream, _, group = self._opened.key.partition(".")
-        self._connection._emit(GroupLeaseLost(stream=stream, group=group, member=self.name))
+        self._connection._event_bus.emit(GroupLeaseLost(stream=stream, group=group, member=self.name))
 
 
 def _new_name(connection: Connection) -> str:
     host = re.sub(r"[^A-Za-z0-9-]", "-", platform.node().partition(".")[0])
-    return f"{host[:24]}-{connection._new_id()[-8:]}"
+    return f"{host[:24]}-{connection._runtime.new_id()[-8:]}"

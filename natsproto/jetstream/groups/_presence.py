@@ -92,7 +92,7 @@ class Presence:
         self._stream, _, self._group = prefix.partition(".")
         self._value = json.dumps(
             {"host": platform.node(), "pid": os.getpid(), "started": time(), "ttl": ttl}
-            | {"id": self._connection._new_id()}
+            | {"id": self._connection._runtime.new_id()}
         ).encode()
         self._request_timeout = min(bucket.stream._api.timeout, ttl / RENEWALS_PER_TTL)
         self._revision = 0
@@ -204,7 +204,7 @@ class Presence:
         if waited > self._ttl / 2 and not self._is_reported:
             self._is_reported = True
             member = self._key.rpartition(".")[2]
-            self._connection._emit(
+            self._connection._event_bus.emit(
                 GroupLeaseLate(stream=self._stream, group=self._group, member=member, seconds=waited, ttl=self._ttl)
             )
 

@@ -82,7 +82,7 @@ class StallWatch:
             self._growing_since = now
         elif not self._is_reported:
             self._is_reported = True
-            self._js.connection._emit(
+            self._js.connection._event_bus.emit(
                 GroupStalled(
                     stream=self._stream,
                     group=self._group,

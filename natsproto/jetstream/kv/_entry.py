@@ -267,8 +267,8 @@ class BucketStream(Generic[V]):
         self.api, self.stream, self.subjects = api, stream, subjects
         self.bucket: str = subjects.bucket
         self._gets: dict[str, LastGet] = {}  # by the encoded key
-        id_format = f"{api.connection._new_id()[:8]}{{:x}}.{{:x}}".format
-        self._write_ids = map(id_format, count(1), iter(api.connection._random_bits(), None))
+        id_format = f"{api.connection._runtime.new_id()[:8]}{{:x}}.{{:x}}".format
+        self._write_ids = map(id_format, count(1), iter(api.connection._runtime.random_bits(), None))
 
     @property
     def was_found(self) -> bool:
@@ -343,7 +343,7 @@ class BucketStream(Generic[V]):
             return messages
         left_out = [message.subject for message, error in zip(messages, errors, strict=True) if error is not None]
         keys = tuple(subject.removeprefix(subjects.read_prefix) for subject in left_out)
-        self.api.connection._emit(KeyValueNotice(bucket=self.bucket, keys=keys, error=first))
+        self.api.connection._event_bus.emit(KeyValueNotice(bucket=self.bucket, keys=keys, error=first))
         return [message for message, error in zip(messages, errors, strict=True) if error is None]
 
     # ---------------------------------------------------------------- writing

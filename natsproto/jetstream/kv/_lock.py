@@ -87,7 +87,7 @@ class Lock:
         if self._ttl < 1:
             raise ConfigError("ttl", ttl, "must be at least one second")
         self._loop = asyncio.get_running_loop()
-        self._id = {LOCK_ID_HEADER: bucket.api.connection._new_id()}
+        self._id = {LOCK_ID_HEADER: bucket.api.connection._runtime.new_id()}
         self._args: MessageArgs = {}  # of its writes, once the server is known to understand them
         self._request_timeout = min(bucket.api.timeout, self._ttl / RENEWALS_PER_TTL)
         self._token = self._revision = 0  # revision: of the last renewal, 0 when it is not held
@@ -230,7 +230,7 @@ class Lock:
         return release
 
     def _release_later(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        self._release_task = self._bucket.api.connection._start_cleanup(work)
+        self._release_task = self._bucket.api.connection._cleanups.start(work)
         return self._release_task
 
     async def _release(self, revision: int, renew_task: asyncio.Task[None] | None) -> None:
@@ -469,7 +469,7 @@ class Lock:
         reason = " and ".join(fault for fault, is_found in faults.items() if is_found)
         if reason and entry.revision != self._reported:
             self._reported = entry.revision
-            self._bucket.api.connection._emit(
+            self._bucket.api.connection._event_bus.emit(
                 LockBlocked(bucket=self._bucket.bucket, key=self._key, revision=entry.revision, reason=reason)
             )
 

@@ -168,7 +168,7 @@ class ObjectIndex:
             except NatsError as exc:
                 if not is_transient(exc):
                     raise
-                await self.api.connection._wait_connected(deadline.at)
+                await self.api.connection._outages.wait_connected(deadline.at)
                 if not await backoff.pause(deadline):
                     raise
 
@@ -219,7 +219,7 @@ class ObjectIndex:
 
     def notice(self, subject: str, error: NatsError) -> None:
         """Emit an ObjectStoreNotice."""
-        self.api.connection._emit(ObjectStoreNotice(bucket=self.bucket, subject=subject, error=error))
+        self.api.connection._event_bus.emit(ObjectStoreNotice(bucket=self.bucket, subject=subject, error=error))
 
     async def translate_error(self, error: NatsError) -> NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone. Without a leader it exists, but
@@ -306,7 +306,11 @@ class ObjectIndex:
                 subject,
                 dumps(info),
                 {RENAMED_HEADER: "1"} if is_renamed else None,
-                {"msg_id": self.api.connection._new_id(), "rollup": "sub", "expected_last_subject_seq": expected},
+                {
+                    "msg_id": self.api.connection._runtime.new_id(),
+                    "rollup": "sub",
+                    "expected_last_subject_seq": expected,
+                },
                 timeout=wait,
                 await_leader=self.await_leader,
                 change=change,
@@ -339,7 +343,7 @@ class ObjectIndex:
         ``put`` that began before: the caller checks that the outbox is open before its first step.
         """
         connection = self.api.connection
-        task = connection._start_cleanup(step)
+        task = connection._cleanups.start(step)
         try:
             await asyncio.wait((task,))
         except asyncio.CancelledError:
@@ -357,7 +361,7 @@ class ObjectIndex:
 
     def complete_later(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
         """Repeat a step in the background until it is done, or fails with an error that is not transient."""
-        self.api.connection._start_cleanup(self._complete(step)).add_done_callback(self._log_bug)
+        self.api.connection._cleanups.start(self._complete(step)).add_done_callback(self._log_bug)
 
     async def _complete(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
         backoff = Backoff(MIN_RETRY_PAUSE_S, MAX_STEP_PAUSE_S)
@@ -368,7 +372,7 @@ class ObjectIndex:
             except NatsError as exc:
                 if not is_transient(exc):
                     raise
-            await self.api.connection._wait_connected(asyncio.get_running_loop().time() + MAX_STEP_PAUSE_S)
+            await self.api.connection._outages.wait_connected(asyncio.get_running_loop().time() + MAX_STEP_PAUSE_S)
             await backoff.pause()
 
     # ---------------------------------------------------------------- chunks
@@ -435,7 +439,7 @@ class ObjectIndex:
         await self._run_purge(self._purge_chunks(nuid, settled))
 
     async def _run_purge(self, purge: Coroutine[Any, Any, None]) -> None:
-        task = self.api.connection._start_cleanup(purge)
+        task = self.api.connection._cleanups.start(purge)
         if self.api.connection.is_connected:
             await asyncio.wait({task}, timeout=REQUEST_TIMEOUT_S)
 

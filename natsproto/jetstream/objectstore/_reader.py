@@ -408,7 +408,7 @@ async def to_file(
     for attempt in range(MAX_READ_RESTARTS + 1):
         store, info = await resolve(index, name, timeout, follow_links=follow_links)
         # What can be resumed is found by the version of the object that it is a part of.
-        mark = info.nuid if resume else index.api.connection._new_id()
+        mark = info.nuid if resume else index.api.connection._runtime.new_id()
         partial = target.with_name(f"{target.name}.{mark}.partial")
         try:
             with _open_partial(partial, resume=resume) as file:

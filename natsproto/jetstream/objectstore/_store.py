@@ -624,7 +624,7 @@ class ObjectStore:
             metadata={} if metadata is None else metadata,
             options=options,
             bucket=self.bucket,
-            nuid=nuid_for(name, self._api.connection._new_id()),
+            nuid=nuid_for(name, self._api.connection._runtime.new_id()),
         )
         return self._check_size(info if headers is None else info.replace(headers=headers))
 

@@ -38,5 +38,5 @@ class ArrivalTimes:
 
     def sent_after(self, now: float, travel: float, *, is_ticking: bool) -> float:
         """Return the time after which the server has sent what arrives now, if that travels so long at most."""
-        emptied_at = self._emptied_at if is_ticking else now - self._connection._loop_stood_still(now)
+        emptied_at = self._emptied_at if is_ticking else now - self._connection._round_trips.stood_still(now)
         return min(max(emptied_at - travel, self._pulled_at), now)

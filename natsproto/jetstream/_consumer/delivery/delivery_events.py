@@ -102,7 +102,9 @@ class DeliveryReports:
         if count and (is_idle or self.stale == self._before):
             self._reported = self.stale
             address = self._address
-            self._connection._emit(DeliveriesExpired(stream=address.stream, consumer=address.consumer, count=count))
+            self._connection._event_bus.emit(
+                DeliveriesExpired(stream=address.stream, consumer=address.consumer, count=count)
+            )
         self._before = self.stale
 
     def on_exceeded(self, seconds: float, ack_wait: float) -> None:
@@ -110,7 +112,7 @@ class DeliveryReports:
         if not self._is_exceeded_reported:
             self._is_exceeded_reported = True
             address = self._address
-            self._connection._emit(
+            self._connection._event_bus.emit(
                 AckWaitExceeded(stream=address.stream, consumer=address.consumer, seconds=seconds, ack_wait=ack_wait)
             )
 
@@ -118,7 +120,7 @@ class DeliveryReports:
 def report_unhandled(connection: Connection, address: ConsumerAddress, messages: Sequence[JsMessage]) -> None:
     """Report messages that are not handled and not delivered again."""
     sequences = tuple(message.seq for message in messages)
-    connection._emit(
+    connection._event_bus.emit(
         LastDeliveriesUnhandled(
             stream=address.stream, consumer=address.consumer, count=len(sequences), sequences=sequences
         )

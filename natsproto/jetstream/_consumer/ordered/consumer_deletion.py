@@ -42,12 +42,12 @@ class ConsumerDeletion:
 
     def delete(self, name: str, *, may_come: bool = False) -> None:
         """Delete a consumer in the background. ``may_come``: its creation was requested and not confirmed."""
-        self._connection._start_cleanup(self._delete(name, LATE_CREATION_DELAYS_S if may_come else ()))
+        self._connection._cleanups.start(self._delete(name, LATE_CREATION_DELAYS_S if may_come else ()))
 
     async def _delete(self, name: str, delays: tuple[float, ...]) -> None:
         deadline, backoff = Deadline(DELETE_FOR_S), Backoff()
         while not deadline.is_over:
-            await self._connection._wait_connected(deadline.at, in_drain=True)
+            await self._connection._outages.wait_connected(deadline.at, in_drain=True)
             try:
                 if self._reader_id and not await self._is_own(name):
                     return

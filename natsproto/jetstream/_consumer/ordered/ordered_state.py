@@ -78,7 +78,7 @@ class OrderedState:
     ) -> None:
         self.api, self.connection = api, api.connection
         self.stream, self.push = stream, push
-        unique = api.connection._new_id()
+        unique = api.connection._runtime.new_id()
         self.prefix = check_consumer_name(name_prefix) if name_prefix else unique
         if name_prefix:  # another reader's consumer of this name is not taken for ours then
             config = config.replace(metadata={**config.metadata, READER_ID_METADATA: unique})
@@ -204,4 +204,4 @@ class OrderedState:
 
     def emit_notice(self, error: NatsError) -> None:
         """Emit a ConsumerNotice."""
-        self.connection._emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))
+        self.connection._event_bus.emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

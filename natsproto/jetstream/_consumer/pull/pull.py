@@ -259,7 +259,7 @@ class Puller:
 
     def _emit_notice(self, error: NatsError) -> None:
         stream, consumer = self._address[:2]
-        self.connection._emit(ConsumerNotice(stream=stream, consumer=consumer, error=error))
+        self.connection._event_bus.emit(ConsumerNotice(stream=stream, consumer=consumer, error=error))
 
     def _detach(self) -> PullSubscription | None:
         """Stop, and return the subscription; None if it had stopped before."""
@@ -316,7 +316,7 @@ class PullSource(Puller):
             return
         self._replies = inbox.join(self)
         if options.mode is PullMode.ENDLESS:
-            self.connection._consumers.add(self)
+            self.connection._readers.measured.add(self)
         if self._deliveries is not None:
             self._deliveries.start()
         if not inbox.is_connected:

@@ -178,7 +178,7 @@ class PullInbox:
         if not self.connection.is_connected:
             self.remove(replies)
             return None
-        self.connection._stop_delivery_nowait(replies.subscription)
+        replies.subscription._stop_delivery_nowait()
         task = self.loop.create_task(self._end(replies), name="natsproto end of pulls")
         self._ending[replies] = task
         return task

@@ -55,7 +55,7 @@ class PullSubscription:
             pending_bytes_limit=0,
             message_type=JsMessage,
         )  # no limits: bounded by what is asked for
-        self.route: Route = connection._route_of(self.subscription)
+        self.route: Route = self.subscription._route
         """Its note is the stamp of the messages that arrive next."""
         self.stamped_for: object = UNSTAMPED
         """The info of the consumer that the stamp was made for."""
@@ -78,4 +78,4 @@ class PullSubscription:
     def close(self) -> None:
         """End it at once."""
         self.subscription._on_change = None
-        self._connection._unsubscribe_nowait(self.subscription)
+        self.subscription._unsubscribe_nowait()

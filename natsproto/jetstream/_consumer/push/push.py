@@ -133,7 +133,7 @@ class PushSource:
     def start(self) -> None:
         """Subscribe, unless another reader may have to leave first."""
         self._is_open = True
-        self.connection._consumers.add(self)
+        self.connection._readers.measured.add(self)
         if self._binding is None:
             self._subscribe()
 
@@ -276,7 +276,7 @@ class PushSource:
 
     def _emit_notice(self, error: NatsError) -> None:
         address = self._address
-        self.connection._emit(ConsumerNotice(stream=address.stream, consumer=address.consumer, error=error))
+        self.connection._event_bus.emit(ConsumerNotice(stream=address.stream, consumer=address.consumer, error=error))
 
     def _cancel_lookup(self) -> None:
         if self._lookup_task is not None:

@@ -115,7 +115,7 @@ class PushSubscription:
     def route(self) -> Route:
         """The route of the open subscription; its note is the stamp of the messages that arrive next."""
         assert self._subscription is not None
-        return self._connection._route_of(self._subscription)
+        return self._subscription._route
 
     async def drain(self) -> None:
         """End the subscription and receive the messages in flight."""
@@ -136,7 +136,7 @@ class PushSubscription:
         subscription, self._subscription = self._subscription, None
         if subscription is not None:
             subscription._on_change = None
-            self._connection._unsubscribe_nowait(subscription)
+            subscription._unsubscribe_nowait()
 
     # ---------------------------------------------------------------- incoming messages
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
 
@@ -73,20 +74,22 @@ class FastBatchSender:
         self._reply = b""  # the reply subject up to the sequence, of messages of the batch in progress
         self.messages = BatchMessages()
         self.state = FastBatchState(self._inbox[-9:-1], options, self.messages, report_unlisted)
+        self._unsubscribe: Callable[[], None] | None = None
         self._pause: asyncio.TimerHandle | None = None
         self._tick_timer: asyncio.TimerHandle | None = None
         self._waiters = Notifier()
 
     def open(self) -> None:
         """Start to receive replies. ConnectionClosed when the client is closed."""
-        self._connection._add_reply_handler(self)
+        self._unsubscribe = self._connection._add_reply_handler(self)
 
     def close(self) -> None:
         """Accept no more messages, and stop waiting for replies."""
         left = LocalProtocolError("the publisher has ended: its block was left")
         self.state.give_up("the publisher was given up", left)
         self._stop()
-        self._connection._remove_reply_handler(self)
+        if self._unsubscribe is not None:
+            self._unsubscribe()
 
     @property
     def expects_replies(self) -> bool:
@@ -319,7 +322,9 @@ class FastPublisher:
         self._sender = FastBatchSender(connection, options)
         self._messages, self._state = self._sender.messages, self._sender.state
         self._entered = False
-        self._auto_ids = AutoMsgIds(connection._new_id(), connection._random_bits()) if auto_msg_id else None
+        self._auto_ids = (
+            AutoMsgIds(connection._runtime.new_id(), connection._runtime.random_bits()) if auto_msg_id else None
+        )
 
     async def publish(
         self,
