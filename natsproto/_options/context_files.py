@@ -1,4 +1,4 @@
-"""Context files and file settings of the ``nats`` command line tool (ADR-21), as keyword arguments for Options."""
+"""Contexts, files and variables of the ``nats`` command line tool (ADR-21), as keyword arguments for Options."""
 
 from __future__ import annotations
 
@@ -7,12 +7,9 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from natsproto._options.rules import CREDS_BLOCK, MAX_NAME_LENGTH, TlsFiles
+from natsproto._options.rules import AUTH_OPTIONS, CREDS_BLOCK, MAX_FILE, MAX_NAME_LENGTH, TlsFiles, type_name
 from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
-
-MAX_FILE = 1 << 20
-"""Bytes that are read of a file."""
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
 _VARIABLE = re.compile(r"\$(?:(\w+)|\{(\w+)\})")
@@ -20,11 +17,6 @@ _SHORT_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,39}")
 _GO_DURATION = re.compile(r"(?:(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:ns|us|µs|μs|ms|s|m|h))+|0")
 _GO_PART = re.compile(r"([0-9.]+)(ns|us|µs|μs|ms|s|m|h)")
 _GO_UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-
-
-def type_name(value: object) -> str:
-    """Return the name of a type, for errors."""
-    return type(value).__name__
 
 
 def expanded(path: str, environ: Mapping[str, str]) -> str:
@@ -35,6 +27,34 @@ def expanded(path: str, environ: Mapping[str, str]) -> str:
     if path == "~" or path.startswith(("~/", "~\\")):
         path = home + path[1:]
     return path
+
+
+def read_environment(environ: Mapping[str, str]) -> dict[str, object]:
+    """Return the options of the ``NATS_`` variables, and of the context that one of them names."""
+    env = {name: value for name, value in environ.items() if name.startswith("NATS_") and value}
+    found = read_context(env["NATS_CONTEXT"], environ) if "NATS_CONTEXT" in env else {}
+    if env.keys() & {"NATS_USER", "NATS_PASSWORD", "NATS_TOKEN", "NATS_CREDS", "NATS_NKEY"}:
+        for name in AUTH_OPTIONS:
+            found.pop(name, None)
+    for variable, name in (("NATS_USER", "user"), ("NATS_PASSWORD", "password"), ("NATS_TOKEN", "token")):
+        if variable in env:
+            found[name] = env[variable] if name == "user" else read_secret(variable, env[variable], environ)
+    if "NATS_USER" in env and not env.keys() & {"NATS_PASSWORD", "NATS_TOKEN"}:
+        found["token"] = read_secret("NATS_USER", env["NATS_USER"], environ)
+        del found["user"]
+    if "NATS_CREDS" in env:
+        found["creds"] = read_creds("NATS_CREDS", env["NATS_CREDS"], environ)
+    if "NATS_NKEY" in env:
+        found["nkey_seed"] = read_secret("NATS_NKEY", env["NATS_NKEY"], environ, is_path=True)
+    for variable, name in (("NATS_URL", "servers"), ("NATS_SOCKS_PROXY", "proxy")):
+        if variable in env:
+            found[name] = env[variable]
+    files = [expanded(env.get(name, ""), environ) for name in ("NATS_CERT", "NATS_KEY", "NATS_CA")]
+    if any(files):
+        found["tls"] = TlsFiles(cert=files[0], key=files[1], ca=files[2])
+    if "NATS_TIMEOUT" in env:
+        found["connect_timeout"] = found["request_timeout"] = go_duration("NATS_TIMEOUT", env["NATS_TIMEOUT"])
+    return found
 
 
 def file_path(path: str, environ: Mapping[str, str]) -> os.PathLike[str]:

@@ -18,16 +18,7 @@ from typing import Any, Self, TypedDict, TypeGuard, Unpack, cast
 from natsproto._durations import positive_seconds, seconds
 from natsproto._help.nats_py_names import OPTIONS, hint
 from natsproto._options import rules
-from natsproto._options.context_files import (
-    MAX_FILE,
-    expanded,
-    go_duration,
-    read_context,
-    read_creds,
-    read_secret,
-    type_name,
-)
-from natsproto._options.rules import TlsFiles
+from natsproto._options.rules import AUTH_OPTIONS, MAX_FILE, TlsFiles, type_name
 from natsproto._value import Value, did_you_mean
 from natsproto.errors import ConfigError, InvalidCredentials, NatsError
 from natsproto.errors._base import HIDDEN, hide_arguments, hide_locals
@@ -609,30 +600,9 @@ class Options(Value):
         Args:
             environ: The environment variables to read.
         """
-        env = {name: value for name, value in environ.items() if name.startswith("NATS_") and value}
-        found = read_context(env["NATS_CONTEXT"], environ) if "NATS_CONTEXT" in env else {}
-        if env.keys() & {"NATS_USER", "NATS_PASSWORD", "NATS_TOKEN", "NATS_CREDS", "NATS_NKEY"}:
-            for name in _AUTH:
-                found.pop(name, None)
-        for variable, name in (("NATS_USER", "user"), ("NATS_PASSWORD", "password"), ("NATS_TOKEN", "token")):
-            if variable in env:
-                found[name] = env[variable] if name == "user" else read_secret(variable, env[variable], environ)
-        if "NATS_USER" in env and not env.keys() & {"NATS_PASSWORD", "NATS_TOKEN"}:
-            found["token"] = read_secret("NATS_USER", env["NATS_USER"], environ)
-            del found["user"]
-        if "NATS_CREDS" in env:
-            found["creds"] = read_creds("NATS_CREDS", env["NATS_CREDS"], environ)
-        if "NATS_NKEY" in env:
-            found["nkey_seed"] = read_secret("NATS_NKEY", env["NATS_NKEY"], environ, is_path=True)
-        for variable, name in (("NATS_URL", "servers"), ("NATS_SOCKS_PROXY", "proxy")):
-            if variable in env:
-                found[name] = env[variable]
-        files = [expanded(env.get(name, ""), environ) for name in ("NATS_CERT", "NATS_KEY", "NATS_CA")]
-        if any(files):
-            found["tls"] = TlsFiles(cert=files[0], key=files[1], ca=files[2])
-        if "NATS_TIMEOUT" in env:
-            found["connect_timeout"] = found["request_timeout"] = go_duration("NATS_TIMEOUT", env["NATS_TIMEOUT"])
-        return cls(**cast("dict[str, Any]", found))
+        from natsproto._options.context_files import read_environment  # few programs have either
+
+        return cls(**cast("dict[str, Any]", read_environment(environ)))
 
     @classmethod
     @hide_arguments
@@ -652,13 +622,15 @@ class Options(Value):
             name: The name of the context; None: the one that is selected in the ``nats`` tool.
             environ: The environment variables to read.
         """
+        from natsproto._options.context_files import read_context
+
         return cls(**cast("dict[str, Any]", read_context(name, environ)))
 
     # ------------------------------------------------------------ internals
 
     def _check_together(self) -> None:
         made = self.__dict__
-        given = [name for name in _AUTH if made[name] is not None]
+        given = [name for name in AUTH_OPTIONS if made[name] is not None]
         made["_anonymous"] = not given
         if given:
             self._check_credentials(given)
@@ -680,8 +652,7 @@ class Options(Value):
 
 _OPTIONS: Mapping[str, _Option] = {name: vars(Options)[name] for name in Options._fields}
 _DEFAULTS = {name: option.default for name, option in _OPTIONS.items()}
-_AUTH = ("user", "password", "token", "jwt", "nkey_seed", "creds", "auth")
-_HIDDEN = frozenset({*_AUTH, "websocket_headers", "websocket_path", "proxy"})
+_HIDDEN = frozenset({*AUTH_OPTIONS, "websocket_headers", "websocket_path", "proxy"})
 _CONFLICTS = (("token", "user"), ("creds", "nkey_seed"), ("creds", "jwt"))
 
 

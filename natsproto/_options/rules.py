@@ -20,6 +20,9 @@ from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
 from natsproto.protocol.subject import publish_subject
 
 MAX_NAME_LENGTH = 1024
+MAX_FILE = 1 << 20
+"""Bytes that are read of a file."""
+AUTH_OPTIONS = ("user", "password", "token", "jwt", "nkey_seed", "creds", "auth")
 _HEADER_NAME = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
 _HEADER_VALUE = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 _PROXY_RULE = (
@@ -28,6 +31,11 @@ _PROXY_RULE = (
 _PATH = re.compile(r"/[\x21\x24-\x7e]*")
 CREDS_BLOCK = re.compile(r"(?<!-)-{3,}+\s*+BEGIN\b|\A\s{0,9}[\"']?LS0t")  # linear, whatever the text is
 """The first line of the text of a creds file, as it is or as base64, as opposed to its path."""
+
+
+def type_name(value: object) -> str:
+    """Return the name of a type, for errors."""
+    return type(value).__name__
 
 
 def flag(name: str, value: object) -> bool:
