@@ -1,4 +1,4 @@
-"""How natsproto grows: the cost of a message among many subscriptions, a full inbox, and a reconnect of many.
+"""How natsproto grows: the cost of an item among many of its kind, a full inbox, and a reconnect of many.
 
     python -m benchmarks.growth
 
@@ -22,6 +22,7 @@ from urllib.parse import urlsplit
 import uvloop
 
 import natsproto
+from benchmarks.growth_rows import ROWS, Row
 from benchmarks.traffic import Traffic
 from natsproto.testing import Server, run_server
 
@@ -141,6 +142,18 @@ async def many_subscriptions(server: Server, subscriptions: int) -> tuple[float,
     return memory, stall[0] * 1000
 
 
+async def cost_of_item(row: Row, count: int) -> float:
+    """Processor time in µs for an item of so many, on a server of its own: the least of three runs."""
+    costs: list[float] = []
+    for _ in range(3):
+        async with run_server(jetstream=True) as server, natsproto.connect(server.url, pending_msgs_limit=0) as nc:
+            work = await row(nc, count)
+            began = time.thread_time()
+            await work()
+            costs.append((time.thread_time() - began) / count * 1e6)
+    return min(costs)
+
+
 def _resident_kb() -> int:
     return int(Path("/proc/self/statm").read_text().split()[1]) * 4
 
@@ -151,6 +164,10 @@ async def _measure(server: Server, scale: int, seed: int) -> None:
         count = 50_000 // scale
         costs = [await cost_per_message(server.url, subscriptions, count, seed + i) for i in range(3)]
         print(f"| {subscriptions:,} | {sorted(costs)[1]:.2f} |")
+    counts = [count // scale for count in (1_000, 10_000, 100_000)]
+    print(f"\n| CPU µs for an item of | {' | '.join(f'{count:,}' for count in counts)} |\n|---|---|---|---|")
+    for name, row in ROWS.items():
+        print(f"| {name} | {' | '.join([f'{await cost_of_item(row, count):.1f}' for count in counts])} |")
     pause, stall = await full_inbox(server.url, 65_536 // scale, seed)
     print(f"\n{65_536 // scale:,} messages waiting: collector pauses up to {pause:.1f} ms, stalls up to {stall:.1f} ms")
     memory, stall = await many_subscriptions(server, 100_000 // scale)
