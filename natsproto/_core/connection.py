@@ -483,10 +483,11 @@ class Connection:
             cb,
             msgs_limit=_limit("pending_msgs_limit", pending_msgs_limit, options.pending_msgs_limit),
             bytes_limit=_limit("pending_bytes_limit", pending_bytes_limit, options.pending_bytes_limit),
-            policy=check_policy(slow_policy),
+            policy=slow_policy if isinstance(slow_policy, SlowPolicy) else check_policy(slow_policy),
             instrumentation=None if self._instrumentation is None else self._instrumentation.of_subscription(subject),
         )
-        check_max_messages(max_messages)
+        if max_messages is not None:
+            check_max_messages(max_messages)
         self._registry.subscribe(subscription, message_type, message_note)
         if expects_replies:
             self._registry.reading_hold.inboxes.add(subscription)

@@ -27,7 +27,7 @@ from natsproto.errors import (
     SlowConsumer,
     SubscriptionClosed,
 )
-from natsproto.protocol.frames import Message, Route
+from natsproto.protocol.frames import Message
 from tests.core.helpers import InOneLoop, turns
 from tests.kit.clock import run_virtual, virtual_clock
 from tests.kit.examples import lists_up_to
@@ -52,9 +52,6 @@ class SubscriptionCallbacks(InOneLoop):
 
     def stop_delivery(self, subscription: Subscription) -> None:
         self.trace.append("stop_delivery")
-
-    def route_of(self, subscription: Subscription) -> Route:
-        raise NotImplementedError
 
     def remove(self, subscription: Subscription) -> None:
         self.trace.append("forget")

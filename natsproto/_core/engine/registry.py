@@ -179,16 +179,12 @@ class SubscriptionRegistry:
             origin=self._origin,
             note=note,
         )
-        self._subscriptions[subscription] = entry
+        subscription._route = self._subscriptions[subscription] = entry
         self._engine.send_control_line(sub_line)
 
     def stood_still(self, now: float) -> float:
         """Seconds for which the event loop has stood still until now."""
         return self._loop_watch.stood_still(now)
-
-    def route_of(self, subscription: Subscription) -> Route:
-        """The route of an open subscription, whose note every message gets."""
-        return self._subscriptions[subscription]
 
     def unsubscribe(self, subscription: Subscription, max_messages: int | None) -> None:
         """End a subscription now, or after ``max_messages`` messages in all."""

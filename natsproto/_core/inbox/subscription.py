@@ -83,10 +83,6 @@ class SubscriptionCallbacks(HandlerCallbacks, Protocol):
         """The subscription has dropped messages."""
         ...
 
-    def route_of(self, subscription: Subscription) -> Route:
-        """The route of an open subscription, whose note every message gets."""
-        ...
-
     def hold_reading(self, subscription: Subscription, wanted: bool) -> None:
         """Stop reading from the socket, or allow it again."""
         ...
@@ -103,6 +99,9 @@ class Subscription(AsyncForHint, Generic[M]):
     unless it has a callback. Reading ends when the subscription has ended and all received messages were read; if the
     server rejected the subscription, it ends with that error.
     """
+
+    _route: Route
+    """The route of its messages, since it is registered. For layers on top, which set its note."""
 
     def __init__(
         self,
@@ -313,11 +312,6 @@ class Subscription(AsyncForHint, Generic[M]):
         self._notifier.wake()
 
     # ---------------------------------------------------------------- ending
-
-    @property
-    def _route(self) -> Route:
-        """The route of its messages while it is open. For layers on top, which set its note."""
-        return self._registry.route_of(self)
 
     def _unsubscribe_nowait(self) -> None:
         """End it from code that cannot await."""

@@ -105,7 +105,7 @@ class Messages(AsyncForHint):
         self._released: int = 0
         self._released_bytes: int = 0
         """Consumed messages, and their bytes, that are not counted yet."""
-        self._lending = Lending(self.buffer, self._release)
+        self._lending: Lending | None = None
         self._started = False
 
     # ---------------------------------------------------------------- properties
@@ -132,7 +132,8 @@ class Messages(AsyncForHint):
 
     async def _each(self) -> AsyncGenerator[JsMessage]:
         self._check_started()
-        self._lending.leave()
+        if self._lending is not None:
+            self._lending.leave()
         buffer, ready, sized = self.buffer, self.buffer.ready, self.buffer.counts_bytes
         connection, is_followed, newest = self._source.connection, buffer.is_followed, buffer.newest
         time_slice, outbox, note_ack = TimeSlice.of(asyncio.get_running_loop()), connection._outbox, buffer.note_ack
@@ -209,7 +210,8 @@ class Messages(AsyncForHint):
 
     async def _each_batch(self, most: int, window: BatchWindow | None) -> AsyncGenerator[list[JsMessage]]:
         self._check_started()
-        self._lending.leave()
+        if self._lending is not None:
+            self._lending.leave()
         buffer, time_slice = self.buffer, TimeSlice.of(asyncio.get_running_loop())
         size = 1 if window is None else window.max_messages
         task, reader = self._reader_tasks.enter(), buffer.add_reader(size)
@@ -253,6 +255,8 @@ class Messages(AsyncForHint):
         buffer, instrumentation = self.buffer, self._source.connection._instrumentation
         asked_at = 0 if instrumentation is None else time_ns()
         if buffer.deliveries is not None:
+            if self._lending is None:
+                self._lending = Lending(buffer, self._release)
             self._lending.on_ask()
         deadline = None if wait is None else asyncio.get_running_loop().time() + wait
         while True:
@@ -262,7 +266,7 @@ class Messages(AsyncForHint):
             now = monotonic()
             if buffer.deliveries is None or now < message._note.check_at or buffer.may_hand_over(message, now):
                 break
-        if buffer.deliveries is None:
+        if self._lending is None:
             self._release(message)
         else:
             self._lending.lend(message, now)
@@ -322,7 +326,8 @@ class Messages(AsyncForHint):
         if not self._started or self.buffer.unread is not None:
             return
         unread = self.buffer.stop()
-        self._lending.end()
+        if self._lending is not None:
+            self._lending.end()
         try:
             await self._source.finish()
         finally:

@@ -451,7 +451,7 @@ class ConsumerManager:
         if stream is None or stream.mirror or stream.sources or stream.subject_transform or not stream.subjects:
             return  # it may store other subjects
         for pattern in filter(None, (config.filter_subject, *config.filter_subjects)):
-            if not any(overlap(pattern, subject) for subject in stream.subjects):
+            if pattern not in stream.subjects and not any(overlap(pattern, subject) for subject in stream.subjects):
                 log.warning(
                     "the filter %r of a consumer of %s matches none of its subjects: %s",
                     pattern,

@@ -548,7 +548,8 @@ def encode(record: Record) -> dict[str, object]:
         if name == "extra":
             continue
         value = getattr(record, name)
-        if field.always or (value and value != field.default):
+        default = field.default
+        if field.always or (value and value is not default and (default is None or value != default)):
             sent[field.key] = value if field.write is None else field.write(value)
     return sent
 

@@ -70,21 +70,18 @@ class AdaptivePrefetch:
     advances within a turn of the event loop, which a reader may keep busy.
     """
 
-    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound")
+    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound", "threshold")
 
     def __init__(self) -> None:
         self.adapts_bytes: bool = True
         self.bound: int = DEFAULT_MAX_MESSAGES
         """The number by the pace of the last decision."""
+        self.threshold: int = -(-self.bound // 2)
+        """Half of the bound."""
         self._pace = DEFAULT_MAX_MESSAGES
         self._consumed = 0
         self._since = self._busy = 0.0
         self._mean_size = 0  # bytes of a message
-
-    @property
-    def threshold(self) -> int:
-        """Half of the bound."""
-        return -(-self.bound // 2)
 
     def on_messages(self, messages: Sequence[HasPayload], waiting: int, now: float) -> None:
         """Record received messages; ``waiting`` others are unread."""
@@ -120,3 +117,4 @@ class AdaptivePrefetch:
     def _limit(self) -> None:
         size = self._mean_size
         self.bound = max(1, min(self._pace, MAX_PREFETCH_BYTES // size)) if size else self._pace
+        self.threshold = -(-self.bound // 2)
