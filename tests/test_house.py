@@ -94,3 +94,11 @@ def test_house_finds_names_with_two_meanings() -> None:
 def test_house_finds_nested_choices() -> None:
     tree = ast.parse("x = 1 if a else 2\ny = 1 if a else 2 if b else 3\nz = f(1 if a else 2) if b else 3")
     assert names.nested_choices({"a.py": tree}) == ["a.py:2: a conditional expression in another one"]
+
+
+def test_house_finds_crowded_statements() -> None:
+    most = "if (a and b and c and d or e or f or\n        (g if h else i)):\n    x = (j or k)"
+    more = most.replace("a and", "a and z and")
+    longer = more.replace(" or", " or\n")
+    trees = {"most.py": ast.parse(most), "more.py": ast.parse(more), "longer.py": ast.parse(longer)}
+    assert names.crowded_statements(trees) == ["more.py:1: 8 choices in 2 lines, at most 7"]

@@ -207,9 +207,14 @@ def room_sizes() -> Counter[str]:
     return sizes
 
 
+def parsed_modules() -> dict[str, ast.Module]:
+    """The modules of natsproto by their files."""
+    return {name: parsed(path) for name, path in sources("natsproto")}
+
+
 def import_graph() -> rooms.Graph:
     """The imports among the modules of natsproto, in any place."""
-    return rooms.import_graph({name: parsed(path) for name, path in sources("natsproto")})
+    return rooms.import_graph(parsed_modules())
 
 
 def full_folders() -> list[str]:
@@ -517,6 +522,9 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
     return [
         *broken_sizes(list(all_sizes()) if figures is None else figures),
         *rooms.all_circles(import_graph()),
+        *names.names_with_two_meanings(parsed_modules()),
+        *names.nested_choices(parsed_modules()),
+        *names.crowded_statements(parsed_modules()),
         *full_folders(),
         *small_modules(),
         *decision_numbers(),
@@ -548,10 +556,13 @@ def room_figures() -> Iterator[str]:
             count = len(rooms.entries(ROOT / folder.replace(".", "/")))
             yield f"{folder}: {count} entries, {arrows} arrows among them, {rooms.floors(inside)} floors"
 
-    trees = {name: parsed(path) for name, path in sources("natsproto")}
-    twice, nested = names.names_with_two_meanings(trees), names.nested_choices(trees)
+    trees = parsed_modules()
+    twice, nested, crowded = (
+        find(trees) for find in (names.names_with_two_meanings, names.nested_choices, names.crowded_statements)
+    )
     yield f"names with two meanings: {len(twice)}" + "".join(f"; {line}" for line in twice)
     yield f"conditional expressions in others: {len(nested)}" + "".join(f"; {line}" for line in nested)
+    yield f"statements with more than {names.MAX_CHOICES} choices in {names.CROWDED_LINES} lines: {len(crowded)}"
     yield f"members of the seam (<= {MAX_SEAM_MEMBERS}): {len(seam_members())}"
     for folder in BUILT_ON_SEAM:
         uses = seam_uses(folder)

@@ -1,4 +1,4 @@
-"""Names with two meanings, and choices that nest: a reader has to look twice at both."""
+"""Names with two meanings, and choices that nest or crowd: a reader has to look twice at them."""
 
 from __future__ import annotations
 
@@ -13,6 +13,12 @@ PUBLIC_TWICE = {"ClientInfo", "Group", "Operation", "Outbox", "Refused"}
 """Public classes that keep their names, although another module has one of that name."""
 MIRRORS = ("natsproto/sync/", "natsproto/compat/")
 """Packages whose classes have the names of others on purpose."""
+
+MAX_CHOICES = 7
+"""The most choices of a statement that takes no more than CROWDED_LINES."""
+CROWDED_LINES = 3
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+_BLOCKS = ("body", "orelse", "finalbody", "handlers", "cases", "decorator_list")
 
 
 def constants(tree: ast.Module) -> Iterator[tuple[str, str]]:
@@ -62,3 +68,39 @@ def nested_choices(trees: Mapping[str, ast.AST]) -> list[str]:
         if isinstance(node, ast.IfExp)
         and any(isinstance(part, ast.IfExp) for part in (node.body, node.orelse, node.test))
     ]
+
+
+def crowded_statements(trees: Mapping[str, ast.AST]) -> list[str]:
+    """Statements of a few lines with more than MAX_CHOICES: conditional expressions, ``and``, ``or`` and filters."""
+    found = []
+    for file, tree in trees.items():
+        for node in ast.walk(tree):
+            if not isinstance(node, ast.stmt) or isinstance(
+                node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+            ):
+                continue
+            own = list(_own_expressions(node))
+            choices = sum(map(_choices, own))
+            lines = max((one.end_lineno or 0 for one in own), default=0) - node.lineno + 1
+            if choices > MAX_CHOICES and lines <= CROWDED_LINES:
+                found.append(f"{file}:{node.lineno}: {choices} choices in {lines} lines, at most {MAX_CHOICES}")
+    return found
+
+
+def _own_expressions(statement: ast.stmt) -> Iterator[ast.expr]:
+    """The expressions of a statement, without those of the statements in it."""
+    for field, value in ast.iter_fields(statement):
+        if field not in _BLOCKS:
+            yield from (one for one in (value if isinstance(value, list) else [value]) if isinstance(one, ast.expr))
+
+
+def _choices(expression: ast.expr) -> int:
+    count = 0
+    for node in ast.walk(expression):
+        if isinstance(node, ast.IfExp):
+            count += 1
+        elif isinstance(node, ast.BoolOp):
+            count += len(node.values) - 1
+        elif isinstance(node, ast.comprehension):
+            count += len(node.ifs)
+    return count
