@@ -207,9 +207,10 @@ def on_post_build(config: MkDocsConfig) -> None:
         path = Path(config.docs_dir, place)
         text = path.read_text() if path.exists() else ""
         heading = re.search(r"^# (.+)$", text, re.MULTILINE)
-        paragraphs = (part for part in f"\n{text}".partition("\n# ")[2].split("\n\n") if part[:1].isalpha())
-        sentence = re.split(r"(?<=[.:])\s", " ".join(next(paragraphs, "").split()), maxsplit=1)[0]
-        said = re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", sentence)
+        below = f"\n{text}".partition("\n# ")[2].partition("\n")[2]
+        paragraphs = (part for part in below.split("\n\n") if re.match(r"\s*[\w`]", part) and "```" not in part)
+        sentence = re.split(r"(?<=\.)\s", " ".join(next(paragraphs, "").split()), maxsplit=1)[0]
+        said = re.sub(r"\[([^\]]*)\](?:\([^)]*\)|\[[^\]]*\])", r"\1", sentence)
         name = heading[1] if heading else title or place
         address = f"{config.site_url}{place.removesuffix('.md').removesuffix('index')}"
         lines.append(f"- [{name}]({address.rstrip('/')}/)" + (f": {said}" if said else ""))

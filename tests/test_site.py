@@ -238,6 +238,16 @@ def test_nothing_but_pages_and_programs_is_published(site: Path) -> None:
     }
 
 
+def test_llms_txt_says_what_each_page_is_about(site: Path) -> None:
+    lines = [line for line in (site / "llms.txt").read_text().splitlines() if line.startswith("- ")]
+    assert len(lines) == len(re.findall(r"\.md$", (ROOT / "docs/mkdocs.yml").read_text(), re.MULTILINE))
+    guides = [line for line in lines if "/reference/" not in line]
+    for line in guides:
+        title, _, said = re.fullmatch(r"- \[(.+?)\]\((.+?)\)(?:: (.+))?", line).groups()  # type: ignore[union-attr]
+        assert not said or not title.startswith(said.rstrip(".:")), line
+    assert sum("): " in line for line in guides) > 0.8 * len(guides)
+
+
 def test_options_of_the_reference_exist() -> None:
     """Where pydantic is installed, mkdocstrings ignores an option that it does not know; elsewhere it fails."""
     handler = pytest.importorskip("mkdocstrings_handlers.python")
