@@ -35,6 +35,10 @@ def run(*command: object, cwd: Path = ROOT) -> str:
 pytestmark = pytest.mark.xdist_group("packaging")  # what is built is built once
 
 
+TOP_LEVEL = {"pytest_natsproto.py", "pyspark_natsproto.py"}
+"""Modules that pytest and Spark find by themselves."""
+
+
 @pytest.fixture(scope="module")
 def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The sdist of this tree, and the wheel built from that sdist: whoever packages it does the same.
@@ -84,10 +88,10 @@ def test_one_pure_wheel_and_one_sdist_are_built(dist: Path) -> None:
 def test_wheel_holds_the_package_and_nothing_else(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = archive.namelist()
-    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"natsproto", "pytest_natsproto.py"}
+    assert {name.partition("/")[0].partition("-")[0] for name in names} == {"natsproto", *TOP_LEVEL}
     assert "natsproto/py.typed" in names
     modules = {path.relative_to(ROOT).as_posix() for path in (ROOT / "natsproto").rglob("*.py")}
-    assert {name for name in names if name.endswith(".py")} == modules | {"pytest_natsproto.py"}
+    assert {name for name in names if name.endswith(".py")} == modules | TOP_LEVEL
 
 
 def test_sdist_holds_what_make_needs(dist: Path) -> None:

@@ -4,7 +4,7 @@ Importing it needs neither pyspark nor pyarrow and starts nothing; what needs th
 """
 
 from natsproto.spark._client import close_workers, worker_client
-from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, register, stream_dataframe
+from natsproto.spark._dataframes import arrow_partition, foreach_batch_writer, json, register, stream_dataframe
 from natsproto.spark._options import SparkNats
 from natsproto.spark._partitions import kv_lookup, kv_lookup_udf, map_async, request_partition, run_partition
 from natsproto.spark._publish import WriteSummary, publish_partition
@@ -22,6 +22,7 @@ __all__ = [
     "arrow_partition",
     "close_workers",
     "foreach_batch_writer",
+    "json",
     "kv_lookup",
     "kv_lookup_udf",
     "map_async",

@@ -29,7 +29,8 @@ from natsproto.spark._schema import ROW_SCHEMA, ROW_SCHEMA_WITHOUT_HEADERS, chec
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame, Row, SparkSession
+    from pyspark.sql import Column, DataFrame, Row, SparkSession
+    from pyspark.sql.types import StructType
 
 log = logging.getLogger("natsproto.spark")
 
@@ -252,13 +253,27 @@ def foreach_batch_writer(
     return write
 
 
+def json(schema: str | StructType, column: str = "data") -> Column:
+    """A column of JSON payloads as a struct: null for one that is not JSON, null fields for what it lacks.
+
+    ``orders.select("seq", nspark.json("product string, quantity long").alias("order")).select("seq", "order.*")``
+
+    Args:
+        schema: The fields of the JSON, as Spark writes a schema, or a StructType.
+        column: The column with the payloads, as binary or text.
+    """
+    from pyspark.sql import functions
+
+    return functions.from_json(functions.col(column).cast("string"), schema)
+
+
 def register(spark: SparkSession) -> None:
     """Registers ``format("nats")`` in a session, for reading and writing, in batch and streaming queries.
 
-    Call it once for each session, and in every other thread that writes: Spark looks for the data source in the session
-    of the thread, which a new thread lacks ("Failed to find the data source: nats"). It opens no connection.
-    ConfigError before Spark 4.0, which has no data sources in Python: use ``stream_dataframe`` and
-    ``publish_partition`` there.
+    Spark 4 finds it by itself where natsproto is installed. With an archive (``--py-files``) call it once for each
+    session, and in every other thread that writes: Spark looks for the data source in the session of the thread, which
+    a new thread lacks ("Failed to find the data source: nats"). It opens no connection. ConfigError before Spark 4.0,
+    which has no data sources in Python: use ``stream_dataframe`` and ``publish_partition`` there.
 
     Args:
         spark: The SparkSession of the driver.

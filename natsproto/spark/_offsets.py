@@ -5,17 +5,18 @@ two offsets, and what it reads depends only on them, because the stream may have
 
 The checkpoint holds the end of the first batch, but not its start: Spark asks for the initial offset again, and
 "latest" is another sequence by then. So every offset carries the sequence where the query began (``base``), and a
-first batch starts at the base of its end. It also carries the number of partitions, as message ids count rows within
-them.
+first batch starts at the base of its end. It also carries the number of partitions and their limit, as message ids
+count rows within them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import ceil
 
 from natsproto._value import Value
 from natsproto.errors import ConfigError
-from natsproto.spark._ranges import StreamBounds
+from natsproto.spark._ranges import StreamBounds, auto_partitions
 
 VERSION = 1
 
@@ -49,6 +50,7 @@ class Offset(Value):
 
     streams: tuple[StreamOffset, ...]
     partitions: int = 0
+    partition_sequences: int = 0
 
     def get(self, stream: str) -> StreamOffset | None:
         """The position in a stream; None if the query has not found the stream yet."""
@@ -56,11 +58,13 @@ class Offset(Value):
 
     def json(self) -> dict[str, object]:
         """The offset in Spark's checkpoint; the order of the keys is part of the format."""
+        limit = {"m": self.partition_sequences} if self.partition_sequences else {}
         return {
             "v": VERSION,
             "s": {offset.stream: {"seq": offset.seq, "created": offset.created} for offset in self.streams},
             "base": {offset.stream: offset.base for offset in self.streams},
             "n": self.partitions,
+            **limit,
         }
 
     @classmethod
@@ -70,8 +74,8 @@ class Offset(Value):
             raise ConfigError(
                 "checkpoint", saved, f"is no offset of version {VERSION}: it was written by something else"
             )
-        offsets, bases, partitions = saved.get("s"), saved.get("base", {}), saved.get("n", 0)
-        if not isinstance(offsets, dict) or not isinstance(bases, dict) or not _is_count(partitions):
+        offsets, bases, counts = saved.get("s"), saved.get("base", {}), (saved.get("n", 0), saved.get("m", 0))
+        if not isinstance(offsets, dict) or not isinstance(bases, dict) or not all(map(_is_count, counts)):
             raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
         found = []
         for stream in sorted(offsets):
@@ -80,7 +84,8 @@ class Offset(Value):
             if not isinstance(created, str) or not _is_count(seq) or not _is_count(base):
                 raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
             found.append(StreamOffset(stream=stream, seq=int(str(seq)), created=created, base=base))
-        return cls(streams=tuple(found), partitions=int(str(partitions)))
+        partitions, limit = (int(str(count)) for count in counts)
+        return cls(streams=tuple(found), partitions=partitions, partition_sequences=limit)
 
 
 def _is_count(value: object) -> bool:
@@ -144,3 +149,16 @@ def shares(total: int, weights: Sequence[int]) -> list[int]:
     """Divides ``total`` in proportion to the weights; every share is at least 1, unless ``total`` is 0."""
     whole = sum(weights)
     return [max(min(1, total), total * weight // whole) if whole else total for weight in weights]
+
+
+def partition_numbers(counts: Sequence[int], partitions: int, limit: int = 0) -> list[int]:
+    """The number of partitions for each range; ``counts`` are the sequences of the ranges.
+
+    They are about ``partitions`` in all (0: by their size), and more where one would have more than ``limit`` sequences
+    (0: none).
+    """
+    wanted = shares(partitions, counts)
+    if not limit:
+        return wanted
+    pairs = zip(counts, wanted, strict=True)
+    return [max(number or auto_partitions(count), ceil(count / limit)) for count, number in pairs]

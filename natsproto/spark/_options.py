@@ -7,6 +7,7 @@ does not allow are errors. Opens no connection and does not import Spark.
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import re
@@ -170,6 +171,8 @@ def _path(file: str | SecretRef | None) -> str | None:
     return str(file.path()) if isinstance(file, SecretRef) else file
 
 
+Bounds: TypeAlias = Bound | Mapping[str, Bound]
+"""One for all streams, or one for each by its name."""
 Delivery = Literal["ids", "cursor", "none"]
 Duplicates = Literal["refuse", "allow"]
 
@@ -184,9 +187,9 @@ class SourceOptions(Value):
     """A bucket to read as a table of its current values, instead of streams."""
     subjects: tuple[str, ...] = ()
     """Subjects that are read, with wildcards; none for all."""
-    start: Bound = "earliest"
+    start: Bounds = "earliest"
     """Where to begin."""
-    end: Bound = "latest"
+    end: Bounds = "latest"
     """Where to end; a sequence is read, a time is not."""
     max_sequences: int | None = None
     """The most sequences of a micro-batch, or with ``subjects`` messages."""
@@ -198,6 +201,8 @@ class SourceOptions(Value):
     """Seconds that a micro-batch waits for ``min_sequences``."""
     partitions: int = 0
     """Ranges of a batch; 0: by its size."""
+    partition_sequences: int = 0
+    """The most sequences of a range; 0: no limit."""
     fail_on_data_loss: bool = True
     """True if messages that were removed unread are DataLost, False for a line in the log."""
     headers: bool = True
@@ -206,8 +211,6 @@ class SourceOptions(Value):
     """How messages are read; see ``read_range``."""
     batch_rows: int = 4096
     """Rows of an Arrow batch."""
-    pushdown: bool = False
-    """True to let the server apply filters, where Spark is configured for that."""
 
     @classmethod
     def read(cls, options: Mapping[str, str], *, streaming: bool | None = None) -> SourceOptions:
@@ -226,11 +229,30 @@ class SourceOptions(Value):
         if found.max_sequences is not None and (found.min_sequences or 0) > found.max_sequences:
             raise ConfigError("minOffsetsPerTrigger", found.min_sequences, "is more than maxOffsetsPerTrigger")
         for name, bound in (("startingOffsets", found.start), ("endingOffsets", found.end)):
+            for stream in bound if isinstance(bound, Mapping) else ():
+                if not any(is_named(stream, pattern) for pattern in found.streams):
+                    raise ConfigError(name, stream, f"is not one of the streams {', '.join(found.streams)}")
             if isinstance(bound, int) and (len(found.streams) > 1 or any("*" in one for one in found.streams)):
-                raise ConfigError(name, bound, "is a sequence of one stream: give a time for several streams")
-        if found.end == "earliest" or (isinstance(found.end, int) and found.end < 1):
-            raise ConfigError("endingOffsets", found.end, 'must be "latest" or a sequence')
+                raise ConfigError(
+                    name, bound, 'is a sequence of one stream: give one for each ({"STREAM": 5}) or a time'
+                )
+        for bound in found.end.values() if isinstance(found.end, Mapping) else (found.end,):
+            if bound == "earliest":
+                raise ConfigError("endingOffsets", bound, 'must be "latest" or a sequence')
         return found
+
+    def bounds_of(self, stream: str) -> tuple[Bound, Bound]:
+        """Where to begin and to end with a stream. Without an entry it is read as a whole."""
+        start, end = self.start, self.end
+        return (
+            start.get(stream, "earliest") if isinstance(start, Mapping) else start,
+            end.get(stream, "latest") if isinstance(end, Mapping) else end,
+        )
+
+
+def is_named(stream: str, pattern: str) -> bool:
+    """True if this is the stream's name, or a pattern (``*``: any characters) that matches it."""
+    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), stream) is not None
 
 
 class SinkOptions(Value):
@@ -273,9 +295,6 @@ class SinkOptions(Value):
         given = {name.lower(): text for name, text in options.items()}
         if given.pop("recoverywindow", None) is not None:
             log.warning("option recoveryWindow has no effect: the sink searches no stream for rows; see delivery")
-        for name, now in _RENAMED.items():
-            if name.lower() in given:
-                raise ConfigError("option", name, f"is now {now}")
         location = given.get("checkpointlocation", "")
         found = cls(**_read(given, _SINK, refused), checkpoint=location)
         if found.write_id and found.delivery != "cursor":
@@ -310,6 +329,8 @@ def _read(
     for low in sorted(given.keys() - rules.keys()):
         near = get_close_matches(low, rules, 1)
         hint = f": did you mean {rules[near[0]][0]}?" if near else ""
+        if low in _OTHER_WORDS:
+            hint = f": it is {_OTHER_WORDS[low]} here"
         raise ConfigError("option", low, f"is not an option of this data source{hint}")
     for low, (name, field, read) in rules.items():
         if (text := given.get(low)) is None:
@@ -347,11 +368,32 @@ def _checked_by_operator(nats: SparkNats) -> SparkNats:
     return nats.replace(**guarded)
 
 
+def _bounds(name: str, text: str) -> Bounds:
+    return _of_each(name, text, _bound) if text.startswith("{") else _bound(name, text)
+
+
 def _bound(name: str, text: str) -> Bound:
     word = text.lower()
     if word in ("earliest", "latest"):
         return cast("Literal['earliest', 'latest']", word)
-    return _positive(name, word, '"earliest", "latest" or a sequence of the stream')
+    return _positive(name, word, '"earliest", "latest" or a sequence of the stream, or JSON of them by stream')
+
+
+def _moments(name: str, text: str) -> Bounds:
+    return _of_each(name, text, _moment)
+
+
+def _of_each(name: str, text: str, read: Callable[[str, str], Bound]) -> Bounds:
+    """The bounds of streams, as JSON: {"ORDERS": 5}."""
+    try:
+        given = json.loads(text)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict) or not all(isinstance(one, str | int) for one in given.values()):
+        raise ConfigError(
+            name, text, 'must be JSON with a value for each stream: {"ORDERS": 5} (a stream has no partitions)'
+        )
+    return {check_stream_name(stream): read(f"{name} of {stream}", str(one)) for stream, one in given.items()}
 
 
 def _moment(name: str, text: str) -> datetime:
@@ -380,13 +422,13 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _seconds(name: str, text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = 0.0
-    if not 0 < seconds < 1e9:
-        raise ConfigError(name, text, "must be a number of seconds, more than 0")
-    return seconds
+    duration = -1.0
+    if found := _DURATION.fullmatch(text.lower()):
+        unit = found[2] if found[2] in _UNITS else found[2].removesuffix("s")
+        duration = float(found[1]) * _UNITS.get(unit, -1)
+    if not (0 < duration < 1e9 or (duration == 0 and name == "outageTimeout")):
+        raise ConfigError(name, text, "must be a duration such as 30s, 5m or 1 hour, or a number of seconds")
+    return duration
 
 
 def _streams(name: str, text: str) -> tuple[str, ...]:
@@ -446,6 +488,14 @@ Read: TypeAlias = Callable[[str, str], object]
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Options that Spark hands to a data source together with its own."""
 _REFERENCES = frozenset(("user", *SparkNats.SECRETS, "tls_ca", "tls_cert", "tls_key"))
+_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_UNITS = {
+    **dict.fromkeys(("", "s", "sec", "second"), 1.0),
+    **dict.fromkeys(("m", "min", "minute"), 60.0),
+    **dict.fromkeys(("h", "hour"), 3600.0),
+    **dict.fromkeys(("d", "day"), 86400.0),
+    **dict.fromkeys(("ms", "msec", "millisecond"), 0.001),
+}
 _READERS: dict[type, Read] = {bool: _flag, float: _seconds}
 _CONNECTION: dict[str, tuple[str, Read]] = {
     re.sub("_(.)", lambda found: found[1].upper(), field): (
@@ -459,27 +509,31 @@ _SOURCE: dict[str, tuple[str, Read]] = {
     "stream": ("streams", _streams),
     "bucket": ("bucket", _bucket),
     "subjects": ("subjects", _subjects),
-    "startingOffsets": ("start", _bound),
+    "startingOffsets": ("start", _bounds),
     "startingTimestamp": ("start", _moment),
-    "endingOffsets": ("end", _bound),
+    "startingOffsetsByTimestamp": ("start", _moments),
+    "endingOffsets": ("end", _bounds),
     "endingTimestamp": ("end", _moment),
+    "endingOffsetsByTimestamp": ("end", _moments),
     "maxOffsetsPerTrigger": ("max_sequences", _positive),
     "maxBytesPerTrigger": ("max_bytes", _positive),
     "minOffsetsPerTrigger": ("min_sequences", _positive),
     "maxTriggerDelay": ("max_trigger_delay", _seconds),
     "minPartitions": ("partitions", _positive),
+    "maxRecordsPerPartition": ("partition_sequences", _positive),
     "failOnDataLoss": ("fail_on_data_loss", _flag),
     "includeHeaders": ("headers", _flag),
     "readMethod": ("method", _one_of("auto", "consumer", "direct")),
     "batchRows": ("batch_rows", _positive),
-    "pushdown": ("pushdown", _flag),
 }
-_STREAMS_ONLY = ("streams", "subjects", "start", "end", "partitions", "fail_on_data_loss", "method", "pushdown")
+_STREAMS_ONLY = (
+    *("streams", "subjects", "start", "end", "partitions", "partition_sequences", "fail_on_data_loss", "method"),
+)
 _READ_A_RANGE = "a query of readStream has no end: read a range with spark.read, or use trigger(availableNow=True)"
 _BATCH_ONLY = {
     "endingOffsets": _READ_A_RANGE,
     "endingTimestamp": _READ_A_RANGE,
-    "pushdown": "Spark pushes no filters into readStream: use the option subjects",
+    "endingOffsetsByTimestamp": _READ_A_RANGE,
     "bucket": "a bucket is a table of current values: read it with spark.read, or its changes as stream KV_<bucket>",
 }
 _LIMITS_A_BATCH = (
@@ -503,8 +557,8 @@ _SINK: dict[str, tuple[str, Read]] = {
     "badRows": ("bad_rows", _one_of("fail", "drop", "deadletter")),
     "deadLetterSubject": ("letter_subject", _subject),
 }
-_RENAMED = {
-    "exactlyOnce": "delivery=ids, cursor or none",
-    "progressSubject": "cursorSubject, which has a default",
-    "atomicBatchRows": "chosen by the sink",
+_OTHER_WORDS = {
+    **dict.fromkeys(("subscribe", "subscribepattern", "assign", "topic", "topics"), "stream, or subjects of one"),
+    **dict.fromkeys(("kafka.bootstrap.servers", "bootstrap.servers", "server", "url"), "servers"),
 }
+"""Options of other data sources, in lower case."""

@@ -72,6 +72,8 @@ _COLUMNS = {
     "headers": ("map<string,array<string>>", "map<string,string>"),
     "msg_id": _TEXT,
 }
+_OTHER_COLUMNS = {"value": "data", "payload": "data", "topic": "subject", "key": "msg_id, or as a part of subject"}
+"""The columns of other sinks."""
 _BUCKET_COLUMNS = {"key": _TEXT, "value": ("binary", "string")}
 
 
@@ -84,8 +86,9 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str, bucket: s
     for name, kind in columns:
         allowed = known.get(name)
         if allowed is None:
-            what = "an entry" if bucket else "a message"
-            raise ConfigError("column", name, f"is not part of {what}: select only {', '.join(known)}")
+            what, other = "an entry" if bucket else "a message", _OTHER_COLUMNS.get(name)
+            advice = f"select it as {other}" if other and not bucket else f"select only {', '.join(known)}"
+            raise ConfigError("column", name, f"is not part of {what}: {advice}")
         if kind not in allowed:
             raise ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
     if bucket:

@@ -1,4 +1,4 @@
-"""The data source "nats", behind ``format("nats")``, and its source: Spark's reader interfaces, with filter pushdown.
+"""The data source "nats", behind ``format("nats")``, and its source: Spark's reader interfaces.
 
 Checks the options and plans what is read. A batch query is planned once; a streaming query keeps its offsets in
 Spark's checkpoint. ``_reader`` reads the rows; the sink is in ``_sink``.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, aclosing
@@ -36,11 +35,11 @@ from natsproto.spark._offsets import (
     advance,
     batch_range,
     lost_range,
+    partition_numbers,
     shares,
 )
-from natsproto.spark._options import SinkOptions, SourceOptions
+from natsproto.spark._options import SinkOptions, SourceOptions, is_named
 from natsproto.spark._outages import outlast
-from natsproto.spark._pushdown import FilterPushdown, push_filters
 from natsproto.spark._range_reader import Bound, Window, matching_window, sequence_of, starts_at_first_message
 from natsproto.spark._ranges import SeqRange, StreamBounds, parts_of
 from natsproto.spark._reader import plan_ranges, read_range
@@ -50,7 +49,6 @@ from natsproto.spark._writer import check_ids
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql.datasource import Filter  # Spark 4.1
 
 log = logging.getLogger("natsproto.spark")
 
@@ -70,16 +68,14 @@ class RangePartition(InputPartition):
         return f"RangePartition({self.value!r})"
 
 
-def read_partition(
-    settings: SourceOptions, partition: InputPartition | None, subjects: Sequence[str]
-) -> Iterator[pa.RecordBatch]:
+def read_partition(settings: SourceOptions, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
     """The rows of a partition; none for the empty one that Spark adds if there is nothing to read (4.0: None)."""
     if partition is None or partition.value is None:
         return iter(())
     return read_range(
         settings.nats,
         partition.value,
-        subjects=subjects,
+        subjects=settings.subjects,
         method=settings.method,
         batch_rows=settings.batch_rows,
         output="arrow",
@@ -96,43 +92,26 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, settings: SourceOptions) -> None:
         self._settings = settings
-        self._pushdown = FilterPushdown()
 
     def partitions(self) -> list[InputPartition]:
         """Runs on the driver, once."""
-        if self._pushdown.empty:
-            return []
-        bounds = [found for name in find_streams(self._settings) if (found := self._bounds(name)) is not None]
-        numbers = shares(self._settings.partitions, [found.end - found.start + 1 for found in bounds])
+        settings = self._settings
+        found = [one for name in find_streams(settings) for one in self._range(name)]
+        counts = [one.end - one.start + 1 for one in found]
+        numbers = partition_numbers(counts, settings.partitions, settings.partition_sequences)
         return [
-            RangePartition(one)
-            for found, number in zip(bounds, numbers, strict=True)
-            for one in parts_of(found, number)
+            RangePartition(part) for one, number in zip(found, numbers, strict=True) for part in parts_of(one, number)
         ]
 
-    def _bounds(self, stream: str) -> SeqRange | None:
-        """Everything that is read of a stream, as one range; None if there is nothing."""
-        settings, pushdown = self._settings, self._pushdown
-        bounds: list[tuple[Bound, Bound]] = [(settings.start, settings.end)]
-        if pushdown.since is not None or pushdown.until is not None:
-            bounds.append((pushdown.since or "earliest", pushdown.until or "latest"))
-        found = []
-        for start, end in bounds:
-            found += plan_ranges(settings.nats, stream, start=start, end=end, subjects=self._subjects, num_partitions=1)
-        if len(found) < len(bounds):
-            return None
-        first = max(pushdown.first, *(seq_range.start for seq_range in found))
-        last = min(2**63 if pushdown.last is None else pushdown.last, *(seq_range.end for seq_range in found))
-        return found[0].replace(start=first, end=last) if first <= last else None
-
-    @property
-    def _subjects(self) -> tuple[str, ...]:
-        narrowed = self._pushdown.subjects
-        return self._settings.subjects if narrowed is None else tuple(sorted(narrowed))
+    def _range(self, stream: str) -> list[SeqRange]:
+        """Everything that is read of a stream, as one range; none if there is nothing."""
+        settings = self._settings
+        start, end = settings.bounds_of(stream)
+        return plan_ranges(settings.nats, stream, start=start, end=end, subjects=settings.subjects, num_partitions=1)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        return read_partition(self._settings, partition, self._subjects)
+        return read_partition(self._settings, partition)
 
 
 class BucketReader(DataSourceReader):
@@ -169,17 +148,6 @@ async def _entries(settings: SourceOptions, client: Client) -> AsyncIterator[lis
                 found = []
     if found:
         yield found
-
-
-class PushdownReader(BatchReader):
-    """A batch reader with filter pushdown. Spark 4.1 refuses every reader that has this method, unless
-    ``spark.sql.python.filterPushdown.enabled`` is true, so it is made only when the option asks for it.
-    """
-
-    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
-        """Returns the filters that Spark has to apply itself."""
-        self._pushdown, rest = push_filters(filters, self._settings)
-        return rest
 
 
 # ---------------------------------------------------------------- streaming
@@ -230,8 +198,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         streams = self._look()
         offset = self._offset if start is None else self._read_offset(start)
         if is_unknown := offset is None:  # Spark 4.0 and 4.1 ask before they tell where the query is
-            ends = tuple(StreamOffset.end(name, now) for name, now in streams.items())
-            offset = Offset(streams=ends, partitions=self._settings.partitions)
+            offset = self._offset_of(StreamOffset.end(name, now) for name, now in streams.items())
         starts = {one.stream: one for one in offset.streams if one.stream in streams}
         for gone in offset.streams:
             if gone.stream not in streams:
@@ -240,7 +207,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         for name, now in streams.items():
             known = starts.setdefault(name, StreamOffset.first(name, now))
             may_be_first = known.initial or is_unknown
-            if offset.get(name) is None or (may_be_first and starts_at_first_message(self._settings.start)):
+            start_of_query, _ = self._settings.bounds_of(name)
+            if offset.get(name) is None or (may_be_first and starts_at_first_message(start_of_query)):
                 from_first.add(name)
             self._check(known, now, name in from_first)
         limited = _HAS_READ_LIMITS and not isinstance(limit, ReadAllAvailable | None)
@@ -299,7 +267,8 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         for offset, found in zip(stop.streams, ranges, strict=True):
             if found.recreated:
                 self._lost(DataLost(offset.stream, found.first, found.last, f"it was created anew at {offset.created}"))
-        numbers = shares(stop.partitions, [found.last - found.first + 1 for found in ranges])
+        counts = [found.last - found.first + 1 for found in ranges]
+        numbers = partition_numbers(counts, stop.partitions, stop.partition_sequences)
         return [
             RangePartition(one)
             for offset, found, number in zip(stop.streams, ranges, numbers, strict=True)
@@ -318,7 +287,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Runs in a task."""
-        return read_partition(self._settings, partition, self._settings.subjects)
+        return read_partition(self._settings, partition)
 
     def _ends(
         self, starts: dict[str, StreamOffset], streams: dict[str, StreamBounds], from_first: set[str], *, limited: bool
@@ -378,9 +347,15 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         settings = self._settings
         found = []
         for name, now in find_streams(settings).items():
-            seq = run_on_loop(settings.nats, _sequence_of, name, settings.start, now)
+            seq = run_on_loop(settings.nats, _sequence_of, name, settings.bounds_of(name)[0], now)
             found.append(StreamOffset(stream=name, seq=seq, created=now.created, base=seq))
-        return Offset(streams=tuple(found), partitions=settings.partitions)
+        return self._offset_of(found)
+
+    def _offset_of(self, streams: Iterable[StreamOffset]) -> Offset:
+        settings = self._settings
+        return Offset(
+            streams=tuple(streams), partitions=settings.partitions, partition_sequences=settings.partition_sequences
+        )
 
     def _read_offset(self, saved: dict[str, Any]) -> Offset:
         """An offset of the checkpoint. ConfigError if it has a stream that the options do not name."""
@@ -407,11 +382,6 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
 
 
 # ---------------------------------------------------------------- streams
-
-
-def is_named(stream: str, pattern: str) -> bool:
-    """True if this is the stream's name, or a pattern (``*``: any characters) that matches it."""
-    return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), stream) is not None
 
 
 def find_streams(settings: SourceOptions) -> dict[str, StreamBounds]:
@@ -476,9 +446,7 @@ class NatsDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """For ``spark.read``."""
         settings = self._checked(schema, streaming=False)
-        if settings.bucket:
-            return BucketReader(settings)
-        return PushdownReader(settings) if settings.pushdown else BatchReader(settings)
+        return BucketReader(settings) if settings.bucket else BatchReader(settings)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """For ``spark.readStream``."""

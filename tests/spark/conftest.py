@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 SPARK = tuple(map(int, version("pyspark").split(".")[:2]))
 collect_ignore = ["test_source.py"] if SPARK < (4, 2) else []  # calls the source with limits
-if SPARK < (4, 1):
-    collect_ignore += ["test_batch_reader.py", "test_pushdown.py"]  # they import filters
 
 
 def need_spark(*least: int) -> None:

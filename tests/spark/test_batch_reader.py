@@ -5,11 +5,10 @@ from __future__ import annotations
 import pickle
 import random
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from pyspark.sql.datasource import EqualTo, Filter, GreaterThan, GreaterThanOrEqual, InputPartition, LessThan
+from pyspark.sql.datasource import InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from natsproto import sync
@@ -20,7 +19,6 @@ from natsproto.sync._jetstream import JetStream
 from natsproto.testing import Server
 
 NAMES = [column.strip().split(" ")[0] for column in ROW_SCHEMA.split(", ")]
-SUBJECT, SEQ, TIME = ("subject",), ("seq",), ("timestamp",)
 
 
 @pytest.fixture
@@ -80,29 +78,33 @@ def test_batch_columns_follow_the_options(server: Server, js: JetStream) -> None
         source(server, stream="NONE").reader(columns(*NAMES)).partitions()
 
 
-@pytest.mark.parametrize(
-    ("filters", "seqs", "left"),
-    [
-        ([GreaterThan(SEQ, 5), LessThan(SEQ, 9)], [6, 7, 8], 0),
-        ([EqualTo(SUBJECT, "batch.1")], [2, 5, 8], 0),
-        ([EqualTo(SUBJECT, "batch.1"), GreaterThanOrEqual(SEQ, 5)], [5, 8], 0),
-        ([EqualTo(SUBJECT, "other")], [], 0),
-        ([GreaterThan(SEQ, 99)], [], 0),
-        ([GreaterThan(TIME, datetime(2020, 1, 1, tzinfo=UTC))], list(range(1, 10)), 1),
-        ([LessThan(TIME, datetime(2020, 1, 1, tzinfo=UTC))], [], 1),
-        ([GreaterThan(TIME, datetime.now(UTC) + timedelta(days=1))], [], 1),
-        ([GreaterThan(TIME, datetime(1600, 1, 1, tzinfo=UTC))], list(range(1, 10)), 1),
-        ([LessThan(TIME, datetime(1600, 1, 1, tzinfo=UTC))], [], 1),
-        ([GreaterThan(TIME, datetime.max.replace(tzinfo=UTC))], [], 1),
-        ([LessThan(TIME, datetime.max.replace(tzinfo=UTC))], list(range(1, 10)), 1),
-        ([EqualTo(("data",), b"1")], list(range(1, 10)), 1),
-    ],
-)
-def test_batch_filters_bound_what_is_read(
-    filters: list[Filter], seqs: list[int], left: int, server: Server, js: JetStream
-) -> None:
+def test_batch_partitions_have_a_limit(server: Server, js: JetStream) -> None:
+    publish(js, 25)
+    for options, sizes in (
+        ({"maxRecordsPerPartition": "10"}, [8, 8, 9]),
+        ({"maxRecordsPerPartition": "10", "minPartitions": "5"}, [5] * 5),
+        ({"maxRecordsPerPartition": "100", "minPartitions": "2"}, [12, 13]),
+        ({"maxRecordsPerPartition": "1"}, [1] * 25),
+    ):
+        parts = source(server, **options).reader(columns(*NAMES)).partitions()
+        assert [part.value.end - part.value.start + 1 for part in parts] == sizes
+
+
+def test_batch_streams_have_bounds_of_their_own(server: Server, js: JetStream) -> None:
     publish(js, 9)
-    reader: Any = source(server, pushdown="true").reader(columns(*NAMES))
-    assert len(list(reader.pushFilters(filters))) == left
-    found = [row["seq"] for row in read(reader, list(reader.partitions()))]
-    assert sorted(found) == seqs
+    js.create_stream(name="BATCH_2", subjects=["more.>"], storage="memory", allow_direct=True)
+    try:
+        for _ in range(5):
+            js.publish("more.a", b"x")
+        since = js.stream("BATCH").get_message(8).time
+        starts, ends = '{"BATCH": 7, "BATCH_2": "earliest"}', '{"BATCH_2": 3}'
+        several = {"stream": "BATCH*", "startingOffsets": starts, "endingOffsets": ends}
+        reader = source(server, **several).reader(columns(*NAMES))
+        found = [(row["stream"], row["seq"]) for row in read(reader, list(reader.partitions()))]
+        assert found == [("BATCH", seq) for seq in (7, 8, 9)] + [("BATCH_2", seq) for seq in (1, 2, 3)]
+        by_time = {"stream": "BATCH*", "startingOffsetsByTimestamp": f'{{"BATCH": "{since.rfc3339()}"}}'}
+        reader = source(server, **by_time).reader(columns(*NAMES))
+        found = [(row["stream"], row["seq"]) for row in read(reader, list(reader.partitions()))]
+        assert found == [("BATCH", seq) for seq in (8, 9)] + [("BATCH_2", seq) for seq in range(1, 6)]
+    finally:
+        js.delete_stream("BATCH_2")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import re
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -18,9 +17,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from natsproto import connect
+from natsproto import spark as nspark
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._values.policies import RetentionPolicy
-from natsproto.spark import register
 from natsproto.spark._range_reader import INACTIVE_THRESHOLD_S
 from natsproto.testing._server import Server
 from tests.spark.conftest import need_spark
@@ -106,7 +105,7 @@ class Pipe:
 
 @pytest.fixture
 def pipe(nats_server: Server, spark: SparkSession, tmp_path: Path) -> Pipe:
-    register(spark)
+    """Spark finds the data source by itself."""
     return Pipe(nats_server, spark, tmp_path)
 
 
@@ -162,21 +161,15 @@ def test_reading_takes_nothing_from_a_stream(pipe: Pipe, retention: RetentionPol
     assert pipe.consumers("JOBS") == 1
 
 
-def test_where_is_looked_at_by_the_server(pipe: Pipe) -> None:
-    need_spark(4, 1)
-    pipe.publish(100)
-    pipe.spark.conf.set("spark.sql.python.filterPushdown.enabled", "true")
-    try:
-        frame = pipe.read(pushdown="true").where("subject = 'orders.3' AND seq > 20 AND seq <= 50")
-        assert re.search(r"\bFilter\b", frame._jdf.queryExecution().executedPlan().toString()) is None
-        assert seqs(frame) == [24, 29, 34, 39, 44, 49]
-        assert pipe.read(pushdown="true").where("subject = 'none'").count() == 0
-        since = pipe.read().where("seq = 51").first()
-        assert since is not None
-        later = pipe.read(pushdown="true").where(f"timestamp >= timestamp '{since.timestamp.isoformat()}'")
-        assert len(seqs(later)) in range(50, 101)
-    finally:
-        pipe.spark.conf.unset("spark.sql.python.filterPushdown.enabled")
+def test_payloads_are_columns_of_json(pipe: Pipe) -> None:
+    async def publish(js: JetStream) -> None:
+        for payload in (b'{"product": "tea", "quantity": 2}', b"no JSON", b'{"product": "mat"}'):
+            await js.publish("orders.1", payload)
+
+    pipe.do(publish)
+    order = nspark.json("product string, quantity long").alias("order")
+    rows = pipe.read().select("seq", order).select("seq", "order.*").orderBy("seq").collect()
+    assert [tuple(row) for row in rows] == [(1, "tea", 2), (2, None, None), (3, "mat", None)]
 
 
 def test_a_limit_leaves_no_consumer_behind(pipe: Pipe) -> None:
@@ -362,7 +355,7 @@ def test_sql_metrics_count_rows_and_bytes(pipe: Pipe) -> None:
 
 def test_threads_write_at_the_same_time(pipe: Pipe) -> None:
     def write(frame: DataFrame) -> None:
-        register(pipe.spark)
+        nspark.register(pipe.spark)
         pipe.write(frame)
 
     frames = [pipe.spark.range(first, first + 200).selectExpr("cast(id AS string) AS data") for first in (0, 200)]

@@ -83,6 +83,8 @@ def test_rows_become_batches_of_a_size() -> None:
     ("columns", "subject", "words"),
     [
         ([("subject", "string"), ("data", "binary"), ("seq", "bigint")], "", "seq.*is not part of a message"),
+        ([("subject", "string"), ("value", "binary")], "", "value.*select it as data"),
+        ([("topic", "string"), ("data", "binary")], "", "topic.*select it as subject"),
         ([("subject", "string")], "", "lack data"),
         ([("data", "binary")], "", "neither a column nor an option"),
         ([("subject", "string"), ("data", "binary")], "a.b", "both a column and an option"),

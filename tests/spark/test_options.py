@@ -24,7 +24,7 @@ def sink(**options: str) -> SinkOptions:
 def test_defaults_read_everything_and_lose_nothing() -> None:
     settings = source()
     assert (settings.start, settings.end, settings.fail_on_data_loss) == ("earliest", "latest", True)
-    assert (settings.headers, settings.method, settings.pushdown) == (True, "auto", False)
+    assert (settings.headers, settings.method) == (True, "auto")
     assert (sink().delivery, sink().duplicates) == ("ids", "refuse")
 
 
@@ -36,6 +36,34 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
 
 def test_first_connection_may_be_retried() -> None:
     assert source(outageTimeout="7.5").nats.options().retry_connect_for == 7.5
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90", 90), ("1.5", 1.5), ("30s", 30), ("5m", 300), ("1 hour", 3600), ("2 Minutes", 120), ("500ms", 0.5)],
+)
+def test_durations_have_units(text: str, seconds: float) -> None:
+    assert source(maxTriggerDelay=text).max_trigger_delay == seconds
+    assert sink(timeout=text).timeout == seconds
+
+
+@pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-5s", "5s6", "0", "1e3", "300000d"])
+def test_durations_without_a_meaning_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="must be a duration such as 30s, 5m or 1 hour"):
+        source(maxTriggerDelay=text)
+
+
+def test_outage_may_be_not_waited_for() -> None:
+    assert source(outageTimeout="0").nats.outage_timeout == 0
+
+
+def test_streams_may_have_bounds_of_their_own() -> None:
+    several = {"stream": "ORDERS,OLD_*", "startingOffsets": '{"ORDERS": 5, "OLD_A": "latest"}'}
+    settings = source(**several, endingOffsetsByTimestamp='{"ORDERS": 1769860800000, "OLD_B": "2026-01-31T12:00:00Z"}')
+    noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
+    assert settings.bounds_of("ORDERS") == (5, noon)
+    assert settings.bounds_of("OLD_A") == ("latest", "latest")
+    assert settings.bounds_of("OLD_B") == ("earliest", noon)
 
 
 def test_subjects_are_a_comma_list() -> None:
@@ -70,9 +98,19 @@ def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> N
         ({"stream": ""}, "is needed"),
         ({"stream": "a.b"}, "stream"),
         ({"servers": ""}, "is needed"),
-        ({"connectTimeout": "soon"}, "must be a number of seconds"),
+        ({"connectTimeout": "soon"}, "must be a duration such as"),
         ({"subjects": "a..b"}, "subjects"),
-        ({"exactlyOnce": "msgid"}, "is not an option of this data source"),
+        ({"subscribe": "ORDERS"}, "it is stream, or subjects of one here"),
+        ({"kafka.bootstrap.servers": "x:9092"}, "it is servers here"),
+        ({"startingOffsets": "{}5"}, 'must be JSON with a value for each stream: {"ORDERS": 5}'),
+        ({"startingOffsets": '{"ORDERS": {"0": 5}}'}, "a stream has no partitions"),
+        ({"startingOffsets": '{"ORDERS": 0}'}, "startingOffsets of ORDERS '0': must be"),
+        ({"startingOffsets": '{"RETURNS": 5}'}, "'RETURNS': is not one of the streams ORDERS"),
+        ({"endingOffsets": '{"ORDERS": "earliest"}'}, 'must be "latest" or a sequence'),
+        ({"startingOffsetsByTimestamp": "2026-01-31T12:00:00Z"}, "must be JSON"),
+        ({"startingOffsetsByTimestamp": '{"ORDERS": "noon"}'}, "must be a time with its zone"),
+        ({"stream": "A,B", "startingOffsets": "5"}, r'give one for each \({"STREAM": 5}\)'),
+        ({"maxRecordsPerPartition": "0"}, "must be a number of 1 or more"),
     ],
 )
 def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: str) -> None:
@@ -86,7 +124,7 @@ def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: s
         ("endingOffsets", "5", True, "spark.read"),
         ("endingoffsets", "latest", True, "spark.read"),
         ("endingTimestamp", "2026-01-31T12:00:00Z", True, "trigger"),
-        ("pushdown", "true", True, "option subjects"),
+        ("endingOffsetsByTimestamp", '{"ORDERS": 1}', True, "spark.read"),
         ("maxOffsetsPerTrigger", "5", False, "endingOffsets"),
         ("maxBytesPerTrigger", "5", False, "endingOffsets"),
         ("minOffsetsPerTrigger", "5", False, "endingOffsets"),
@@ -111,7 +149,6 @@ def test_write_id_is_for_batches() -> None:
     [
         ({"delivery": "always"}, "must be one of ids, cursor, none"),
         ({"duplicates": "yes"}, "must be one of refuse, allow"),
-        ({"exactlyOnce": "msgid"}, "is now delivery=ids, cursor or none"),
         ({"subject": "orders.*"}, "wildcard"),
         ({"writeId": "a.b", "delivery": "cursor"}, "becomes a part of a subject"),
         ({"writeId": "a"}, "names a cursor: give delivery=cursor"),

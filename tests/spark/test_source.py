@@ -98,6 +98,8 @@ def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
         ({"startingOffsets": "latest"}, 31),
         ({"startingOffsets": "7"}, 7),
         ({"startingOffsets": "700"}, 700),
+        ({"startingOffsets": '{"ORDERS": 7}'}, 7),
+        ({"startingOffsetsByTimestamp": '{"ORDERS": "2120-01-01T00:00:00Z"}'}, 31),
         ({"startingTimestamp": "2020-01-01T00:00:00Z"}, 1),
         ({"startingTimestamp": "2120-01-01T00:00:00Z"}, 31),
         ({"startingTimestamp": "1600-01-01T00:00:00Z"}, 1),
@@ -185,6 +187,16 @@ def test_repeated_batch_is_planned_offline(server: Server, js: JetStream) -> Non
     source = reader(server, minPartitions="3")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
     js.stream("ORDERS").purge()
+    elsewhere = StreamingReader(SourceOptions.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
+    assert planned(elsewhere, start, end) == planned(source, start, end) == [(1, 33), (34, 66), (67, 100)]
+
+
+def test_repeated_batch_keeps_the_limit_of_partitions(server: Server, js: JetStream) -> None:
+    """Message ids count the rows of a partition."""
+    publish(js, 100)
+    source = reader(server, minPartitions="1", maxRecordsPerPartition="40")
+    start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
+    assert list(end) == ["v", "s", "base", "n", "m"]
     elsewhere = StreamingReader(SourceOptions.read({"servers": "nats://127.0.0.1:1", "stream": "ORDERS"}))
     assert planned(elsewhere, start, end) == planned(source, start, end) == [(1, 33), (34, 66), (67, 100)]
 
