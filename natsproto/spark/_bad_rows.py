@@ -148,12 +148,12 @@ class RowCheck:
         self, subject: str | None, data: bytes, pairs: HeaderPairs, error: NatsError
     ) -> tuple[str, bytes, HeaderPairs]:
         """The dead letter of a row: as it is, without its headers, or without its payload, whatever fits."""
-        found: tuple[bytes, HeaderPairs] = (b"", [])
-        for found in forms(data, pairs, failure_headers(subject or "(null)", self._stream, error)):
-            if len(found[0]) + len(encode_headers(found[1])) + self._added + MADE_ID_BYTES <= self._max_size:
-                break
         assert self._letter_subject is not None
-        return self._letter_subject, *found
+        left, headers = b"", list[tuple[str, str]]()
+        for left, headers in forms(data, pairs, failure_headers(subject or "(null)", self._stream, error)):
+            if len(left) + len(encode_headers(headers)) + self._added + MADE_ID_BYTES <= self._max_size:
+                break
+        return self._letter_subject, left, headers
 
 
 def warn_of_bad_rows(what: str, policy: BadRows, counts: Mapping[str, int]) -> None:
