@@ -8,7 +8,8 @@ Rules:
 3. All attempts of one advance carry one id. Whatever an attempt ends with, only the cursor itself, read from the
    stream's leader, decides what was stored: this id, the old sequence, or the message of somebody else.
 4. At the old sequence the batch is sent again: if an earlier attempt is stored after all, the expectation refuses the
-   later one.
+   later one. A leader may refuse it there, too, while the batch of another writer is undecided, as when the leader is
+   cut off: that is waited for, unless a message has an expectation of its own.
 5. A lower sequence is that of a leader that was deposed, or of a stream whose store went back. It counts as the second
    when it is still there after some pauses.
 6. A cursor whose position is not known (after an error, or a cancelled advance) refuses to advance until it is loaded:
@@ -35,6 +36,7 @@ from natsproto.errors import (
     NatsError,
     NoStream,
     PublishUncertain,
+    RequestTimeout,
     WrongExpectation,
 )
 from natsproto.errors._base import is_transient
@@ -64,7 +66,9 @@ _LONGEST_PAUSE_S = 1.0
 _MAX_LOWER_READS = 4
 """Reads in a row of a lower sequence, about 1.5 s apart in all, before the stream counts as gone back."""
 _MAX_FAILED_CHECKS = 3
-"""Refused expectations in a row while the cursor stands at the old sequence, before the error is the caller's."""
+"""Refused expectations in a row while the cursor stands at the old sequence, before the error is that of a message with
+an expectation of its own.
+"""
 
 _READ_TIMEOUT_S = 2.0
 """Seconds to wait for the cursor between two attempts."""
@@ -163,7 +167,8 @@ class Cursor:
         The end of the block commits; an exception in the block discards the batch, and the cursor stays. On leaving:
         CursorMoved when another writer has advanced the cursor, or the stream lost messages in a power failure: call
         ``load`` and continue from its value. PublishUncertain when no attempt was acknowledged within ``timeout`` and
-        the cursor could not be read: ``load`` decides. WrongLastSequence, BatchRefused, NoStream and every other error
+        the cursor could not be read: ``load`` decides. RequestTimeout when the leader had no majority until then.
+        WrongLastSequence for an expectation of a message, BatchRefused, NoStream and every other error
         of ``AtomicBatch.commit``, and ConfigError for a subject that the stream does not have: nothing is stored. After
         each of these, and when the block was cancelled while it committed, ``load`` comes before the next advance.
 
@@ -319,7 +324,8 @@ class Advance:
                 lower_reads = 0
                 failed_checks += isinstance(failure, WrongExpectation)
                 can_pass = is_transient(failure) or isinstance(failure, PublishUncertain)
-                can_pass |= isinstance(failure, WrongExpectation) and failed_checks < _MAX_FAILED_CHECKS
+                if isinstance(failure, WrongExpectation):
+                    can_pass = failed_checks < _MAX_FAILED_CHECKS or not self._has_expectations()
             elif found.seq < old.seq and lower_reads < _MAX_LOWER_READS:
                 lower_reads += 1
                 can_pass = True
@@ -369,11 +375,22 @@ class Advance:
 
     def _error(self, failure: NatsError, unanswered: PublishUncertain | None) -> NatsError:
         """Return the error of the call: uncertain if an attempt was not answered."""
+        if unanswered is None and isinstance(failure, WrongExpectation) and not self._has_expectations():
+            advice = "the stream's leader is cut off, or the batch of another writer is not decided yet"
+            late = RequestTimeout(
+                f"advance of cursor {self._cursor.name!r}", self._timeout, advice=advice, missing="decision"
+            )
+            late.__cause__ = failure
+            return late
         if unanswered is None or failure is unanswered:
             return failure
         uncertain = PublishUncertain(self._cursor.subject, f"{unanswered.reason}; then {failure}")
         uncertain.__cause__ = failure
         return uncertain
+
+    def _has_expectations(self) -> bool:
+        """True when a message has an expectation of its own, which may be the refused one."""
+        return any(name.startswith("Nats-Expected-") for message in self._messages for name, _ in message.pairs)
 
 
 def _check_value(value: object, present: int | bytes | None) -> int | bytes:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import natsproto.sync
+from natsproto._core.deadline import Deadline
 from natsproto.errors import (
     ConfigError,
     CursorMoved,
@@ -22,11 +23,12 @@ from natsproto.errors import (
     NatsError,
     PayloadTooLarge,
     PublishUncertain,
+    RequestTimeout,
     StreamNotFound,
     UnsupportedByServer,
     WrongLastSequence,
 )
-from natsproto.jetstream import Cursor, JetStream, Stream, SubjectTransform
+from natsproto.jetstream import Advance, Cursor, JetStream, PubAck, Stream, SubjectTransform
 from natsproto.jetstream._cursor import CURSOR_HEADER
 from natsproto.testing import Direction, FaultProxy, Server, run_server
 from tests.kit.servers import client_of
@@ -397,3 +399,29 @@ def test_blocking_client_advances_too(nats_server: Server) -> None:
             assert len(batch) == 2
         assert (cursor.value, cursor.seq, batch.ack.seq, cursor.load()) == (2, 3, 3, 2)
         assert (cursor.name, cursor.stream, cursor.subject) == ("c", "BLOCKING", "$CURSOR.BLOCKING.c")
+
+
+@pytest.mark.parametrize("refusals", [5, 1000])
+async def test_refusals_at_an_unmoved_cursor_are_waited_for(
+    jetstream: JetStream, stream: Stream, monkeypatch: pytest.MonkeyPatch, refusals: int
+) -> None:
+    """A leader that is cut off knows batches of others that are not decided: it refuses, and shows the old value."""
+    send, left = Advance._send, refusals
+
+    async def refuse(advance: Advance, deadline: Deadline) -> PubAck:
+        nonlocal left
+        left -= 1
+        if left >= 0:
+            raise WrongLastSequence(400, 10164, "wrong last sequence", "atomic batch")
+        return await send(advance, deadline)
+
+    monkeypatch.setattr("natsproto.jetstream._cursor._LONGEST_PAUSE_S", 0.05)
+    monkeypatch.setattr(Advance, "_send", refuse)
+    cursor = await jetstream.cursor("S", "c")
+    if refusals > 5:
+        with pytest.raises(RequestTimeout, match="not decided yet"):
+            await advance(cursor, 1, 1, timeout=0.5)
+        assert (cursor.value, await stored(stream)) == (None, [])
+    else:
+        await advance(cursor, 1, 1, timeout=30)
+        assert (cursor.value, await stored(stream)) == (1, [1])
