@@ -6,7 +6,9 @@ Rules:
    outputs, the changed state and the new position, in this order: whoever has seen the cursor has seen its state.
 2. State and cursor come from one reading, in the order of the stream, until the cursor that the leader has. State that
    is older than its cursor would be wrong in silence; whatever is newer fences the first batch.
-3. After every error the state is read again. An error that passes is waited for; any other one ends the processor.
+3. After every error, and after a lost connection, the state is read again: if the sink went back meanwhile, another
+   worker may have brought its cursor to the same sequence with another position. An error that passes is waited for;
+   any other one ends the processor.
 4. A position is the sequence of the last message of the source that was handled. Each consumer of the source is checked
    to be one of the same stream before its first message is handled.
 5. A batch is committed when it is full, when no message waits, ``MAX_BATCH_S`` after its first one, and before a pause.
@@ -22,6 +24,7 @@ from itertools import count
 from typing import Any, NamedTuple
 
 from natsproto._core.deadline import Backoff
+from natsproto._core.events import Disconnected, Event
 from natsproto._dead_letters import AttemptedMessage, forms_of
 from natsproto.errors import (
     CursorMoved,
@@ -94,6 +97,10 @@ class GivenUp(Exception):
         super().__init__(error)
 
 
+class Outdated(Exception):
+    """The connection was lost since the state was read."""
+
+
 class Partition:
     """One partition, while this worker has it."""
 
@@ -114,24 +121,38 @@ class Partition:
         self._nbytes = 0
         self._position, self._count = 0, 0
         self._began = 0.0
+        self._is_outdated = False
         self._rival_seq: int | None = None  # of the cursor of another worker, which may go on
         self._backoff = Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
 
     async def run(self) -> None:
         """Process until ``leaving`` is set; raises what does not pass. Cancelling may leave a batch stored or not."""
-        while not self.leaving.is_set():
-            try:
-                await self._work()
-            except GivenUp as exc:
-                raise exc.error  # noqa: B904  # the error of the handler, with its own traceback
-            except CursorMoved as exc:
-                log.debug("%s: %s", self, exc)
-                self._rival_seq = exc.seq if exc.seq > exc.expected_seq else None
-            except NatsError as exc:
-                if not is_transient(exc) and not isinstance(exc, PublishUncertain):
-                    raise
-                log.warning("%s: %s; it reads its state and continues", self, exc)
-                await self.pause(self._backoff.next_delay())
+        remove_listener = self._settings.js.connection.add_listener(self._on_event)
+        try:
+            while not self.leaving.is_set():
+                await self._try_to_work()
+        finally:
+            remove_listener()
+
+    async def _try_to_work(self) -> None:
+        """Process until it ends, or an error that passes."""
+        try:
+            await self._work()
+        except GivenUp as exc:
+            raise exc.error  # noqa: B904  # the error of the handler, with its own traceback
+        except Outdated:
+            log.debug("%s: the connection was lost; it reads its state again", self)
+        except CursorMoved as exc:
+            log.debug("%s: %s", self, exc)
+            self._rival_seq = exc.seq if exc.seq > exc.expected_seq else None
+        except NatsError as exc:
+            if not is_transient(exc) and not isinstance(exc, PublishUncertain):
+                raise
+            log.warning("%s: %s; it reads its state and continues", self, exc)
+            await self.pause(self._backoff.next_delay())
+
+    def _on_event(self, event: Event) -> None:
+        self._is_outdated |= isinstance(event, Disconnected)
 
     def __str__(self) -> str:
         return self._where
@@ -150,6 +171,7 @@ class Partition:
         settings = self._settings
         if self._rival_seq is not None:
             await self.pause(_STAND_BY_S)
+        self._is_outdated = False
         cursor = await settings.js.cursor(settings.sink, f"{settings.name}-{self.number}", subject=f"{self._own}cursor")
         if self._rival_seq is not None and cursor.seq > self._rival_seq:
             self._rival_seq = cursor.seq
@@ -248,6 +270,8 @@ class Partition:
 
     async def _handle(self, messages: list[JsMessage]) -> None:
         """Handle the messages one after the other, and commit."""
+        if self._is_outdated:
+            raise Outdated
         loop = asyncio.get_running_loop()
         turn = loop.time()
         for message in messages:
@@ -375,6 +399,8 @@ class Partition:
         """Store the outputs, the changed state and the position together."""
         if not self._count:
             return
+        if self._is_outdated:
+            raise Outdated
         cursor, state = self._cursor, self.state
         assert cursor is not None
         async with cursor.advance(to=self._position) as batch:

@@ -10,6 +10,7 @@ import asyncio
 import random
 import subprocess
 import sys
+import tempfile
 from collections import defaultdict
 from typing import NamedTuple
 
@@ -132,6 +133,7 @@ class Workers:
         self._arguments = [sys.executable, "-W", "ignore", "-m", __spec__.name, url, str(partitions)]
         self._rng = rng
         self._running: list[subprocess.Popen[bytes]] = []
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115  # closed at the end of the block
 
     def __enter__(self) -> Workers:
         return self
@@ -140,15 +142,19 @@ class Workers:
         for worker in self._running:
             worker.kill()
             worker.wait()
+        self._log.close()
 
     def start(self) -> None:
         """Start one more."""
         hearing = self._rng.choice(("deaf", "hearing"))
-        self._running.append(subprocess.Popen([*self._arguments, hearing], stderr=subprocess.DEVNULL))
+        self._running.append(subprocess.Popen([*self._arguments, hearing], stderr=self._log))
 
     def check(self) -> None:
         """AssertionError when one has ended by itself."""
-        assert [worker.poll() for worker in self._running] == [None] * len(self._running)
+        ended = [code for worker in self._running if (code := worker.poll()) is not None]
+        if ended:
+            self._log.seek(max(0, self._log.seek(0, 2) - 4000))
+            raise AssertionError(f"exit codes {ended}: {self._log.read().decode(errors='replace')}")
 
     def replace(self) -> None:
         """Kill one of them with SIGKILL, and start another one."""

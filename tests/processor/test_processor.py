@@ -25,7 +25,7 @@ from natsproto.errors import (
 from natsproto.jetstream import JetStream, JsMessage, Stream
 from natsproto.processor import KeyedState, Outputs
 from natsproto.retry import DeadLetter, MessageDeadLettered, MessageRetried, RetryPolicy
-from natsproto.testing import Server, run_server
+from natsproto.testing import FaultProxy, Server, run_server
 from tests.processor.helpers import copy, copying, payloads, publish, run_until, running
 from tests.processor.processes import check, create_streams, is_complete, sums
 from tests.processor.processes import publish as publish_sums
@@ -509,3 +509,32 @@ async def test_sink_whose_messages_expire_keeps_the_state(jetstream: JetStream) 
         async with asyncio.timeout(30):
             while await payloads(sink):  # noqa: ASYNC110
                 await asyncio.sleep(0.1)
+
+
+async def test_lost_connection_reads_the_state_again(
+    nats_server: Server, jetstream: JetStream, streams: tuple[Stream, Stream]
+) -> None:
+    """Another worker may have stored more meanwhile, at any sequence."""
+    seen: list[bytes] = []
+
+    async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
+        seen.append(state.get("last", b"-"))
+        state["last"] = message.data
+
+    async with (
+        FaultProxy(nats_server.host, nats_server.port) as proxy,
+        natsproto.connect(proxy.url, reconnect_wait=0.01) as nc,
+    ):
+        processor = copying(nc.jetstream(), handle)
+        async with running(processor), asyncio.timeout(60):
+            await publish(jetstream, range(1))
+            await until(lambda: processor.handled == 1, 30)
+            cursor = await jetstream.cursor("OUT", "p-0", subject="$CURSOR.OUT.p.0.cursor")
+            proxy.cut()
+            await until(lambda: not nc.is_connected, 30)
+            async with cursor.advance(to=2) as batch:
+                await batch.publish("$CURSOR.OUT.p.0.state.last", b"other")
+            await publish(jetstream, range(1, 3))
+            await until(lambda: processor.handled == 2, 30)
+    assert seen[0] == b"-"
+    assert seen[-1] == b"other"
