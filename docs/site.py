@@ -143,7 +143,7 @@ def with_linked_tests(markdown: str) -> str:
 
 def with_links(markdown: str, place: str) -> str:
     """A page on which the classes and verbs in inline code are links to the reference, but for names of nats-py."""
-    names = r"^\|[^|\n]*\|" if place == "from-nats-py.md" else r"\Z"
+    names = r"^\|[^|\n]*\|" if place in ("from-nats-py.md", "nats-py-names.md") else r"\Z"
 
     def link(found: re.Match[str]) -> str:
         owner, _, name = found[1].partition(".")

@@ -1,4 +1,4 @@
-"""The page for those who come from nats-py is true on both sides.
+"""The pages for those who come from nats-py are true on both sides.
 
 What stands on the right is run, as lines of an example; calls on the left exist in the nats-py that is installed, with
 these arguments; options, defaults and errors are those of both.
@@ -33,7 +33,7 @@ from natsproto._options.options import OptionArgs
 from natsproto.jetstream import JetStream, kv, objectstore
 
 DOCS = Path(__file__).parent.parent / "docs"
-PAGE = (DOCS / "from-nats-py.md").read_text()
+PAGE = "\n".join((DOCS / name).read_text() for name in ("from-nats-py.md", "nats-py-names.md"))
 EXAMPLE = (DOCS / "examples/coming_from_nats_py.py").read_text()
 THEIRS: dict[str, object] = {
     "nats": nats,

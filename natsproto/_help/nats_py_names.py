@@ -1,6 +1,6 @@
 """Names that natsproto does not have, but programs guess, and what to use instead: one table for error messages.
 
-Most are nats-py's, others those of nats.js, nats.go, redis-py and aiokafka. docs/from-nats-py.md lists all of nats-py.
+Most are nats-py's, others those of nats.js, nats.go, redis-py and aiokafka. docs/nats-py-names.md lists all of nats-py.
 """
 
 from __future__ import annotations
