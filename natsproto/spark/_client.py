@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from time import monotonic
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
 from natsproto import Client, State
+from natsproto.errors import ConfigError, ConnectFailed
+from natsproto.errors._base import is_transient
 from natsproto.spark import _row_bridge as row_bridge
 from natsproto.spark._options import SparkNats
-from natsproto.spark._outages import outlast
+from natsproto.spark._outages import MAX_READ_RETRY_WAIT_S, outlast
 from natsproto.sync import _client as blocking
 from natsproto.sync._portal import Portal
 
 if TYPE_CHECKING:
     from pyspark import TaskContext
+
+log = logging.getLogger("natsproto.spark")
+
+FIRST_CONNECT_PAUSE_S = 0.1
+"""Seconds before the second attempt to connect; the pauses double."""
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -27,12 +37,28 @@ R = TypeVar("R")
 class WorkerClient(blocking.Client):
     """The client of this process for one config, as a blocking client and as the async client below it."""
 
+    outage_timeout = 0.0
+    """Seconds for which it repeats its attempts to connect, unless an error stays (a missing secret)."""
     was_answered = False
     """True once a request of ``run_on_loop`` had a reply: from then on, silence is an outage."""
 
     def reach(self) -> tuple[Portal, Client]:
         """The loop and the client on it; connects if this process has not yet. Raises the errors of ``connect``."""
         return self._reach()
+
+    def _reach(self, timeout: float | None = None) -> tuple[Portal, Client]:
+        until, pause = monotonic() + self.outage_timeout, FIRST_CONNECT_PAUSE_S
+        while True:
+            try:
+                return super()._reach(timeout)
+            except ConnectFailed as exc:
+                stays = not is_transient(exc) or any(isinstance(cause, ConfigError) for _, cause in exc.attempts)
+                if stays or monotonic() + pause >= until:
+                    raise
+                if pause == FIRST_CONNECT_PAUSE_S:
+                    log.warning("waiting up to %.0f s for a server: %s", self.outage_timeout, exc)
+            time.sleep(pause)
+            pause = min(2 * pause, MAX_READ_RETRY_WAIT_S)
 
     @property
     def ended(self) -> bool:
@@ -53,6 +79,7 @@ def shared_client(config: SparkNats) -> WorkerClient:
     if found is None or found.ended:
         options = config.options() if found is None else found._options_again()
         found = _CLIENTS[config] = WorkerClient(options.replace(name=_connection_name(config.name)))
+        found.outage_timeout = config.outage_timeout
     return found
 
 

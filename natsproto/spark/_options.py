@@ -114,6 +114,7 @@ class SparkNats(Value):
             self._check_file(name)
         if (self.tls_cert is None) != (self.tls_key is None):
             raise ConfigError("tls_cert", self.tls_cert, "must be given together with tls_key")
+        seconds("outage_timeout", self.outage_timeout)
         self.options()
 
     def _refuse_literal(self, name: str) -> None:
@@ -149,7 +150,6 @@ class SparkNats(Value):
             given["tls"] = self._tls_context
         elif self.tls:
             given["tls"] = True
-        given["retry_connect_for"] = seconds("outage_timeout", self.outage_timeout)
         return Options(self.servers, **cast("OptionArgs", given))
 
     def _tls_context(self) -> ssl.SSLContext:

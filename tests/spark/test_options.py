@@ -34,8 +34,8 @@ def test_names_of_options_are_the_same_in_any_case() -> None:
     assert settings.fail_on_data_loss is False
 
 
-def test_first_connection_may_be_retried() -> None:
-    assert source(outageTimeout="7.5").nats.options().retry_connect_for == 7.5
+def test_outage_of_options_is_that_of_the_client() -> None:
+    assert source(outageTimeout="7.5").nats.outage_timeout == 7.5
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -13,14 +14,16 @@ from pyspark.sql.datasource import InputPartition
 from natsproto._client import Client
 from natsproto.errors import (
     BucketNotFound,
+    ConnectFailed,
     ConnectionLost,
     JetStreamNotEnabled,
+    LoginRefused,
     NatsError,
     NoResponders,
     RequestTimeout,
     StreamNotFound,
 )
-from natsproto.spark import SparkNats, kv_lookup, plan_ranges, read_range
+from natsproto.spark import SecretRef, SparkNats, kv_lookup, plan_ranges, read_range, worker_client
 from natsproto.spark._client import close_workers, run_on_loop
 from natsproto.spark._options import SinkOptions, SourceOptions
 from natsproto.spark._outages import outlast
@@ -105,6 +108,19 @@ def test_first_connection_waits(server: Server) -> None:
     asyncio.run(server.restart())
     thread.join(60)
     assert found == [3]
+
+
+def test_missing_or_wrong_secret_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only an outage passes by itself."""
+    with run_server(config='authorization { token: "right" }') as guarded:
+        nats = SparkNats(servers=guarded.url, token=SecretRef.env("NATS_TEST_TOKEN"))
+        for value, error in (("", ConnectFailed), ("wrong", LoginRefused)):
+            monkeypatch.setenv("NATS_TEST_TOKEN", value)
+            began = time.monotonic()
+            with pytest.raises(error), worker_client(nats) as client:
+                client.flush()
+            assert time.monotonic() - began < nats.outage_timeout / 2
+        close_workers()
 
 
 def test_what_is_not_there_is_not_waited_for(server: Server) -> None:
