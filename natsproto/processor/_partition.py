@@ -361,6 +361,7 @@ class Partition:
         assert limits is not None
         call = HandlerCall(self.state, limits)
         metadata = message.metadata.replace(consumer=settings.name)
+        refusal: PayloadTooLarge | None = None
         for data, headers in forms_of(AttemptedMessage(message, metadata, attempts, error)):
             try:
                 call.add(policy.dead_letter_subject, data, headers)
@@ -368,6 +369,7 @@ class Partition:
             except PayloadTooLarge as exc:
                 refusal = exc
         else:
+            assert refusal is not None
             raise refusal
         call.end()
         settings.js.connection._event_bus.emit(
