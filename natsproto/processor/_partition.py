@@ -93,7 +93,7 @@ class GivenUp(Exception):
     """The handler has raised ``error``, and there is no retry policy."""
 
     def __init__(self, error: Exception) -> None:
-        self.error = error
+        self.error: Exception = error
         super().__init__(error)
 
 
@@ -109,7 +109,7 @@ class Partition:
         self.leaving: asyncio.Event = asyncio.Event()
         """Set it to end ``run`` after the messages in hand."""
         self.state: PartitionState = PartitionState()
-        self.handled = 0
+        self.handled: int = 0
         """Messages whose batches this worker has stored."""
         self._settings = settings
         self._where = f"processor {settings.name!r}, partition {number}"  # also for the watch of the event loop

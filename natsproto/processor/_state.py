@@ -76,7 +76,7 @@ class PartitionState:
         self.values: dict[str, bytes] = {}
         self.changed: dict[str, bytes | None] = {}
         """The value of each changed key; None: deleted."""
-        self.nbytes = 0
+        self.nbytes: int = 0
 
     def apply(self, key: str, value: bytes | None) -> None:
         """Set or delete (None) one value."""
@@ -175,10 +175,11 @@ class HandlerCall:
     """The outputs and the changed state of one call of the handler."""
 
     def __init__(self, state: PartitionState, limits: CallLimits) -> None:
-        self.state, self._limits = state, limits
+        self.state: PartitionState = state
+        self._limits = limits
         self.changes: dict[str, bytes | None] = {}
         self.outputs: list[Output] = []
-        self.nbytes = 0
+        self.nbytes: int = 0
         """Bytes of the outputs."""
         self._state_bytes = state.nbytes
         self._refusal: NatsError | None = None
