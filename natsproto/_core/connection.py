@@ -27,7 +27,7 @@ from natsproto._core.seam import Seam
 from natsproto._core.socket.wire import Runtime
 from natsproto._core.stats import Stats, read_stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
-from natsproto._handler_threads import Executor, with_executor, with_timeout
+from natsproto._handlers import check_handler
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
 from natsproto._options.options import Options
@@ -38,6 +38,7 @@ from natsproto.protocol.headers import HeadersLike, block_of
 
 if TYPE_CHECKING:
     from natsproto._core.request_many import Sentinel
+    from natsproto._handler_threads import Executor
 
 
 class Connection:
@@ -446,8 +447,12 @@ class Connection:
                 which ends the subscription, or "pause", which stops reading from the server.
         """
         wait = None if timeout is None else positive_seconds("timeout", timeout)
-        if cb is not None or executor or wait is not None:
+        if executor or wait is not None:
+            from natsproto._handler_threads import with_executor, with_timeout  # with Python's threads, 5 ms
+
             cb = with_timeout(with_executor("cb", cb, executor), wait)
+        elif cb is not None:
+            check_handler("cb", cb, "message")
         return self._subscribe(
             subject,
             queue=queue,
