@@ -6,14 +6,13 @@ of them, and neither do type checkers. Nothing is looked at before Python has fo
 
 from __future__ import annotations
 
-import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
 from inspect import CO_VARARGS, CO_VARKEYWORDS, iscoroutinefunction, unwrap
 from types import FunctionType, MappingProxyType
-from typing import Any, NamedTuple, NoReturn, ParamSpec, TypeVar, cast
+from typing import NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from natsproto._help import nats_py_names as words
 
@@ -201,17 +200,18 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
                     raise
             raise error
 
-        return _marked(call) if iscoroutinefunction(function) else call
+        if not iscoroutinefunction(function):
+            return call
+        if sys.version_info >= (3, 12):
+            return inspect.markcoroutinefunction(call)
+
+        @wraps(function)
+        async def call_async(*args: P.args, **kwargs: P.kwargs) -> object:
+            return await cast("Awaitable[object]", call(*args, **kwargs))
+
+        return cast("Callable[P, T]", call_async)  # Python 3.11 cannot mark a function that returns a coroutine
 
     return decorate
-
-
-def _marked(function: Callable[P, T]) -> Callable[P, T]:
-    """Mark a function that returns a coroutine, so that mocks and frameworks await what it returns."""
-    if sys.version_info >= (3, 12):
-        return inspect.markcoroutinefunction(function)
-    cast("Any", function)._is_coroutine = cast("Any", asyncio.coroutines)._is_coroutine
-    return function
 
 
 class WrongName:
