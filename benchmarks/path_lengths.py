@@ -48,7 +48,7 @@ CEILING = {
     "key/value get": Length(33, 15, 22),
     "key/value update": Length(50, 23, 33),
     "object of 10 bytes: put": Length(208, 33, 126),  # 9 and 7 less where two replies come in one read
-    "object of 10 bytes: get": Length(124, 22, 66),
+    "object of 10 bytes: get": Length(125, 22, 66),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }
