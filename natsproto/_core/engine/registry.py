@@ -217,6 +217,7 @@ class SubscriptionRegistry:
     def _unregister(self, subscription: Subscription) -> SubscriptionEntry[Owner] | None:
         entry = self._subscriptions.pop(subscription, None)
         if entry is not None:
+            del subscription._route  # it leads back here: a subscription that nobody has is collected at once
             self._dropped_by_ended += subscription.dropped
             self.reading_hold.on_ended(subscription)
             self._slow_consumers.on_ended(subscription)
