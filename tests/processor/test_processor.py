@@ -358,7 +358,7 @@ async def test_handler_that_hangs_is_ended_by_its_timeout(jetstream: JetStream, 
 
 async def test_cancelled_await_is_an_error_of_the_handler(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
     async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
-        other = asyncio.create_task(asyncio.sleep(60))
+        other = asyncio.create_task(asyncio.Event().wait())
         other.cancel()
         await other
 
@@ -438,7 +438,7 @@ async def test_handler_that_holds_the_loop_is_named(jetstream: JetStream, stream
     jetstream.connection.add_listener(events.append)
 
     async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
-        time.sleep(1.1)  # noqa: ASYNC251  # on purpose
+        time.sleep(1.1)  # noqa: ASYNC251  # the watch's own second
 
     await publish(jetstream, range(1))
     processor = copying(jetstream, handle)
@@ -508,7 +508,7 @@ async def test_sink_whose_messages_expire_keeps_the_state(jetstream: JetStream) 
         assert (await sink.get_last_message("out.x")).data == wanted
         async with asyncio.timeout(30):
             while await payloads(sink):  # noqa: ASYNC110
-                await asyncio.sleep(0.1)
+                await asyncio.sleep(0.05)
 
 
 async def test_lost_connection_reads_the_state_again(
