@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import gc
 import random
+import signal
 import zlib
+from collections.abc import Iterator
 
 import pytest
 from hypothesis import settings
@@ -46,6 +48,16 @@ def no_unlisted_steps(monkeypatch: pytest.MonkeyPatch) -> None:
         raise AssertionError(f"neither in TRANSITIONS nor in IGNORED: {pair}")
 
     monkeypatch.setattr(fast_batch, "report_unlisted", fail)
+
+
+@pytest.fixture(autouse=True)
+def signal_handlers() -> Iterator[None]:
+    """Signal handlers belong to the process: a test leaves none to the others, as with an event that no signal sets."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        if signal.getsignal(number) is not handler:
+            signal.signal(number, handler)
 
 
 def pytest_collection_finish() -> None:

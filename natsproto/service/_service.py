@@ -189,8 +189,8 @@ class Group:
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
             raise ConfigError("concurrency", concurrency, "must be a positive int")
-        if max_pending is not None and (type(max_pending) is not int or max_pending < 0):
-            raise ConfigError("max_pending", max_pending, "must be a whole number, 0 for none")
+        if max_pending is not None and (type(max_pending) is not int or not 0 <= max_pending < 2**63):
+            raise ConfigError("max_pending", max_pending, "must be a whole number below 2**63, 0 for none")
         wait = None if timeout is None else positive_seconds("timeout", timeout)
         if is_async_generator(handler):
             check_handler("handler", handler, "request", may_yield=True)
