@@ -148,7 +148,8 @@ async def sync_in_another_process(place: Place) -> None:
 
 
 async def spark_client_that_ended(place: Place) -> None:
-    config = SparkNats(servers=",".join(place.urls), user="ann", password=SECRET, allow_literal_secrets=True)
+    servers = ",".join(place.urls)
+    config = SparkNats(servers=servers, user="ann", password=SECRET, allow_literal_secrets=True, outage_timeout=1)
     first = spark.shared_client(config)
     await asyncio.to_thread(first.flush)
     await asyncio.to_thread(first.close)
