@@ -396,3 +396,24 @@ async def test_a_batch_that_is_lost_every_time_ends() -> None:
         with pytest.raises(ApiError) as caught:
             await committing
         assert caught.value.err_code == 10176
+
+
+async def test_copied_headers_of_a_batch_are_refused(jetstream: JetStream) -> None:
+    """The server would obey a copied commit, and take a single message for a part of a batch."""
+    stream = await jetstream.create_stream("S", subjects=["s.>"], allow_atomic=True)
+    async with jetstream.atomic_batch() as batch:
+        await batch.publish("s.a", b"1")
+        await batch.publish("s.a", b"2")
+    copied = (await stream.get_message(2)).headers
+    assert "Nats-Batch-Commit" in copied
+    async with jetstream.atomic_batch() as batch:
+        await batch.publish("s.b", b"3")
+        with pytest.raises(ConfigError, match="leave it out"):
+            await batch.publish("s.b", b"4", headers=copied)
+    for headers in (copied, dict(copied)):
+        with pytest.raises(ConfigError, match="leave it out"):
+            await jetstream.publish("s.b", headers=headers)
+        with pytest.raises(ConfigError, match="leave it out"):
+            async with jetstream.publisher() as publisher:
+                await publisher.publish("s.b", headers=headers, msg_id="a")
+    assert [message.data async for message in stream.get_batch(subject="s.b")] == [b"3"]

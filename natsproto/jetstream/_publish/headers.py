@@ -25,6 +25,8 @@ from natsproto.protocol.subject import subscribe_subject
 MSG_ID_HEADER = "Nats-Msg-Id"
 TTL_HEADER = "Nats-TTL"
 TRACE_ONLY_HEADER = "Nats-Trace-Only"
+BATCH_HEADERS = "Nats-Batch-"
+"""How the headers of an atomic batch begin, which the stream keeps."""
 _GO_UNITS = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "µs": 1e-6, "ns": 1e-9}
 _GO_PART = re.compile(r"(\d+(?:\.\d*)?)(h|ms|us|µs|ns|m|s)")
 _GO_DURATION = re.compile(rf"(?:{_GO_PART.pattern})+")
@@ -106,6 +108,8 @@ def header_pairs(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     own = Headers(headers)
     if TRACE_ONLY_HEADER in own:
         raise _trace_only_error()
+    if own_batch := [name for name in own if name.startswith(BATCH_HEADERS)]:
+        raise _batch_header_error(own_batch[0])
     for name, _ in named:
         if name in own:
             raise _duplicate_header_error(name)
@@ -128,6 +132,13 @@ def _trace_only_error() -> ConfigError:
     return ConfigError("headers", TRACE_ONLY_HEADER, "keeps a message from being stored: use nc.trace, or nc.publish")
 
 
+def _batch_header_error(name: str) -> ConfigError:
+    """The error for the header of a batch: the server would take the message for a part of that one, and a copied
+    commit for the end of another batch.
+    """
+    return ConfigError("headers", name, "belongs to the batch of the message that it was copied from: leave it out")
+
+
 def _duplicate_header_error(name: str) -> ConfigError:
     return ConfigError("headers", name, "is also set by a named argument: use one of them")
 
@@ -136,8 +147,11 @@ def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, o
     """Return the encoded headers; None when there are none."""
     if not args:
         block = None if headers is None else block_of(headers)
-        if block is not None and b"\r\nNats-Trace-Only: " in block:
-            raise _trace_only_error()
+        if block is not None and b"\r\nNats-" in block:
+            if b"\r\nNats-Trace-Only: " in block:
+                raise _trace_only_error()
+            if b"\r\nNats-Batch-" in block:
+                raise _batch_header_error(BATCH_HEADERS)
         return block
     pairs = header_pairs(subject, headers, args)
     return encode_headers(pairs) if pairs else None
