@@ -98,7 +98,7 @@ class GivenUp(Exception):
 
 
 class Outdated(Exception):
-    """The connection was lost since the state was read."""
+    """The connection was lost since the state was read, or the partition is left while it is read."""
 
 
 class Partition:
@@ -141,7 +141,7 @@ class Partition:
         except GivenUp as exc:
             raise exc.error  # noqa: B904  # the error of the handler, with its own traceback
         except Outdated:
-            log.debug("%s: the connection was lost; it reads its state again", self)
+            log.debug("%s: what was read is outdated", self)
         except CursorMoved as exc:
             log.debug("%s: %s", self, exc)
             self._rival_seq = exc.seq if exc.seq > exc.expected_seq else None
@@ -164,6 +164,12 @@ class Partition:
         except TimeoutError:
             pass
 
+    async def _pause_or_leave(self, seconds: float) -> None:
+        """Sleep before another look; Outdated when it leaves, since too few looks prove nothing."""
+        await self.pause(seconds)
+        if self.leaving.is_set():
+            raise Outdated
+
     # ---------------------------------------------------------------- one term
 
     async def _work(self) -> None:
@@ -185,7 +191,7 @@ class Partition:
             settings.name,
             self.number,
             settings.max_state_bytes,
-            settings.js.connection.max_payload,
+            min(settings.js.connection.max_payload, config.max_msg_size if config.max_msg_size > 0 else 2**63),
             config.subjects,
             f"{settings.prefix}.",
         )
@@ -204,7 +210,7 @@ class Partition:
                 return
             if attempt >= _MAX_READS:
                 raise InvalidReply("cursor", cursor.subject, None, "is missing, but its state is there: purge both")
-            await self.pause(backoff.next_delay())  # another worker may have begun just now
+            await self._pause_or_leave(backoff.next_delay())  # another worker may have begun just now
             await cursor.load()
         consumer = sink.ordered_consumer(filter_subjects=[f"{self._own}>"], deliver_policy="last_per_subject")
         async with consumer, consumer.messages() as reader:
@@ -234,7 +240,7 @@ class Partition:
             if attempt >= _MAX_READS:
                 why = f"went back to message {info.state.last_seq}, while {position} was processed"
                 raise SourceChanged(settings.name, settings.source, why)
-            await self.pause(backoff.next_delay())  # a new leader may not have applied all messages yet
+            await self._pause_or_leave(backoff.next_delay())  # a new leader may not have applied all messages yet
         if settings.partitions == 1 and 0 < position < info.state.first_seq - 1:
             log.warning(
                 "%s: messages %d to %d of stream %r were removed before they were processed",

@@ -80,6 +80,10 @@ class Processor:
         timeout: Duration | None = None,
         max_state_bytes: int = DEFAULT_MAX_STATE_BYTES,
     ) -> None:
+        if not isinstance(js, JetStream):
+            raise TypeError(f"js must be a JetStream, as nc.jetstream() returns it, not {type(js).__name__}")
+        if retry is not None and not isinstance(retry, RetryPolicy):
+            raise TypeError(f"retry must be a RetryPolicy, not {type(retry).__name__}")
         check_handler("handler", handler, "message, state and outputs", 3)
         if not is_async_callable(handler):
             raise TypeError("handler must be an async def")
@@ -176,6 +180,7 @@ class Processor:
         finally:
             tasks = [task for _, task in self._running.values()]
             await _cancel(announcing, changing, *tasks)
+            self._handled += sum(partition.handled for partition, _ in self._running.values())
             self._running.clear()
             members.leave()
 

@@ -14,7 +14,14 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple, TypeVar, overload
 
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError, PayloadTooLarge, StateTooLarge
+from natsproto.errors import (
+    ConfigError,
+    InvalidSubject,
+    LocalProtocolError,
+    NatsError,
+    PayloadTooLarge,
+    StateTooLarge,
+)
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import matches, publish_subject
@@ -23,6 +30,8 @@ T = TypeVar("T")
 
 MAX_MESSAGES = 999
 """Messages of a batch beside the cursor's."""
+MAX_SUBJECT_BYTES = 3800
+"""Bytes of a subject of the sink: servers read control lines of 4,096, with the reply subject of a batch."""
 _HEADER_ROOM = 512
 """Bytes of ``max_payload`` that stay free for the headers of a batch and of the state."""
 
@@ -48,8 +57,10 @@ class CallLimits(NamedTuple):
     own: str
     """The beginning of the processor's own subjects."""
 
-    def check_size(self, size: int) -> None:
-        """Raise PayloadTooLarge for a message that no batch can take."""
+    def check_size(self, subject: str, size: int) -> None:
+        """Raise InvalidSubject or PayloadTooLarge for a message that no batch can take."""
+        if len(subject.encode("utf-8", "surrogatepass")) > MAX_SUBJECT_BYTES:
+            raise InvalidSubject("subject", subject, f"must not be longer than {MAX_SUBJECT_BYTES} bytes")
         if size > self.max_payload - _HEADER_ROOM:
             raise PayloadTooLarge(size, self.max_payload - _HEADER_ROOM)
 
@@ -65,7 +76,7 @@ class CallLimits(NamedTuple):
         given = None if headers is None else Headers(headers)
         if given is not None:
             size += len(encode_headers(list(given.pairs())))
-        self.check_size(size)
+        self.check_size(subject, size)
         return Output(subject, data, given, size)
 
 
@@ -159,8 +170,9 @@ class Outputs:
     def add(self, subject: str, payload: Payload = b"", *, headers: HeadersLike | None = None) -> None:
         """Add a message, which is stored in the sink when the handler has returned, with the position of the source.
 
-        InvalidSubject, InvalidHeader, PayloadTooLarge; ConfigError for a subject that is not one of the sink's;
-        LocalProtocolError after the handler has returned, and for more than 999 outputs and changed keys of a message.
+        InvalidSubject, InvalidHeader, PayloadTooLarge; ConfigError for a subject that is not one of the sink's, and for
+        headers that begin with ``Nats-``, as those of a received message may; LocalProtocolError after the handler has
+        returned, and for more than 999 outputs and changed keys of a message.
 
         Args:
             subject: The subject to publish to, one of the sink's.
@@ -168,7 +180,11 @@ class Outputs:
                 headers.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        self._call.add(subject, payload, headers)
+        given = None if headers is None else Headers(headers)
+        for name in given or ():
+            if name.lower().startswith("nats-"):  # it may purge the sink, or have the server refuse the whole batch
+                raise ConfigError("headers", name, "is for the server: leave out what begins with Nats-")
+        self._call.add(subject, payload, given)
 
 
 class HandlerCall:
@@ -194,7 +210,7 @@ class HandlerCall:
             if key not in self.state.values:
                 publish_subject(f"state.{key}")
         if value is not None:
-            limits.check_size(len(limits.own) + len(key) + len(value))
+            limits.check_size(f"{limits.own}{limits.partition}.state.{key}", len(key) + len(value))
         old = self.changes[key] if key in self.changes else self.state.values.get(key)
         size = self._state_bytes + _size(key, value) - _size(key, old)
         if size > limits.max_state_bytes and value is not None:
