@@ -422,10 +422,12 @@ def _flag(name: str, text: str) -> bool:
 
 
 def _seconds(name: str, text: str) -> float:
-    duration = -1.0
-    if found := _DURATION.fullmatch(text.lower()):
-        unit = found[2] if found[2] in _UNITS else found[2].removesuffix("s")
-        duration = float(found[1]) * _UNITS.get(unit, -1)
+    found = _DURATION.fullmatch(text.lower())
+    number, unit = (found[1], found[2]) if found else (text, "")
+    try:
+        duration = float(number) * (_UNITS.get(unit) or _UNITS[unit.removesuffix("s")])
+    except (ValueError, KeyError):
+        duration = -1.0
     if not (0 < duration < 1e9 or (duration == 0 and name == "outageTimeout")):
         raise ConfigError(name, text, "must be a duration such as 30s, 5m or 1 hour, or a number of seconds")
     return duration
@@ -488,7 +490,7 @@ Read: TypeAlias = Callable[[str, str], object]
 _OF_SPARK = frozenset({"path", "checkpointlocation", "queryname", "outputmode"})
 """Options that Spark hands to a data source together with its own."""
 _REFERENCES = frozenset(("user", *SparkNats.SECRETS, "tls_ca", "tls_cert", "tls_key"))
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*([a-z]*)")
+_DURATION = re.compile(r"([0-9]*\.?[0-9]+)\s*([a-z]+)")
 _UNITS = {
     **dict.fromkeys(("", "s", "sec", "second"), 1.0),
     **dict.fromkeys(("m", "min", "minute"), 60.0),

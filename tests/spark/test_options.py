@@ -40,14 +40,25 @@ def test_outage_of_options_is_that_of_the_client() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("90", 90), ("1.5", 1.5), ("30s", 30), ("5m", 300), ("1 hour", 3600), ("2 Minutes", 120), ("500ms", 0.5)],
+    [
+        ("90", 90),
+        ("1.5", 1.5),
+        ("1e3", 1000),
+        (".5", 0.5),
+        ("30s", 30),
+        ("5m", 300),
+        ("1 hour", 3600),
+        ("2 Minutes", 120),
+        ("500ms", 0.5),
+        (".5 h", 1800),
+    ],
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
     assert source(maxTriggerDelay=text).max_trigger_delay == seconds
     assert sink(timeout=text).timeout == seconds
 
 
-@pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-5s", "5s6", "0", "1e3", "300000d"])
+@pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-5s", "5s6", "0", "300000d", "inf", "nan"])
 def test_durations_without_a_meaning_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a duration such as 30s, 5m or 1 hour"):
         source(maxTriggerDelay=text)
@@ -55,6 +66,9 @@ def test_durations_without_a_meaning_are_refused(text: str) -> None:
 
 def test_outage_may_be_not_waited_for() -> None:
     assert source(outageTimeout="0").nats.outage_timeout == 0
+    assert source(outageTimeout="0s").nats.outage_timeout == 0
+    with pytest.raises(ConfigError, match="must be a duration"):
+        source(outageTimeout="0 bananas")
 
 
 def test_streams_may_have_bounds_of_their_own() -> None:
