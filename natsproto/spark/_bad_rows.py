@@ -1,8 +1,10 @@
 """Rows that cannot be messages: a header name that the wire refuses, a payload that is too large, a wrong subject.
 
 ``fail`` leaves them to the writers, whose error fails the task, at each attempt again. ``drop`` leaves them out, and
-``deadletter`` stores a dead letter in the place of each (``natsproto.retry.DeadLetter`` reads it), under the id of the
-row. Either way they are counted. A repeated task has the same bad rows, so the numbers of the others stay the same.
+``deadletter`` stores a dead letter in the place of each (``natsproto.retry.DeadLetter`` reads it). Either way they are
+counted. The id of a row is a value of its own, or it is made of its task and its number in it. Under another limit a
+repeated task has other bad rows, so rows get their ids first, and the id of a dead letter is not that of its row: then
+one attempt may store the dead letter, and the next one the row.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
-from natsproto._dead_letters import failure_headers, forms, is_sendable
+from natsproto._dead_letters import failure_headers, forms
 from natsproto.errors import ConfigError, NatsError, PayloadTooLarge
 from natsproto.jetstream import StreamConfig
 from natsproto.protocol.frames import Payload
@@ -24,9 +26,12 @@ from natsproto.spark._task import HeaderPairs, MessageColumns
 log = logging.getLogger("natsproto.spark")
 
 BadRows: TypeAlias = Literal["fail", "drop", "deadletter"]
+IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
+"""The ids of a batch that begins with this row."""
 _ID = "Nats-Msg-Id"
-MADE_ID_BYTES, BATCH_HEADERS_BYTES = len(f"{_ID}: \r\n") + 24, 160
-"""Bytes of the headers that the sink adds to a row: of an id that it makes, and, at most, of an atomic batch."""
+BATCH_HEADERS_BYTES = 160
+"""Bytes of the headers that an atomic batch adds to a row, at most."""
+_LETTER_ID_BYTES = len(f"{_ID}: \r\n") + 64
 _EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
 
 
@@ -52,7 +57,7 @@ class RowCheck:
     """Finds the bad rows of a task, in the order of its rows.
 
     ``check_subject`` raises for a subject that is valid, and not one of the stream; None: any may be. ``added`` are the
-    bytes of the headers that the writer adds to a row, and ``makes_ids`` that it makes an id for one without.
+    bytes of the headers that the writer adds to a row. ``ids`` gives each row its id; None: a row need not have one.
     """
 
     def __init__(
@@ -62,12 +67,12 @@ class RowCheck:
         *,
         stream: str,
         max_size: int,
-        makes_ids: bool,
+        ids: IdsOf | None,
         added: int = 0,
         check_subject: Callable[[str], object] | None = None,
     ) -> None:
         self._policy, self._letter_subject, self._stream = policy, letter_subject, stream
-        self._max_size, self._makes_ids, self._added = max_size, makes_ids, added
+        self._max_size, self._ids_of, self._added = max_size, ids, added
         self._check_subject = check_subject
         self._valid: set[str | None] = set()
         self._row = 0
@@ -80,18 +85,19 @@ class RowCheck:
         return self.counts.total() if self._policy == "deadletter" else 0
 
     async def check_all(self, batches: AsyncIterator[MessageColumns]) -> AsyncIterator[MessageColumns]:
-        """The batches without their bad rows, or with dead letters in their places. With ``fail`` the error of a
-        subject.
+        """The batches with ids, and without their bad rows, or with dead letters in their places. With ``fail`` the
+        error of a subject.
         """
         async for batch in batches:
-            if self._policy != "fail":
-                yield self._without_bad_rows(batch)
-            else:
-                if self._check_subject is not None:
-                    for subject in set(batch.subjects) - self._valid:
-                        self._check(subject, batch.subjects)
-                yield batch
-            self._row += len(batch.subjects)
+            if not (count := len(batch.subjects)):
+                continue
+            if self._policy == "fail" and self._check_subject is not None:
+                for subject in set(batch.subjects) - self._valid:
+                    self._check(subject, batch.subjects)
+            if self._ids_of is not None:
+                batch = batch._replace(ids=self._ids_of(self._row, batch))
+            yield batch if self._policy == "fail" else self._without_bad_rows(batch)
+            self._row += count
 
     def _check(self, subject: str | None, among: Sequence[str | None]) -> None:
         if subject is None:
@@ -123,8 +129,6 @@ class RowCheck:
         added = self._added
         if key is not None:
             pairs = [*(pairs or ()), (_ID, key)]
-        elif self._makes_ids:
-            added += MADE_ID_BYTES
         if pairs:
             added += len(encode_headers(pairs))
         elif added:
@@ -137,8 +141,8 @@ class RowCheck:
         subjects, payloads, ids = list(batch.subjects), list(batch.payloads), list(batch.ids)
         headers: list[HeaderPairs | None] = list(batch.headers) or [None] * len(subjects)
         for row, error in errors.items():
-            if ids and (key := ids[row]) is not None and not is_sendable((_ID, key)):
-                ids[row] = sha256(key.encode("utf-8", "surrogateescape")).hexdigest()
+            if ids and (key := ids[row]) is not None:
+                ids[row] = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
             subjects[row], payloads[row], headers[row] = self._letter(
                 batch.subjects[row], bytes(payloads[row]), headers[row] or [], error
             )
@@ -151,7 +155,7 @@ class RowCheck:
         assert self._letter_subject is not None
         left, headers = b"", list[tuple[str, str]]()
         for left, headers in forms(data, pairs, failure_headers(subject or "(null)", self._stream, error)):
-            if len(left) + len(encode_headers(headers)) + self._added + MADE_ID_BYTES <= self._max_size:
+            if len(left) + len(encode_headers(headers)) + self._added + _LETTER_ID_BYTES <= self._max_size:
                 break
         return self._letter_subject, left, headers
 

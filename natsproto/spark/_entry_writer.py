@@ -10,12 +10,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
 from natsproto.errors import MessageNotFound, WrongExpectation
 from natsproto.jetstream import JetStream, Stream
-from natsproto.spark._id_writer import IdsOf
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
 MAX_KEYS_AT_A_TIME = 64
@@ -24,11 +23,11 @@ MAX_KEYS_AT_A_TIME = 64
 class EntryWriter:
     """Writes the entries of one repeated task."""
 
-    def __init__(self, js: JetStream, stream: Stream, task: WriteTask, ids: IdsOf, timeout: float) -> None:
-        self._js, self._stream, self._ids_of, self._timeout = js, stream, ids, timeout
+    def __init__(self, js: JetStream, stream: Stream, task: WriteTask, timeout: float) -> None:
+        self._js, self._stream, self._timeout = js, stream, timeout
         age = timedelta(seconds=time.time() - task.since)
         self._planned: datetime = stream.cached_info.ts - age
-        self._numbers: dict[str, int] = {}
+        self._numbers: dict[str | None, int] = {}
         """The ids of the task's rows up to here, in their order."""
         self._turns = asyncio.Semaphore(MAX_KEYS_AT_A_TIME)
 
@@ -36,19 +35,16 @@ class EntryWriter:
         """Puts what neither the task nor somebody else has written since. The errors of ``js.publish``."""
         rows = duplicates = 0
         async for batch in batches:
-            ids = self._ids_of(rows, batch)
             of_key: dict[str, list[int]] = defaultdict(list)
-            for index, (subject, key) in enumerate(zip(batch.subjects, ids, strict=True)):
+            for index, (subject, key) in enumerate(zip(batch.subjects, batch.ids, strict=True)):
                 of_key[subject].append(index)
                 self._numbers[key] = rows + index
-            written = [self._write_key(rows, batch, ids, subject, indexes) for subject, indexes in of_key.items()]
-            rows += len(ids)
-            duplicates += len(ids) - sum(await asyncio.gather(*written))
+            written = [self._write_key(rows, batch, subject, indexes) for subject, indexes in of_key.items()]
+            rows += len(batch.ids)
+            duplicates += len(batch.ids) - sum(await asyncio.gather(*written))
         return WriteResult(rows=rows, duplicates=duplicates)
 
-    async def _write_key(
-        self, first: int, batch: MessageColumns, ids: Sequence[str], subject: str, indexes: list[int]
-    ) -> int:
+    async def _write_key(self, first: int, batch: MessageColumns, subject: str, indexes: list[int]) -> int:
         """Put the rows of a key that are to follow its newest entry; return their number."""
         async with self._turns:
             revision, written = 0, 0
@@ -68,7 +64,7 @@ class EntryWriter:
                         subject,
                         batch.payloads[index],
                         headers=batch.headers[index] if batch.headers else None,
-                        msg_id=ids[index],
+                        msg_id=batch.ids[index],
                         expected_last_subject_seq=revision,
                         timeout=self._timeout,
                     )

@@ -1,8 +1,8 @@
 """Publishing the rows of a task with ids. Runs on the loop of the worker.
 
-The id of a row is a value of its own, or it is made of its task and its number in it. A task that runs again publishes
-the same ids in the same order, and the stream drops those of its ``duplicate_window``. So a repetition first meets
-rows that are stored, and then new ones: until it has met them, it checks that the window is not over.
+A task that runs again publishes the same ids in the same order, and the stream drops those of its
+``duplicate_window``. So a repetition first meets rows that are stored, and then new ones: until it has met them, it
+checks that the window is not over.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from natsproto.jetstream import AckFuture, JetStream
 from natsproto.jetstream._publish.headers import message_blocks
 from natsproto.spark._task import MessageColumns, WriteResult
 
-IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
-"""The ids of a batch that begins with this row."""
 CheckFor: TypeAlias = Callable[[str], Awaitable[Callable[[], None] | None]]
 """Returns what raises once the stream of a subject may have forgotten ids; None if rows cannot be stored twice."""
 ROWS_AT_A_TIME = 1000
@@ -24,15 +22,13 @@ futures again and again: 12 % of the time of a row."""
 
 
 class IdWriter:
-    """Publishes the rows of one task. Without ``ids`` a repetition stores them again.
+    """Publishes the rows of one task. A repetition stores those without an id again.
 
-    ``check_for`` is given for a task that may have had an earlier attempt.
+    ``check_for`` is given for a task with ids that may have had an earlier attempt.
     """
 
-    def __init__(
-        self, js: JetStream, *, ids: IdsOf | None, check_for: CheckFor | None, max_pending: int, timeout: float
-    ) -> None:
-        self._ids_of, self._check_for, self._max_pending = ids, check_for, max_pending
+    def __init__(self, js: JetStream, *, check_for: CheckFor | None, max_pending: int, timeout: float) -> None:
+        self._check_for, self._max_pending = check_for, max_pending
         self._check: Callable[[], None] | None = None
         self._new_rows = 0
         """Rows in a row that were not stored before."""
@@ -46,12 +42,9 @@ class IdWriter:
             async for batch in batches:
                 if not (count := len(batch.subjects)):
                     continue
-                if self._ids_of is None:
-                    ids: Sequence[str | None] = batch.ids or [None] * count
-                else:
-                    ids = self._ids_of(rows, batch)
-                    if self._check_for is not None:
-                        self._check, self._check_for = await self._check_for(batch.subjects[0]), None
+                ids: Sequence[str | None] = batch.ids or [None] * count
+                if self._check_for is not None:
+                    self._check, self._check_for = await self._check_for(batch.subjects[0]), None
                 for begin in range(0, count, ROWS_AT_A_TIME):
                     end = begin + ROWS_AT_A_TIME
                     publish = self._publish if self._check is None else self._publish_checked

@@ -196,13 +196,13 @@ async def _publish(
     js = client.jetstream()
     writer = IdWriter(
         js,
-        ids=partial(row_ids, task, stable_order=plan.stable_order, option="stable_order=True"),
         check_for=partial(_window_check, js, plan, config.outage_timeout, task) if plan.is_repeated else None,
         max_pending=plan.max_pending,
         timeout=plan.timeout,
     )
     limit = size_limit(client.max_payload)
-    check = RowCheck(plan.bad_rows, plan.letter_subject, stream="", max_size=limit, makes_ids=True)
+    ids = partial(row_ids, task, stable_order=plan.stable_order, option="stable_order=True")
+    check = RowCheck(plan.bad_rows, plan.letter_subject, stream="", max_size=limit, ids=ids)
     done = await writer.write(check.check_all(batches))
     yield WriteSummary(
         write_id=plan.write_id,

@@ -200,5 +200,5 @@ def key_ids(task: WriteTask, written: Counter[str], _: int, batch: MessageColumn
     for subject in batch.subjects:
         written[subject] += 1
         text = f"{task.name}.{subject}.{written[subject]}"
-        ids.append(sha256(text.encode("utf-8", "surrogateescape")).hexdigest()[: 2 * _ID_BYTES])
+        ids.append(sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[: 2 * _ID_BYTES])
     return ids

@@ -12,11 +12,11 @@ from natsproto.errors import ConfigError
 from natsproto.jetstream import Cursor, JetStream, Stream, StreamConfig
 from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.subject import matches
-from natsproto.spark._bad_rows import BATCH_HEADERS_BYTES, RowCheck, size_limit
+from natsproto.spark._bad_rows import BATCH_HEADERS_BYTES, IdsOf, RowCheck, size_limit
 from natsproto.spark._cursor_writer import CursorWriter, RowsChanged
 from natsproto.spark._entry_writer import EntryWriter
 from natsproto.spark._forgotten_ids import window_check
-from natsproto.spark._id_writer import IdsOf, IdWriter
+from natsproto.spark._id_writer import IdWriter
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._outages import outlast
 from natsproto.spark._schema import HeaderFilter, key_ids, no_id, row_ids
@@ -86,7 +86,7 @@ async def write_messages(
     what, wait = f"stream {settings.stream!r}", settings.nats.outage_timeout
     stream = await outlast(what, wait, partial(check_target, client, settings))
     headers = HeaderFilter(settings.server_headers)
-    check = _row_check(client, stream.cached_info.config, settings)
+    check = _row_check(client, stream.cached_info.config, settings, task)
     columns = check.check_all(_columns(settings, headers, batches))
     if settings.delivery == "cursor":
         name = f"{task.owner}-{task.partition}"
@@ -107,35 +107,35 @@ async def write_messages(
     )
 
 
-def _row_check(client: Client, config: StreamConfig, settings: SinkOptions) -> RowCheck:
+def _row_check(client: Client, config: StreamConfig, settings: SinkOptions, task: WriteTask) -> RowCheck:
     def check_key(subject: str) -> None:
         check_key_name(subject.removeprefix(f"$KV.{settings.bucket}."))
 
+    ids: IdsOf = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
+    if settings.bucket:
+        ids = partial(key_ids, task, Counter())
     return RowCheck(
         settings.bad_rows,
         settings.letter_subject,
         stream=settings.stream,
         max_size=size_limit(client.max_payload, config),
-        makes_ids=settings.delivery == "ids",
+        ids=ids if settings.delivery == "ids" else None,
         added=BATCH_HEADERS_BYTES if settings.delivery == "cursor" else 0,
         check_subject=check_key if settings.bucket else partial(check_subject, config),
     )
 
 
 def _writer_with_ids(js: JetStream, stream: Stream, settings: SinkOptions, task: WriteTask) -> IdWriter | EntryWriter:
-    ids: IdsOf = partial(row_ids, task, stable_order=settings.stable_order, option="stableOrder=true")
-    if settings.bucket:
-        ids = partial(key_ids, task, Counter())
-        if task.is_repeated and settings.delivery == "ids":
-            return EntryWriter(js, stream, task, ids, settings.timeout)
+    is_checked = task.is_repeated and settings.delivery == "ids"
+    if settings.bucket and is_checked:
+        return EntryWriter(js, stream, task, settings.timeout)
 
     async def check_for(_: str) -> Callable[[], None] | None:
         return window_check(stream.cached_info, task, allow=settings.duplicates == "allow", remedy=_REMEDY)
 
     return IdWriter(
         js,
-        ids=ids if settings.delivery == "ids" else None,
-        check_for=check_for if task.is_repeated else None,
+        check_for=check_for if is_checked else None,
         max_pending=settings.max_pending,
         timeout=settings.timeout,
     )

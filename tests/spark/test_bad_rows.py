@@ -110,6 +110,23 @@ async def test_bad_rows_become_dead_letters(nats_client: Client, out: Stream, wa
     assert {letter.stream for letter in letters} == {"OUT"}
 
 
+@pytest.mark.parametrize("policy", ["drop", "deadletter"])
+async def test_larger_limit_loses_no_row_of_a_retry(
+    nats_client: Client, jetstream: JetStream, out: Stream, policy: str
+) -> None:
+    """An id is the number of a row among all, and a dead letter leaves its row's id to it."""
+    how = settings(**(DEAD if policy == "deadletter" else {"badRows": "drop"}))
+    rows = [row(number, msg_id=None, data=b"%d" % number * size) for number, size in enumerate((1, 3000, 1, 1))]
+    await jetstream.update_stream("OUT", max_msg_size=1000)
+    done = await write(nats_client, how, rows)
+    assert (done.rows, done.duplicates, done.bad_rows) == (3, 0, {"PayloadTooLarge": 1})
+    await jetstream.update_stream("OUT", max_msg_size=10_000)
+    done = await write(nats_client, how, rows)
+    assert (done.rows, done.duplicates, done.bad_rows) == (4, 3, {})
+    assert [(await stored(out, f"out.{number}")) for number in range(4)] == [[one["data"]] for one in rows]
+    assert len(await stored(out, "out.dead")) == (policy == "deadletter")
+
+
 async def test_row_as_large_as_allowed_is_stored(nats_client: Client, jetstream: JetStream) -> None:
     """Neither a byte too early nor one too late, by the limit of the server or of the stream."""
     for limit in (nats_client.max_payload, 5000):

@@ -110,7 +110,7 @@ CONNECTIONS = {"connection", "_connection", "nc", "origin"}
 PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
     "_cli": {},
     "spark": {
-        "natsproto._dead_letters": {"failure_headers", "forms", "is_sendable"},
+        "natsproto._dead_letters": {"failure_headers", "forms"},
         "natsproto._core.deadline": {"Backoff", "Deadline"},
         "natsproto._durations": {"positive_seconds", "seconds"},
         "natsproto._help.introspection": {"import_late_types"},
