@@ -366,7 +366,7 @@ def failure_headers(
     if error is not None:
         kind, text = f"{type(error).__module__}.{type(error).__qualname__}", str(error)
     added = {
-        SUBJECT_HEADER: subject,
+        SUBJECT_HEADER: _CONTROL_CHARS.sub(" ", subject),
         STREAM_HEADER: stream,
         **(more or {}),
         ERROR_TYPE_HEADER: kind,

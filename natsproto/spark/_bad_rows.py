@@ -16,10 +16,11 @@ from hashlib import sha256
 from typing import Literal, TypeAlias
 
 from natsproto._dead_letters import failure_headers, forms
-from natsproto.errors import ConfigError, NatsError, PayloadTooLarge
+from natsproto.errors import ConfigError, InvalidSubject, NatsError, PayloadTooLarge
 from natsproto.jetstream import StreamConfig
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import encode_headers
+from natsproto.protocol.line_limit import DEFAULT_LIMIT
 from natsproto.protocol.subject import publish_subject
 from natsproto.spark._task import HeaderPairs, MessageColumns
 
@@ -31,6 +32,10 @@ IdsOf: TypeAlias = Callable[[int, MessageColumns], Sequence[str]]
 _ID = "Nats-Msg-Id"
 BATCH_HEADERS_BYTES = 160
 """Bytes of the headers that an atomic batch adds to a row, at most."""
+MAX_ROW_SUBJECT_BYTES = DEFAULT_LIMIT - 128
+"""A control line also has the reply subject and two sizes. A server may read longer ones, but INFO does not say so."""
+_MAX_SHOWN_CHARS = 256
+"""Characters that a dead letter keeps of a subject that is too long."""
 _LETTER_ID_BYTES = len(f"{_ID}: \r\n") + 64
 _EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
 
@@ -103,7 +108,9 @@ class RowCheck:
         if subject is None:
             row = self._row + list(among).index(None)
             raise ConfigError("subject", None, f"row {row} of its partition has none")
-        publish_subject(subject)
+        size = len(publish_subject(subject))
+        if self._policy != "fail" and size > MAX_ROW_SUBJECT_BYTES:
+            raise InvalidSubject("subject", subject, f"is {size} bytes long; {MAX_ROW_SUBJECT_BYTES} are sure to fit")
         if self._check_subject is not None:
             self._check_subject(subject)
         self._valid.add(subject)
@@ -153,6 +160,8 @@ class RowCheck:
     ) -> tuple[str, bytes, HeaderPairs]:
         """The dead letter of a row: as it is, without its headers, or without its payload, whatever fits."""
         assert self._letter_subject is not None
+        if subject and len(subject) > MAX_ROW_SUBJECT_BYTES:
+            subject = f"{subject[:_MAX_SHOWN_CHARS]}..."  # no valid subject: it is never replayed
         left, headers = b"", list[tuple[str, str]]()
         for left, headers in forms(data, pairs, failure_headers(subject or "(null)", self._stream, error)):
             if len(left) + len(encode_headers(headers)) + self._added + _LETTER_ID_BYTES <= self._max_size:

@@ -37,6 +37,15 @@ BAD: list[tuple[dict[str, Any], type[NatsError]]] = [
     ({"subject": "elsewhere"}, ConfigError),
     ({"subject": None}, ConfigError),
 ]
+WORSE: list[tuple[dict[str, Any], type[NatsError]]] = [
+    ({"subject": "out.a\r\nPUB x 0"}, InvalidSubject),
+    ({"subject": "out.a\nb"}, InvalidSubject),
+    ({"subject": "out.a\0b"}, InvalidSubject),
+    ({"subject": "out." + "x" * 4000}, InvalidSubject),
+    ({"subject": "out." + "x" * 2 * 1024 * 1024}, InvalidSubject),
+    ({"msg_id": "x" * 2 * 1024 * 1024}, PayloadTooLarge),
+]
+"""Rows of which a dead letter cannot carry the subject or the id as it is."""
 
 
 @pytest.fixture
@@ -108,6 +117,19 @@ async def test_bad_rows_become_dead_letters(nats_client: Client, out: Stream, wa
     assert [letter.left_out for letter in letters[3:6]] == ["", "headers and payload of 2097152 bytes", "headers"]
     assert [letter.data for letter in letters[5:7]] == [b"6", b"7"]
     assert {letter.stream for letter in letters} == {"OUT"}
+
+
+@pytest.mark.parametrize("way", WAYS, ids=lambda way: way["delivery"])
+async def test_no_bad_subject_or_id_fails_a_task(nats_client: Client, out: Stream, way: dict[str, str]) -> None:
+    rows = [row(0), *[row(number, **bad) for number, (bad, _) in enumerate(WORSE, 1)], row(99)]
+    counts = {"InvalidSubject": 5, "PayloadTooLarge": 1}
+    done = await write(nats_client, settings(**way, **DEAD), rows)
+    assert (done.rows, done.duplicates, done.bad_rows) == (2, 0, counts)
+    letters = [DeadLetter.of(message) async for message in out.get_batch(subject="out.dead")]
+    assert [letter.error_type.rpartition(".")[2] for letter in letters] == [error.__name__ for _, error in WORSE]
+    cut = "out." + "x" * 252 + "..."  # an empty token: a replay refuses it
+    assert [letter.subject for letter in letters] == ["out.a PUB x 0", "out.a b", "out.a b", cut, cut, "out.6"]
+    assert [letter.data for letter in letters] == [b"1", b"2", b"3", b"4", b"5", b"6"]
 
 
 @pytest.mark.parametrize("policy", ["drop", "deadletter"])
