@@ -28,6 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     """Comes before Hypothesis reads its options and before xdist hands them to its workers."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # by a shell, in the background: programs would inherit it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     if config.option.hypothesis_seed is None:
         config.option.hypothesis_seed = str(random.SystemRandom().randrange(2**32))
     # Spelled out, as Hypothesis itself draws the same examples for ever where it sees continuous integration.
