@@ -38,13 +38,14 @@ class IdWriter:
     async def write(self, batches: AsyncIterator[MessageColumns]) -> WriteResult:
         """Publishes the rows, and returns when all are acknowledged."""
         rows = duplicates = 0
+        check_for = self._check_for
         async with self._publisher:
             async for batch in batches:
                 if not (count := len(batch.subjects)):
                     continue
                 ids: Sequence[str | None] = batch.ids or [None] * count
-                if self._check_for is not None:
-                    self._check, self._check_for = await self._check_for(batch.subjects[0]), None
+                if check_for is not None:
+                    self._check, check_for = await check_for(batch.subjects[0]), None
                 for begin in range(0, count, ROWS_AT_A_TIME):
                     end = begin + ROWS_AT_A_TIME
                     publish = self._publish if self._check is None else self._publish_checked
