@@ -48,12 +48,14 @@ from natsproto.jetstream._consumer.pull.pull_state import (
     PullPhase,
     PullState,
 )
-from natsproto.jetstream._consumer.pull.pull_subscription import DRAIN_TIMEOUT_S, PullAddress, PullSubscription
+from natsproto.jetstream._consumer.pull.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._values.error_codes import consumer_gone
 
 EXTEND_LEFTOVER_S: Final = 0.5
 """Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
+LAST_PULL_S: Final = 0.5
+"""Seconds for the server to answer the last pull before reading ends."""
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
 _head_of, _is_status_of = attrgetter("_head"), attrgetter("_is_status")
@@ -127,7 +129,7 @@ class Puller:
         """
         if self.state.number and self.connection.is_connected:
             with suppress(NatsError):
-                await self.connection.flush(DRAIN_TIMEOUT_S)
+                await self.connection.flush(LAST_PULL_S)
 
     def fail(self, bug: Exception) -> None:
         """End reading because of an unexpected error."""
