@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
@@ -21,7 +20,15 @@ from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._durations import NO_LIMIT_S
-from natsproto.errors import ConnectionClosed, ConsumerNotFound, NatsError, OutboxFull, PermissionDenied, StreamNotFound
+from natsproto.errors import (
+    ConnectionClosed,
+    ConsumerNotFound,
+    NatsError,
+    OutboxFull,
+    PermissionDenied,
+    RequestTimeout,
+    StreamNotFound,
+)
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
@@ -48,14 +55,14 @@ from natsproto.jetstream._consumer.pull.pull_state import (
     PullPhase,
     PullState,
 )
-from natsproto.jetstream._consumer.pull.pull_subscription import PullAddress, PullSubscription
+from natsproto.jetstream._consumer.pull.pull_subscription import DRAIN_TIMEOUT_S, PullAddress, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
 from natsproto.jetstream._values.error_codes import consumer_gone
 
 EXTEND_LEFTOVER_S: Final = 0.5
 """Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
-LAST_PULL_S: Final = 0.5
-"""Seconds for the server to answer the last pull before reading ends."""
+SILENT_END_S: Final = 0.5
+"""Seconds to wait for the confirmation of an end by a server that was silent before."""
 LOOKUP_INTERVAL_S: Final = 1.0
 """Seconds between two lookups of a consumer without responders."""
 _head_of, _is_status_of = attrgetter("_head"), attrgetter("_is_status")
@@ -115,21 +122,27 @@ class Puller:
         self.state.stop()
         self._stop_timer()
         try:
-            if self._replies is not None:
-                await self._await_last_pull()
+            is_silent = self._replies is not None and not await self._await_last_pull()
             if self._replies is not None:  # no other call has ended it meanwhile
+                if is_silent:
+                    self._replies.end_timeout = SILENT_END_S
                 await self._drain(self._replies)
         finally:
             self.close()
 
-    async def _await_last_pull(self) -> None:
+    async def _await_last_pull(self) -> bool:
         """Give the server a round trip to answer the last pull. A message that it is about to send when the
         subscription ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the
-        consumer's leader may be on another one, and send until the end reaches it.
+        consumer's leader may be on another one, and send until the end reaches it. False if the server did not answer.
         """
-        if self.state.number and self.connection.is_connected:
-            with suppress(NatsError):
-                await self.connection.flush(LAST_PULL_S)
+        try:
+            if self.state.number and self.connection.is_connected:
+                await self.connection.flush(DRAIN_TIMEOUT_S)
+        except RequestTimeout:
+            return False
+        except NatsError:
+            pass  # the connection was lost
+        return True
 
     def fail(self, bug: Exception) -> None:
         """End reading because of an unexpected error."""

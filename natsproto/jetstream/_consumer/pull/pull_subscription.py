@@ -41,7 +41,10 @@ class PullAddress(NamedTuple):
 class PullSubscription:
     """A subscription for the replies to the pulls of one reader at a time. ``inbox`` is a subject of its own."""
 
-    __slots__ = ("_connection", "_inbox", "_serial", "idle_since", "prefix", "route", "stamped_for", "subscription")
+    __slots__ = (
+        *("_connection", "_inbox", "_serial"),
+        *("end_timeout", "idle_since", "prefix", "route", "stamped_for", "subscription"),
+    )
 
     def __init__(self, connection: Connection, inbox: str) -> None:
         self._connection, self._inbox = connection, inbox
@@ -60,6 +63,9 @@ class PullSubscription:
         self.stamped_for: object = UNSTAMPED
         """The info of the consumer that the stamp was made for."""
 
+        self.end_timeout: float = DRAIN_TIMEOUT_S
+        """Seconds to wait for the server's confirmation of its end."""
+
     def attach(self, on_change: Callable[[], None]) -> None:
         """Assign it to a reader. Statuses about pulls of the previous reader are ignored from now on."""
         self._serial += 1
@@ -73,7 +79,7 @@ class PullSubscription:
     async def drain(self) -> None:
         """End it and receive the messages in flight; those that are not confirmed are delivered again."""
         with suppress(NatsError):
-            await self.subscription.drain(DRAIN_TIMEOUT_S)
+            await self.subscription.drain(self.end_timeout)
 
     def close(self) -> None:
         """End it at once."""
