@@ -10,10 +10,11 @@ from typing import Protocol, TypeAlias, cast
 from natsproto._durations import positive_seconds
 from natsproto.errors import ConfigError
 from natsproto.jetstream import JetStream
+from natsproto.jetstream._publish.headers import header_pairs
 from natsproto.outbox._relay import MAX_ROWS, Relay, RelayOptions
 from natsproto.outbox._sql import Database, DatabaseConnection, check_table, driver_of, insert, placeholder, schema
 from natsproto.protocol.frames import Payload, as_bytes
-from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
+from natsproto.protocol.headers import HeadersLike, encode_headers
 from natsproto.protocol.subject import publish_subject
 
 Row: TypeAlias = tuple[str, bytes, str]
@@ -141,7 +142,7 @@ class Outbox:
 def row_of(subject: str, payload: Payload, headers: HeadersLike | None) -> Row:
     """Return the columns of a message that can be sent, or raise its error."""
     publish_subject(subject)
-    pairs = [] if headers is None else list(Headers(headers).pairs())
+    pairs = header_pairs(subject, headers, {})
     encode_headers(pairs)
     return subject, as_bytes(payload), json.dumps(pairs)
 

@@ -182,6 +182,8 @@ async def test_wrong_arguments_insert_nothing(jetstream: JetStream, database: Pa
         OUTBOX.add(connection, "s.*")
     with pytest.raises(InvalidHeader):
         OUTBOX.add(connection, "s.x", headers={"A": "1\r\nB: 2"})
+    with pytest.raises(ConfigError, match="leave it out"):  # the relay could publish neither it nor those behind it
+        OUTBOX.add(connection, "s.x", headers={"Nats-Batch-Commit": "1"})
     with pytest.raises(TypeError):
         wrong.add(connection, "s.x", "text")
     with pytest.raises(ConfigError, match="placeholders are not known"):
