@@ -85,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The index of the gallery links to files, for those who read it in the repository; here they are sections.
 
-    Decisions are for those who change natsproto: the search leaves them out, as the menu does, and one page lists them.
+    Decisions are for those who change natsproto: the search leaves them out, as the menu does, and README.md lists them.
     """
     place = page.file.src_uri
     if place.startswith(("decisions/", "reference/protocol")):
@@ -98,22 +98,13 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if place.startswith("reference/"):
         markdown = with_options(markdown)
     if place.startswith("decisions/"):
-        return markdown.replace("\n", f"\n\n[All decisions]({'../' * place.count('/')}architecture.md#decisions)\n", 1)
-    if place == "architecture.md":
-        markdown += with_decisions()
+        index = "../" * (place.count("/") - 1) + "README.md"
+        return markdown if place == "decisions/README.md" else markdown.replace("\n", f"\n\n[All decisions]({index})\n", 1)
     if place != "compat.md":
         markdown = with_links(markdown, place)
     if place != "examples.md":
         return with_programs(with_note(markdown))
     return re.sub(r"\(examples/gallery/(\w+)/(\w+)\.py\)", r"(examples/gallery/\1.md#\2)", markdown)
-
-
-def with_decisions() -> str:
-    """The titles of all decisions, as links."""
-    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
-    titles = (page.read_text().partition("\n")[0].removeprefix("# ") for page in pages)
-    rows = (f"* [{title}](decisions/{page.name})" for page, title in zip(pages, titles, strict=True))
-    return "\n".join(["", *rows, ""])
 
 
 def with_options(markdown: str) -> str:

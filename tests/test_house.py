@@ -56,6 +56,15 @@ def test_house_english_pattern() -> None:
     assert found == ["Whether it works.", "It says so many words.", "Who asks."]
 
 
+def test_house_index_of_decisions() -> None:
+    index = "- [0001](0001-one.md): this.\n- [0002](0002-two.md)\n\n0003 → 0002"
+    assert house.unlisted_decisions(index, ["0001-one.md", "0002-two.md"]) == []
+    assert house.unlisted_decisions(index, ["0001-one.md", "0003-three.md"]) == [
+        "docs/decisions/README.md: 0003-three.md is in no room",
+        "docs/decisions/README.md: there is no 0002-two.md",
+    ]
+
+
 def test_house_code_lines() -> None:
     text = '"""A module."""\n\nX = """not\none"""  # a comment\n\n# another\ndef f():\n    """One."""\n    return 1\n'
     assert house.code_lines(text) == 4

@@ -37,6 +37,7 @@ MAX_FIELDS = 15
 MIN_MODULE_LINES = 40
 MAX_TEST_NAME = 50
 MAX_DECISION_WORDS = 600
+MAX_DECISION_LINES = 50
 MAX_ENTRIES = {"natsproto/jetstream": 16}
 """The most files and folders that a folder may show."""
 
@@ -241,34 +242,38 @@ def small_modules() -> list[str]:
     return unexplained + [f"{name}: take it out of SMALL_MODULES" for name in reasons - small]
 
 
+def decision_pages() -> dict[str, str]:
+    """The texts of the decisions by their names, without the index."""
+    pages = sorted((ROOT / "docs/decisions").glob("[0-9]*.md"))
+    return {page.name: page.read_text() for page in pages}
+
+
 def decision_numbers() -> list[str]:
     """Decisions that have the number of another one, or another number in their heading than in their name."""
-    pages = [page.name for page in sorted((ROOT / "docs/decisions").glob("*.md"))]
-    counts = Counter(page[:4] for page in pages)
-    twice = [f"docs/decisions/{page}: another decision has this number" for page in pages if counts[page[:4]] > 1]
+    pages = decision_pages()
+    counts = Counter(name[:4] for name in pages)
+    twice = [f"docs/decisions/{name}: another decision has this number" for name in pages if counts[name[:4]] > 1]
     return twice + [
-        f"docs/decisions/{page}: its heading has another number"
-        for page in pages
-        if not (ROOT / "docs/decisions" / page).read_text().startswith(f"# {page[:4]}")
+        f"docs/decisions/{name}: its heading has another number"
+        for name, text in pages.items()
+        if not text.startswith(f"# {name[:4]}")
     ]
 
 
-def unlisted_decisions() -> list[str]:
-    """Decisions that the table of rooms in docs/architecture.md does not name, and names of none."""
-    table = (ROOT / "docs/architecture.md").read_text().partition("| room | decisions |")[2]
-    named = set(re.findall(r"\b\d{4}\b", table))
-    pages = {page.name[:4] for page in (ROOT / "docs/decisions").glob("*.md")}
-    missing = [f"docs/architecture.md: decision {number} is in no room" for number in sorted(pages - named)]
-    return missing + [f"docs/architecture.md: there is no decision {number}" for number in sorted(named - pages)]
+def unlisted_decisions(index: str, pages: Iterable[str]) -> list[str]:
+    """Pages that the index by rooms does not name, and names of none."""
+    named, existing = set(re.findall(r"\]\((\d{4}[^)]*)\)", index)), set(pages)
+    missing = [f"docs/decisions/README.md: {page} is in no room" for page in sorted(existing - named)]
+    return missing + [f"docs/decisions/README.md: there is no {page}" for page in sorted(named - existing)]
 
 
 def long_decisions() -> list[str]:
-    """Decisions of more than ``MAX_DECISION_WORDS``."""
-    pages = sorted((ROOT / "docs/decisions").glob("*.md"))
+    """Decisions of more than ``MAX_DECISION_WORDS`` or ``MAX_DECISION_LINES``."""
+    sizes = {name: (len(text.split()), text.count("\n")) for name, text in decision_pages().items()}
     return [
-        f"docs/decisions/{page.name}: {words} words, at most {MAX_DECISION_WORDS}; measurements go to notes/"
-        for page in pages
-        if (words := len(page.read_text().split())) > MAX_DECISION_WORDS
+        f"docs/decisions/{name}: {words} words in {lines} lines, at most {MAX_DECISION_WORDS} in {MAX_DECISION_LINES}"
+        for name, (words, lines) in sizes.items()
+        if words > MAX_DECISION_WORDS or lines > MAX_DECISION_LINES
     ]
 
 
@@ -528,7 +533,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *full_folders(),
         *small_modules(),
         *decision_numbers(),
-        *unlisted_decisions(),
+        *unlisted_decisions((ROOT / "docs/decisions/README.md").read_text(), decision_pages()),
         *long_decisions(),
         *broken_boundaries(),
         *wide_seams(),
