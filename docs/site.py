@@ -85,7 +85,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     """The index of the gallery links to files, for those who read it in the repository; here they are sections.
 
-    Decisions are for those who change natsproto: the search leaves them out, as the menu does, and README.md lists them.
+    Decisions are for those who change natsproto: the search and the menu leave them out, and README.md lists them.
     """
     place = page.file.src_uri
     if place.startswith(("decisions/", "reference/protocol")):
@@ -98,8 +98,8 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if place.startswith("reference/"):
         markdown = with_options(markdown)
     if place.startswith("decisions/"):
-        index = "../" * (place.count("/") - 1) + "README.md"
-        return markdown if place == "decisions/README.md" else markdown.replace("\n", f"\n\n[All decisions]({index})\n", 1)
+        index = f"[All decisions]({'../' * (place.count('/') - 1)}README.md)"
+        return markdown if "README" in place else markdown.replace("\n", f"\n\n{index}\n", 1)
     if place != "compat.md":
         markdown = with_links(markdown, place)
     if place != "examples.md":
