@@ -8,6 +8,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.socket.transport import dial
 from natsproto._core.socket.wire import Runtime
@@ -16,7 +17,6 @@ from natsproto._help.async_hints import AwaitHint, items
 from natsproto._help.guesses import explain_publish, wrong_keywords
 from natsproto._help.introspection import import_late_types
 from natsproto._options.options import DEFAULT_SERVER, OptionArgs, Options
-from natsproto.errors import ConfigError
 from natsproto.errors._base import hide_arguments, hide_locals
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
@@ -126,7 +126,7 @@ class Client(Connection):
         from natsproto.health import check
 
         if timeout is None:
-            raise ConfigError("timeout", None, "a health check always ends: give a number of seconds")
+            raise errors.ConfigError("timeout", None, "a health check always ends: give a number of seconds")
         wait = positive_seconds("timeout", timeout)
         context = self.jetstream(timeout=wait) if jetstream or stream is not None else None
         return await check(self, context, stream, consumer, wait)
@@ -159,7 +159,7 @@ class Client(Connection):
         from natsproto.tracing import trace
 
         if timeout is None:
-            raise ConfigError("timeout", None, "a trace always ends: give a number of seconds")
+            raise errors.ConfigError("timeout", None, "a trace always ends: give a number of seconds")
         wait = positive_seconds("timeout", timeout)
         return await trace(self, subject, payload, headers=headers, deliver=deliver, timeout=wait)
 
@@ -466,7 +466,9 @@ def options_for(servers: str | Sequence[str] | Options | None, context: str | No
     """Return the Options for the arguments of ``connect``."""
     if context is not None:
         if isinstance(servers, Options):
-            raise ConfigError("context", context, "cannot be given together with Options: use Options.from_context")
+            raise errors.ConfigError(
+                "context", context, "cannot be given together with Options: use Options.from_context"
+            )
         chosen = Options.from_context(context)
         return chosen.replace(**options) if servers is None else chosen.replace(servers=servers, **options)
     if isinstance(servers, Options):

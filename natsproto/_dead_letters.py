@@ -15,20 +15,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from natsproto import errors
 from natsproto._core.events import Event
 from natsproto._value import Value
-from natsproto.errors import (
-    ApiError,
-    ConfigError,
-    InvalidHeader,
-    InvalidSubject,
-    LocalProtocolError,
-    MessageNotFound,
-    NatsError,
-    NoStream,
-    PermissionDenied,
-    StreamNotFound,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._consumer.message import JsMessage, Metadata
 from natsproto.jetstream._context import JetStream
@@ -53,7 +42,13 @@ ERROR_TYPE_HEADER, DEAD_LETTER_ERROR_HEADER = "Dead-Letter-Error-Type", "Dead-Le
 LEFT_OUT_HEADER = "Dead-Letter-Left-Out"
 
 _BUCKETS = ("$KV.", "$O.")
-_OF_ONE_LETTER = (ApiError, ConfigError, LocalProtocolError, NoStream, PermissionDenied)
+_OF_ONE_LETTER = (
+    errors.ApiError,
+    errors.ConfigError,
+    errors.LocalProtocolError,
+    errors.NoStream,
+    errors.PermissionDenied,
+)
 """Errors of one dead letter, which is left; the others may be sent."""
 _MAX_ERROR_CHARS = 1024
 _CONTROL_CHARS = re.compile(r"[\x00-\x1f\x7f]+")
@@ -66,7 +61,7 @@ class DeadLetterLeft(Event):
 
     stream: str
     seq: int
-    error: NatsError
+    error: errors.NatsError
 
     level = logging.WARNING
     line = "dead letter %(seq)d of stream %(stream)r is not replayed: %(error)s"
@@ -132,7 +127,7 @@ class DeadLetter(Value):
                 left_out=headers.get(LEFT_OUT_HEADER) or "",
             )
         except ValueError:
-            raise LocalProtocolError(f"the message on {message.subject!r} is not a dead letter") from None
+            raise errors.LocalProtocolError(f"the message on {message.subject!r} is not a dead letter") from None
 
     @classmethod
     def _of_report(cls, message: Message | RawMessage) -> DeadLetter:
@@ -187,7 +182,7 @@ async def _load(js: JetStream, message: Message | RawMessage) -> tuple[DeadLette
         if stream.cached_info.created > read_advisory(message.data).time:
             return letter, ""  # the stream was created anew
         found = await stream.get_message(letter.seq, direct=False)
-    except (StreamNotFound, MessageNotFound, PermissionDenied):
+    except (errors.StreamNotFound, errors.MessageNotFound, errors.PermissionDenied):
         return letter, ""
     headers, left_out = _sendable(found.headers.pairs(), len(found.headers.invalid_lines))
     letter = letter.replace(subject=found.subject, data=found.data, headers=Headers(headers), left_out=left_out)
@@ -197,7 +192,7 @@ async def _load(js: JetStream, message: Message | RawMessage) -> tuple[DeadLette
 def _is_report(message: RawMessage) -> bool:
     try:
         return bool(DeadLetter.of(message))
-    except LocalProtocolError:
+    except errors.LocalProtocolError:
         return False
 
 
@@ -249,7 +244,7 @@ async def replay(
     while seq <= last:
         try:
             message = await letters.get_next_message(subject, start_seq=seq)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             break
         seq = message.seq + 1
         if message.seq > last or not (SUBJECT_HEADER in message.headers or _is_report(message)):
@@ -259,7 +254,9 @@ async def replay(
             if select is not None and not select(letter):
                 continue
             if "payload" in letter.left_out:
-                raise LocalProtocolError(f"its payload is in message {letter.seq} of stream {letter.stream!r} only")
+                raise errors.LocalProtocolError(
+                    f"its payload is in message {letter.seq} of stream {letter.stream!r} only"
+                )
             msg_id = _replay_id(letter, time) if time else f"replay:{stream}:{message.seq}:{message.time.ns}"
             if msg_id not in published:
                 target = await targets.of(letter)
@@ -272,7 +269,7 @@ async def replay(
             continue
         try:
             await letters.delete_message(message.seq)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             continue  # another program has replayed it too
         number += 1
     return number
@@ -295,15 +292,17 @@ class _Targets:
         publish_subject(subject)
         if allowed is None:
             if is_api_subject(subject):
-                raise InvalidSubject("subject", subject, "is one of an API or a bucket: name the bucket in streams=")
+                raise errors.InvalidSubject(
+                    "subject", subject, "is one of an API or a bucket: name the bucket in streams="
+                )
             if letter.stream not in self._known:
                 self._known[letter.stream] = await _subjects_of(self._js, (letter.stream,))
             allowed = self._known[letter.stream]
         elif is_api_subject(subject) and not subject.startswith(_BUCKETS):
-            raise InvalidSubject("subject", subject, "is one of an API")
+            raise errors.InvalidSubject("subject", subject, "is one of an API")
         if not any(matches(pattern, subject) for pattern in allowed):
             where = "the stream that it names" if self._allowed is None else "the given streams"
-            raise InvalidSubject("subject", subject, f"is no subject of {where}: pass streams= or to=")
+            raise errors.InvalidSubject("subject", subject, f"is no subject of {where}: pass streams= or to=")
         return subject
 
 
@@ -353,7 +352,7 @@ def is_sendable(pair: tuple[str, str]) -> bool:
     """Return True if a header can be sent."""
     try:
         encode_headers([pair])
-    except InvalidHeader:
+    except errors.InvalidHeader:
         return False
     return True
 

@@ -11,7 +11,7 @@ from datetime import timedelta
 from enum import Enum
 from typing import Final
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 
 NO_LIMIT_S: Final = 1e9
 """Seconds for None as a timeout: 31 years, because neither uvloop nor servers take infinity."""
@@ -36,7 +36,7 @@ def seconds(what: str, value: object) -> float:
     if isinstance(value, timedelta):
         return seconds(what, value.total_seconds())
     if isinstance(value, bool):
-        raise ConfigError(what, value, "must be a number of seconds or a timedelta, not a bool")
+        raise errors.ConfigError(what, value, "must be a number of seconds or a timedelta, not a bool")
     if not isinstance(value, (int, float)):
         raise TypeError(f"{what} must be a number of seconds or a timedelta, not {type(value).__name__}")
     try:
@@ -44,7 +44,7 @@ def seconds(what: str, value: object) -> float:
     except OverflowError:
         number = math.inf
     if not 0 <= number < math.inf:
-        raise ConfigError(what, number, "must be a finite number of seconds, 0 or more")
+        raise errors.ConfigError(what, number, "must be a finite number of seconds, 0 or more")
     return number
 
 
@@ -54,7 +54,7 @@ def positive_seconds(what: str, value: object) -> float:
         return value  # nearly always
     number = seconds(what, value)
     if number == 0:
-        raise ConfigError(what, number, "must be more than 0 seconds")
+        raise errors.ConfigError(what, number, "must be more than 0 seconds")
     return number
 
 

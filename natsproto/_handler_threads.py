@@ -17,8 +17,8 @@ from queue import SimpleQueue
 from threading import Semaphore, Thread
 from typing import Any, ParamSpec, TypeAlias, TypeVar, cast
 
+from natsproto import errors
 from natsproto._handlers import check_handler, finish, is_async_callable, layer_of
-from natsproto.errors import ConfigError, HandlerTimeout
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -119,7 +119,9 @@ def with_timeout(handler: H, timeout: float | None) -> H | Callable[[Any], Await
     if (layer := layer_of(handler)) is not None:
         return layer.around(with_timeout(layer.inner, timeout))
     if not is_async_callable(handler):
-        raise ConfigError("timeout", timeout, "cannot end a def handler in the event loop: pass executor=True, too")
+        raise errors.ConfigError(
+            "timeout", timeout, "cannot end a def handler in the event loop: pass executor=True, too"
+        )
 
     @wraps(handler)
     async def call(*args: Any) -> object:
@@ -129,7 +131,7 @@ def with_timeout(handler: H, timeout: float | None) -> H | Callable[[Any], Await
         except TimeoutError as exc:
             if not limit.expired():
                 raise
-            raise HandlerTimeout(timeout, any(map(is_still_running, (*args, *IN_HAND.get())))) from exc
+            raise errors.HandlerTimeout(timeout, any(map(is_still_running, (*args, *IN_HAND.get())))) from exc
 
     return call
 
@@ -183,11 +185,13 @@ def _run_in_threads(
     handler: Callable[P, object], executor: Executor, threads: int | None
 ) -> Callable[P, Awaitable[object]]:
     if executor is not True and not isinstance(executor, ThreadPoolExecutor):
-        raise ConfigError("executor", executor, "must be True or a ThreadPoolExecutor")
+        raise errors.ConfigError("executor", executor, "must be True or a ThreadPoolExecutor")
     if is_async_callable(handler):
-        raise ConfigError("executor", executor, "is for def handlers, and this one is async def: remove one of them")
+        raise errors.ConfigError(
+            "executor", executor, "is for def handlers, and this one is async def: remove one of them"
+        )
     if threads is not None and (type(threads) is not int or threads < 1):
-        raise ConfigError("threads", threads, "must be a positive int")
+        raise errors.ConfigError("threads", threads, "must be a positive int")
     name = f"natsproto {getattr(handler, '__name__', 'handler')}"
     pool: Any = DaemonThreads(threads, name) if executor is True else executor
 

@@ -21,7 +21,7 @@ from types import FrameType
 from typing import TypeAlias
 from weakref import WeakSet
 
-from natsproto.errors import LocalProtocolError
+from natsproto import errors
 
 StopEvent: TypeAlias = asyncio.Event | threading.Event
 
@@ -49,7 +49,7 @@ def stop_event(*signals: signal.Signals) -> asyncio.Event:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        raise LocalProtocolError(
+        raise errors.LocalProtocolError(
             "call it inside the event loop; in a blocking program use natsproto.sync.stop_event()"
         ) from None
     stop = asyncio.Event()
@@ -83,7 +83,7 @@ def handle_stop(signals: tuple[signal.Signals, ...], set_event: Callable[[], Sto
     it any more.
     """
     if threading.current_thread() is not threading.main_thread():
-        raise LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
+        raise errors.LocalProtocolError("stop_event() works in the main thread only: signals do not reach others")
     handler = _StopHandler(set_event, signals or (signal.SIGINT, signal.SIGTERM))
     for number in handler.before:
         signal.signal(number, handler)

@@ -10,10 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Mapping
 from types import MappingProxyType, TracebackType
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import InvalidReply, SubscriptionClosed
 from natsproto.jetstream._values.codec import Record, Seconds, decode, integer, optional, parse, seconds, text
 from natsproto.jetstream.advisories import Advisory, ClientInfo
 from natsproto.protocol.frames import Message
@@ -122,9 +122,9 @@ def read_event(message: Message) -> Advisory:
             kind = AuthenticationFailed
         try:
             return decode(kind, payload)
-        except InvalidReply:
+        except errors.InvalidReply:
             return decode(Advisory, payload)
-    except InvalidReply:
+    except errors.InvalidReply:
         return Advisory(extra={"data": message.data.decode("utf-8", "replace")})
 
 
@@ -177,7 +177,7 @@ class AccountEvents(AsyncForHint):
             try:
                 return await self.__anext__()
             except StopAsyncIteration:
-                raise SubscriptionClosed("account events", "stopped") from None
+                raise errors.SubscriptionClosed("account events", "stopped") from None
 
     async def stop(self) -> None:
         """Stop and drop unread events."""

@@ -10,11 +10,11 @@ import asyncio
 from time import perf_counter
 from typing import TYPE_CHECKING
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats, GroupStats
 from natsproto._core.engine.engine import State
 from natsproto._value import Value
-from natsproto.errors import ConfigError, NatsError, NoResponders, PermissionDenied
 
 __all__ = [
     "ConsumerStats",
@@ -57,7 +57,7 @@ async def check(
 ) -> Health:
     """Run the check of ``Client.health``."""
     if consumer is not None and stream is None:
-        raise ConfigError("consumer", consumer, "needs the name of its stream too")
+        raise errors.ConfigError("consumer", consumer, "needs the name of its stream too")
     problem, rtt = "", 0.0
     if not connection.is_connected:
         problem = f"not connected: the client is {connection.state}"
@@ -70,8 +70,8 @@ async def check(
                 if jetstream is not None:
                     await _look_up(jetstream, stream, consumer)
         except TimeoutError as exc:
-            problem = str(exc) if isinstance(exc, NatsError) else f"no response within {timeout:g} s"
-        except NatsError as exc:
+            problem = str(exc) if isinstance(exc, errors.NatsError) else f"no response within {timeout:g} s"
+        except errors.NatsError as exc:
             problem = str(exc)
     return Health(
         ok=not problem,
@@ -88,9 +88,9 @@ async def check(
 async def _round_trip(connection: Connection, timeout: float) -> None:
     try:
         await connection.request(connection.new_inbox(), timeout=timeout)
-    except NoResponders:
+    except errors.NoResponders:
         return  # the expected reply
-    except PermissionDenied:
+    except errors.PermissionDenied:
         await connection.flush(timeout)  # the account may not publish to inboxes; a PONG has to suffice
 
 

@@ -11,9 +11,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from functools import partial, update_wrapper
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, overload
 
+from natsproto import errors
 from natsproto._handler_threads import Executor, in_threads
 from natsproto._handlers import Blocking, HandlerResult, add_layer, check_handler, finish, is_async_generator, layer_of
-from natsproto.errors import LocalProtocolError
 from natsproto.protocol.frames import Message
 
 __all__ = ["Call", "Executor", "Middleware", "in_threads", "with_middleware"]
@@ -117,7 +117,7 @@ def _as_generator() -> Callable[[Any], AsyncIterator[Any]]:
     """Return a generator function of which an endpoint takes the handler and the middleware."""
 
     async def parts(message: object) -> AsyncIterator[Any]:
-        raise LocalProtocolError("only an endpoint can call an async generator with middleware")
+        raise errors.LocalProtocolError("only an endpoint can call an async generator with middleware")
         yield message  # type: ignore[unreachable]  # makes it a generator
 
     return parts

@@ -17,6 +17,7 @@ from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import TypeAlias
 
+from natsproto import errors
 from natsproto._core.engine.engine import State
 from natsproto._core.events import Event, HandlerFailed
 from natsproto._dead_letters import (
@@ -35,15 +36,6 @@ from natsproto._handler_threads import is_still_running, note_running
 from natsproto._handlers import Blocking, HandlerResult, finish
 from natsproto._help import guesses as _guesses
 from natsproto._value import Value
-from natsproto.errors import (
-    ConfigError,
-    InvalidHeader,
-    InvalidPayload,
-    LocalProtocolError,
-    MessageTooLarge,
-    NatsError,
-    PayloadTooLarge,
-)
 from natsproto.jetstream._consumer.message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._values.codec import accept_delays, accept_seconds
@@ -65,7 +57,7 @@ Handler: TypeAlias = Callable[[JsMessage], HandlerResult]
 Errors: TypeAlias = type[BaseException] | tuple[type[BaseException], ...]
 """An exception class or several, as ``except`` takes them."""
 
-_PERMANENT = (ConfigError, LocalProtocolError)
+_PERMANENT = (errors.ConfigError, errors.LocalProtocolError)
 """Refusals of a dead letter by this client, which no repetition mends."""
 _rng = random.SystemRandom()
 
@@ -140,15 +132,15 @@ class RetryPolicy(Value):
     max_delay: float | timedelta = 60.0
     jitter: float = 0.2
     retry_on: Errors = Exception
-    give_up_on: Errors = InvalidPayload
+    give_up_on: Errors = errors.InvalidPayload
     free: Errors = ()
 
     def _check(self) -> None:
         publish_subject(self.dead_letter_subject, "dead_letter_subject")
         if type(self.max_attempts) is not int or self.max_attempts < 1:
-            raise ConfigError("max_attempts", self.max_attempts, "must be a positive int")
+            raise errors.ConfigError("max_attempts", self.max_attempts, "must be a positive int")
         if not 0 <= self.jitter <= 1:
-            raise ConfigError("jitter", self.jitter, "must be a fraction of the delay, from 0 to 1")
+            raise errors.ConfigError("jitter", self.jitter, "must be a fraction of the delay, from 0 to 1")
         fields = self.__dict__
         fields["delays"] = accept_delays("delays", self.delays)
         for name in ("first_delay", "max_delay"):
@@ -353,13 +345,13 @@ class Retry:
                 if isinstance(failure := await self._store(failed), _PERMANENT) or failure is None:
                     return
 
-    async def _store(self, failed: AttemptedMessage) -> NatsError | None:
+    async def _store(self, failed: AttemptedMessage) -> errors.NatsError | None:
         """Publish a dead letter and terminate its message; return the error of that."""
         message, metadata, subject = failed.message, failed.metadata, self.policy.dead_letter_subject
         try:
             await self._publish(failed)
             await message.term(f"{SET_ASIDE} on {subject}")
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._report(f"dead letter of message {metadata.stream_seq} of stream {metadata.stream!r}", exc)
             return exc
         mark_reported(message)
@@ -377,14 +369,14 @@ class Retry:
 
     async def _publish(self, failed: AttemptedMessage) -> None:
         """Publish a dead letter; with less if the server or the stream does not accept it as it is."""
-        refusal: NatsError | None = None
+        refusal: errors.NatsError | None = None
         for data, headers in forms_of(failed):
             try:
                 await self._js.publish(
                     self.policy.dead_letter_subject, data, headers=headers, msg_id=message_id_of(failed.metadata)
                 )
                 return
-            except (PayloadTooLarge, InvalidHeader, MessageTooLarge) as exc:
+            except (errors.PayloadTooLarge, errors.InvalidHeader, errors.MessageTooLarge) as exc:
                 refusal = exc
         assert refusal is not None
         raise refusal
@@ -392,12 +384,12 @@ class Retry:
     async def _nak(self, message: JsMessage, delay: float) -> bool:
         try:
             await message.nak(delay)
-        except NatsError as exc:  # the server redelivers it after ack_wait
+        except errors.NatsError as exc:  # the server redelivers it after ack_wait
             self._report(f"nak of a message of {message.subject!r}", exc)
             return False
         return True
 
-    def _report(self, where: str, error: NatsError) -> None:
+    def _report(self, where: str, error: errors.NatsError) -> None:
         self._js.connection._event_bus.log.warning("%s failed: %s", where, error)
         self._js.connection._event_bus.emit(HandlerFailed(handler=where, error=error))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.protocol.subject import matches, publish_subject, subscribe_subject, tokens
 
 __all__ = ["SubjectMapping", "matches", "partition", "tokens"]
@@ -27,7 +27,7 @@ def partition(number: int, *parts: str) -> int:
         *parts: The tokens that decide; the order matters.
     """
     if type(number) is not int or number < 1:
-        raise ConfigError("number", number, "must be a positive int")
+        raise errors.ConfigError("number", number, "must be a positive int")
     digest = 0x811C9DC5  # FNV-1a, 32 bits
     for byte in _bytes("".join(parts)):
         digest = (digest ^ byte) * 0x01000193 & 0xFFFFFFFF
@@ -58,7 +58,7 @@ class SubjectMapping:
         positions = [index for index, token in enumerate(tokens(source)) if token == "*"]
         self._rest = len(tokens(source)) - 1 if source.endswith(">") else None
         if destination.endswith(">") != source.endswith(">"):
-            raise ConfigError("destination", destination, "must end with '>' if and only if the source does")
+            raise errors.ConfigError("destination", destination, "must end with '>' if and only if the source does")
         self._token_functions = [self._token_function(token, positions) for token in _DOT_IN_BRACES.split(destination)]
 
     def __repr__(self) -> str:
@@ -86,7 +86,7 @@ class SubjectMapping:
         if function is not None:
             return self._function(token, function[1].lower(), _ARGUMENT.split(function[2]), positions)
         if "{{" in token:
-            raise ConfigError("destination", self.destination, f"{token} is not a mapping function")
+            raise errors.ConfigError("destination", self.destination, f"{token} is not a mapping function")
         publish_subject(token, "destination")
         return lambda given: (token,)
 
@@ -122,13 +122,15 @@ class SubjectMapping:
         except ValueError:
             raise self._invalid_function(token) from None
         if not all(1 <= number <= len(positions) for number in wanted):
-            raise ConfigError(
+            raise errors.ConfigError(
                 "destination", self.destination, f"{token} refers to a wildcard that the source does not have"
             )
         return [positions[number - 1] for number in wanted]
 
-    def _invalid_function(self, token: str) -> ConfigError:
-        return ConfigError("destination", self.destination, f"{token} is not a mapping function, or lacks arguments")
+    def _invalid_function(self, token: str) -> errors.ConfigError:
+        return errors.ConfigError(
+            "destination", self.destination, f"{token} is not a mapping function, or lacks arguments"
+        )
 
 
 def _bytes(token: str) -> bytes:

@@ -13,11 +13,11 @@ from datetime import timedelta
 from types import MappingProxyType
 from typing import Literal, TypeAlias
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._help.async_hints import items
 from natsproto._value import Value
 from natsproto.account_events import AccountEvents
-from natsproto.errors import ServerError
 from natsproto.protocol.frames import Message
 
 ServerKind: TypeAlias = Literal[
@@ -158,10 +158,10 @@ def _reply(message: Message) -> SystemReply:
         if not isinstance(fields, dict):
             raise ValueError("not an object")
     except (ValueError, RecursionError) as exc:
-        raise ServerError(f"cannot decode the response: {exc}") from None
+        raise errors.ServerError(f"cannot decode the response: {exc}") from None
     error = fields.get("error")
     if isinstance(error, dict):
-        raise ServerError(str(error.get("description", error)))
+        raise errors.ServerError(str(error.get("description", error)))
     server, data = fields.get("server"), fields.get("data")
     if not isinstance(server, dict):
         server = fields  # an IDZ response consists of the identity only

@@ -15,10 +15,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._value import Value
-from natsproto.errors import ConfigError, RequestTimeout, SubscriptionClosed
 from natsproto.errors._base import escaped
 from natsproto.jetstream._values.features import RequiredFeature
 from natsproto.protocol.frames import Message, Payload
@@ -163,11 +163,11 @@ async def trace(
     given = Headers(() if headers is None else headers)
     for name in (DESTINATION_HEADER, ONLY_HEADER, HOP_HEADER):
         if name in given:
-            raise ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
+            raise errors.ConfigError(f"header {name!r}", given[name], "is set by the trace itself")
     deadline = Deadline(timeout)
     await connection._outages.wait_connected(deadline.at)
     if deadline.is_over:  # nor may it be sent later, to a server that is not known yet
-        raise RequestTimeout(f"trace of {subject!r}", timeout, sent=False)
+        raise errors.RequestTimeout(f"trace of {subject!r}", timeout, sent=False)
     _FEATURE.check(connection.server_info)
     inbox = connection.new_inbox()
     traced_headers = [*given.pairs(), (DESTINATION_HEADER, inbox), *(() if deliver else ((ONLY_HEADER, "true"),))]
@@ -178,15 +178,15 @@ async def trace(
         while not found.is_complete and not found.is_full:
             try:
                 message = await reports.next(deadline.left)
-            except RequestTimeout:
+            except errors.RequestTimeout:
                 break
-            except SubscriptionClosed:
+            except errors.SubscriptionClosed:
                 raise connection._outbox.closed_error(f"trace of {subject!r}") from None
             found.add(message)
             await asyncio.sleep(0)  # decoding a large report takes 30 ms
     servers = found.servers
     if not servers:
-        raise RequestTimeout(f"trace of {subject!r}", timeout)
+        raise errors.RequestTimeout(f"trace of {subject!r}", timeout)
     servers.sort(key=lambda server: _sort_key(server.hop))
     return MessageTrace(subject=subject, complete=found.is_complete, servers=tuple(servers))
 

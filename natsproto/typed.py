@@ -13,6 +13,7 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Generic, TypeAlias, TypeVar, cast, overload
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.inbox.handler import Handler
 from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike
@@ -22,7 +23,6 @@ from natsproto._durations import DEFAULT, Default
 from natsproto._handlers import HandlerResult, add_layer, check_handler, check_result, is_async_generator
 from natsproto._help.async_hints import items
 from natsproto.codecs import Codec, TypedCodec
-from natsproto.errors import InvalidPayload, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.service._endpoint import Request
@@ -280,9 +280,9 @@ class Typed(Generic[T, R]):
         def decoded(message: Message) -> T:
             try:
                 return values.decode(message.data)
-            except InvalidPayload as exc:
+            except errors.InvalidPayload as exc:
                 if isinstance(message, Request):
-                    raise ServiceError(400, str(exc)) from exc
+                    raise errors.ServiceError(400, str(exc)) from exc
                 raise
 
         async def respond(message: Message) -> None:

@@ -14,10 +14,10 @@ import sys
 from collections.abc import Sequence
 
 import natsproto
+from natsproto import errors
 from natsproto._cli import _messages, _operations, _stores, _streams, _top
 from natsproto._cli._arguments import NATS_CLI, Command, CommandParser, add_connection, shown_action
 from natsproto._cli._output import printable, shell_text
-from natsproto.errors import ConfigError, NatsError
 
 __all__ = ["main"]
 
@@ -45,9 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # as after "| head"
         sys.stdout = sys.stderr  # for the flush at the end of the interpreter
         return 141  # as after SIGPIPE
-    except (NatsError, OSError) as exc:
+    except (errors.NatsError, OSError) as exc:
         print(f"natsproto {shown_action(args)}: {printable(shell_text(str(exc)))}", file=sys.stderr)
-        return 2 if isinstance(exc, ConfigError) else 1
+        return 2 if isinstance(exc, errors.ConfigError) else 1
     except KeyboardInterrupt:
         return 130
 

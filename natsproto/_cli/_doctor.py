@@ -17,7 +17,6 @@ from typing import Any, Literal, NamedTuple
 
 from natsproto import Client, Options, ServerAddress, connect, errors
 from natsproto._cli._output import shell_text
-from natsproto.errors import ConnectFailed, InvalidCredentials, NatsError, PermissionDenied
 
 STEP_TIMEOUT_S = 3.0
 """Seconds that one step may take."""
@@ -83,7 +82,7 @@ async def _reach(options: Options, url: str, address: ServerAddress) -> AsyncGen
     try:
         once = options._for_server(url).replace(name="natsproto doctor", allow_reconnect=False, retry_connect_for=0)
         client = await connect(once.replace(retry_on_failed_connect=False, ignore_discovered_servers=True))
-    except (ConnectFailed, InvalidCredentials) as exc:
+    except (errors.ConnectFailed, errors.InvalidCredentials) as exc:
         yield _refusal(address, exc), None
         return
     info = client.server_info
@@ -135,9 +134,9 @@ async def _dial(options: Options, address: ServerAddress) -> Step:
     return Step("TCP", "ok", f"{address} accepts connections, after {took * 1000:.1f} ms")
 
 
-def _refusal(address: ServerAddress, error: ConnectFailed | InvalidCredentials) -> Step:
+def _refusal(address: ServerAddress, error: errors.ConnectFailed | errors.InvalidCredentials) -> Step:
     """Return the step that failed: TLS or the login."""
-    cause = error.attempts[0][1] if isinstance(error, ConnectFailed) and error.attempts else error
+    cause = error.attempts[0][1] if isinstance(error, errors.ConnectFailed) and error.attempts else error
     if isinstance(cause, errors.TlsFailed):
         advice = "nats:// is without TLS; NATS_CA, NATS_CERT and NATS_KEY name PEM files"
         return Step("TLS", "failed", f"{address}: {shell_text(cause.reason)}", advice)
@@ -146,9 +145,9 @@ def _refusal(address: ServerAddress, error: ConnectFailed | InvalidCredentials) 
         if error.anonymous:
             what, advice = "a client without credentials", "give some, in the URL, with NATS_CREDS … or --context"
         return Step("login", "failed", f"{address} rejected {what}: {error.reason}", advice)
-    if isinstance(cause, InvalidCredentials):
+    if isinstance(cause, errors.InvalidCredentials):
         return Step("login", "failed", str(cause), "correct the credentials")
-    text = str(cause) if isinstance(cause, NatsError) else f"{address}: {cause}"
+    text = str(cause) if isinstance(cause, errors.NatsError) else f"{address}: {cause}"
     return Step("login", "failed", text, "look at the log of the server; raise NATS_TIMEOUT for a slow network")
 
 
@@ -165,9 +164,9 @@ async def _user_info(client: Client) -> tuple[dict[str, Any], float | None, str]
         answer = json.loads((await client.request("$SYS.REQ.USER.INFO", timeout=STEP_TIMEOUT_S)).data)
         here = (began + time.time()) / 2
         return dict(answer["data"]), datetime.fromisoformat(answer["server"]["time"]).timestamp() - here, ""
-    except (PermissionDenied, errors.RequestTimeout) as exc:
-        return {}, None, "" if isinstance(exc, PermissionDenied) and exc.operation == "publish to" else str(exc)
-    except (NatsError, LookupError, TypeError, ValueError):
+    except (errors.PermissionDenied, errors.RequestTimeout) as exc:
+        return {}, None, "" if isinstance(exc, errors.PermissionDenied) and exc.operation == "publish to" else str(exc)
+    except (errors.NatsError, LookupError, TypeError, ValueError):
         return {}, None, ""
 
 
@@ -193,12 +192,12 @@ async def _jetstream(client: Client) -> AsyncGenerator[Step]:
         account = await js.account_info()
         used = f"{account.storage:,} bytes in files, {account.memory:,} in memory"
         yield Step("JetStream", "ok", f"streams: {account.streams}, consumers: {account.consumers}; {used}")
-    except PermissionDenied:
+    except errors.PermissionDenied:
         yield Step("JetStream", "unseen", f"its state is {_UNSEEN}")
     except errors.JetStreamNotEnabled:
         yield Step("JetStream", "failed", "JetStream is off", "enable it for server and account, or use --no-jetstream")
         return
-    except NatsError as exc:
+    except errors.NatsError as exc:
         yield Step("JetStream", "failed", str(exc), "the cluster may have no leader: look at its servers")
         return
     yield await _replicas(client)
@@ -215,9 +214,9 @@ async def _replicas(client: Client) -> Step:
                 wrong += [] if cluster.leader else [f"{info.name} has no leader"]
                 late = (peer.name for peer in cluster.replicas if peer.offline or not peer.current)
                 wrong += [f"{info.name} is behind on {name}" for name in late]
-    except PermissionDenied:
+    except errors.PermissionDenied:
         return Step("replicas", "unseen", f"the streams are {_UNSEEN}")
-    except NatsError as exc:
+    except errors.NatsError as exc:
         return Step("replicas", "failed", str(exc), "look at the log of the server")
     wrong += [f"{name} does not answer" for name in (*streams.missing, *streams.offline)]
     if wrong:

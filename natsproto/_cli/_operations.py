@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 import natsproto
-from natsproto import Event
+from natsproto import Event, errors
 from natsproto._cli._arguments import (
     add_command,
     add_connection,
@@ -21,7 +21,6 @@ from natsproto._cli._arguments import (
 )
 from natsproto._cli._doctor import Step, examine
 from natsproto._cli._output import json_text, payload_fields, printable
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.retry import DeadLetter, DeadLetterLeft, replay
 from natsproto.testing import run_server
 
@@ -75,7 +74,7 @@ async def _doctor(args: argparse.Namespace) -> int:
     try:
         async for step in examine(options_of(args), jetstream=not args.no_jetstream):
             note(step)
-    except ConfigError as exc:
+    except errors.ConfigError as exc:
         note(Step("options", "failed", str(exc), "correct the URL, the context or the NATS_ variables"))
     failed = [step.name for step in steps if step.status == "failed"]
     if args.json:
@@ -89,18 +88,18 @@ async def _doctor(args: argparse.Namespace) -> int:
 async def _list_dead_letters(args: argparse.Namespace) -> int:
     async with connecting(args) as nc:
         js, number = nc.jetstream(), 0
-        unread = dict[str, NatsError]()
+        unread = dict[str, errors.NatsError]()
         async for message in (await js.stream(args.stream)).get_batch(subject=args.subject):
             try:
                 letter = DeadLetter.of(message)
-            except LocalProtocolError:
+            except errors.LocalProtocolError:
                 continue  # another message
             if (number := number + 1) > args.limit:
                 continue
             if letter.stream not in unread:  # else each would take the time of a request
                 try:
                     letter = await DeadLetter.load(js, message)
-                except NatsError as exc:
+                except errors.NatsError as exc:
                     unread[letter.stream] = exc
             error = f"{letter.error_type}: {letter.error}".removeprefix("builtins.").removeprefix(": ")
             if args.json:

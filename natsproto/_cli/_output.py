@@ -16,8 +16,7 @@ from datetime import UTC, datetime, timedelta
 from importlib.util import find_spec
 from typing import Any, NamedTuple
 
-from natsproto import Headers
-from natsproto.errors import ConfigError
+from natsproto import Headers, errors
 from natsproto.jetstream import Progress
 
 MAX_CELL_CHARS = 48
@@ -105,7 +104,7 @@ def write_content(data: bytes, *, raw: bool) -> None:
 def check_raw_output() -> None:
     """ConfigError when bytes would go to a terminal."""
     if sys.stdout.isatty():
-        raise ConfigError("output", None, "a terminal would obey what is in it: write it to a file or a pipe")
+        raise errors.ConfigError("output", None, "a terminal would obey what is in it: write it to a file or a pipe")
 
 
 def number(value: float) -> str:

@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from natsproto import errors
 from natsproto._cli._arguments import (
     FROM_INPUT,
     add_command,
@@ -37,7 +38,6 @@ from natsproto._cli._output import (
     size,
     write_content,
 )
-from natsproto.errors import ConfigError
 from natsproto.jetstream.kv import KeyValueEntry
 
 KEY_BUCKETS = (
@@ -132,7 +132,7 @@ async def _get_value(args: argparse.Namespace) -> int:
 
 async def _put_value(args: argparse.Namespace) -> int:
     if args.value is None and sys.stdin.isatty():
-        raise ConfigError("value", None, "is missing: give one, or - to type it")
+        raise errors.ConfigError("value", None, "is missing: give one, or - to type it")
     value = payload_of(args.value)
     async with connecting(args) as nc:
         kv = await nc.jetstream().key_value(args.bucket)

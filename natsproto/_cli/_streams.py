@@ -9,7 +9,7 @@ from datetime import datetime
 from itertools import chain
 from typing import Any
 
-from natsproto import JetStream
+from natsproto import JetStream, errors
 from natsproto._cli._arguments import add_command, add_group, count, jetstream_of
 from natsproto._cli._output import (
     Column,
@@ -25,7 +25,6 @@ from natsproto._cli._output import (
     size,
     write_content,
 )
-from natsproto.errors import MessageNotFound, StreamNotFound
 from natsproto.jetstream import ClusterInfo, ConsumerInfo, Stream, StreamInfo
 
 MAX_LOOKUPS = 16
@@ -196,7 +195,7 @@ async def consumers_of(js: JetStream, stream: str | None = None) -> list[Consume
         async with turn:
             try:
                 return [info async for info in (await js.stream(name, bind=True)).consumers()]
-            except StreamNotFound:
+            except errors.StreamNotFound:
                 return []
 
     names = [info.name async for info in js.streams() if info.state.consumer_count]
@@ -232,7 +231,7 @@ async def _oldest(js: JetStream, info: ConsumerInfo) -> float | None:
     for subject in config.filter_subjects or (config.filter_subject or ">",):
         try:
             message = await stream.get_next_message(subject, start_seq=info.ack_floor.stream_seq + 1, headers=False)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             continue
         ages.append(age_of(message.time) or 0.0)
     return max(ages, default=None)

@@ -12,6 +12,7 @@ from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 from typing import TYPE_CHECKING
 
+from natsproto import errors
 from natsproto._core.cut_off_watch import CutOffWatch
 from natsproto._core.deadline import Deadline
 from natsproto._core.engine.engine import Engine, State
@@ -31,7 +32,6 @@ from natsproto._handlers import check_handler
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
 from natsproto._options.options import Options
-from natsproto.errors import ConfigError, InvalidSubject, LocalProtocolError
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Message, Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
@@ -215,7 +215,7 @@ class Connection:
         lines = self._control_lines
         try:
             self._outbox.put(lines.message_line(reply_subject(reply), None, block, len(payload)), payload)
-        except InvalidSubject as exc:  # the choice of the sender, not of the caller
+        except errors.InvalidSubject as exc:  # the choice of the sender, not of the caller
             self._reply_guard.refuse(reply, exc.rule)
 
     def _add_reply_handler(self, handler: ReplyHandler) -> Callable[[], None]:
@@ -377,11 +377,13 @@ class Connection:
         if wait is not None:
             wait = positive_seconds("timeout", wait)
         elif stall is None and max_messages is None and sentinel is None:
-            raise ConfigError("timeout", None, "needs stall, max_messages or sentinel, which then end the replies")
+            raise errors.ConfigError(
+                "timeout", None, "needs stall, max_messages or sentinel, which then end the replies"
+            )
         pause = None if stall is None else positive_seconds("stall", stall)
         check_max_messages(max_messages)
         if sentinel is not None and sentinel != "empty" and not callable(sentinel):
-            raise ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
+            raise errors.ConfigError("sentinel", sentinel, 'must be "empty" or a callable with one message')
         payload = as_bytes(payload)
         encoded_subject = self._control_lines.encode_subject(subject)
         block = None if headers is None else block_of(headers)
@@ -536,7 +538,9 @@ class Connection:
         """
         self._engine.check_open("reconnect")
         if not self._options.allow_reconnect:
-            raise LocalProtocolError("allow_reconnect is False, so reconnect() would close the client: use close()")
+            raise errors.LocalProtocolError(
+                "allow_reconnect is False, so reconnect() would close the client: use close()"
+            )
         await self._engine.reconnect()
 
     @hide_arguments
@@ -625,7 +629,7 @@ def _not_a_subject(subject: object) -> TypeError:
 
 def _limit(name: str, value: int | None, default: int) -> int:
     if value is not None and (type(value) is not int or value < 0):
-        raise ConfigError(name, value, "must be a whole number, 0 for no limit")
+        raise errors.ConfigError(name, value, "must be a whole number, 0 for no limit")
     return default if value is None else value
 
 

@@ -13,12 +13,12 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from typing import Protocol
 
+from natsproto import errors
 from natsproto._core.cut_off import PROBE_TIMEOUT_S, ApiAnswer, Finding, ProbePlan, Verdict, judge
 from natsproto._core.engine.engine import Engine, State
 from natsproto._core.inbox.handler import Handler
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.replies.pending_replies import Resending
-from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError, PermissionDenied
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import Message
 
@@ -74,7 +74,7 @@ class CutOffWatch:
 
     def on_error(self, error: object) -> None:
         """An event reports an error: a consumer may be silent."""
-        if isinstance(error, (HeartbeatMissed, ConsumerGone)):
+        if isinstance(error, (errors.HeartbeatMissed, errors.ConsumerGone)):
             self.on_silence()
 
     def on_silence(self) -> None:
@@ -105,7 +105,7 @@ class CutOffWatch:
                     delay = self._plan.on_verdict(verdict, self._loop.time())
                     if address is not None and session is engine.session:
                         engine.supervisor.start_move(address, REASON)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             log.debug("a probe of other servers failed: %s", exc)
         finally:
             self._is_probing = False
@@ -157,7 +157,7 @@ class CutOffWatch:
         try:
             async with asyncio.timeout(PROBE_TIMEOUT_S):
                 await probe._start()
-        except (NatsError, OSError):
+        except (errors.NatsError, OSError):
             return address, None
         return address, probe
 
@@ -165,12 +165,12 @@ class CutOffWatch:
         """Request INFO until it works, as an election may end meanwhile, or until PROBE_TIMEOUT_S have passed."""
         ends_at = self._loop.time() + PROBE_TIMEOUT_S
         while (left := ends_at - self._loop.time()) > 0:
-            with suppress(NatsError, ValueError, AttributeError):
+            with suppress(errors.NatsError, ValueError, AttributeError):
                 try:
                     reply = await connection._request_resending(
                         f"{self._prefix}.INFO", b"", timeout=left, headers=None, resending=Resending(_ASK_AGAIN_S)
                     )
-                except PermissionDenied:
+                except errors.PermissionDenied:
                     return ApiAnswer.DENIED
                 if (json.loads(reply.data).get("error") or {}).get("err_code") != _UNAVAILABLE:
                     return ApiAnswer.OK
@@ -201,5 +201,5 @@ def _open_inbox(stack: AsyncExitStack, connection: ProbeConnection, arrived: set
 
 
 async def _unsubscribe(subscription: Subscription) -> None:
-    with suppress(NatsError):
+    with suppress(errors.NatsError):
         await subscription.unsubscribe()

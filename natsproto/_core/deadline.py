@@ -16,7 +16,7 @@ import asyncio
 import random
 from collections.abc import Awaitable
 
-from natsproto.errors import RequestTimeout
+from natsproto import errors
 
 CONGESTED = "the connection takes no data: the server or the network stands still, or others wait before this"
 
@@ -42,9 +42,9 @@ class Deadline:
         """True from the end on."""
         return asyncio.get_running_loop().time() >= self.at
 
-    def unsent(self, operation: str) -> RequestTimeout:
+    def unsent(self, operation: str) -> errors.RequestTimeout:
         """Return the error of a call that waited for a writable connection until the end."""
-        return RequestTimeout(operation, self.seconds, sent=False, advice=CONGESTED)
+        return errors.RequestTimeout(operation, self.seconds, sent=False, advice=CONGESTED)
 
     async def wait(self, work: Awaitable[object]) -> bool:
         """Await ``work``; return False if the deadline came first, which cancels the work. Its errors are raised."""

@@ -23,7 +23,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextvars import Context, ContextVar, copy_context
 from typing import Final, Protocol, TypeAlias
 
-from natsproto.errors import DrainTimeout
+from natsproto import errors
 
 _Work: TypeAlias = Callable[[], Awaitable[None]]
 _Describe: TypeAlias = Callable[[], Awaitable[list[str]]]
@@ -197,7 +197,7 @@ class Ending:
         finally:
             self._waiters -= 1
         if self.unfinished:
-            raise DrainTimeout(self.operation, self.seconds, self.unfinished)
+            raise errors.DrainTimeout(self.operation, self.seconds, self.unfinished)
 
     async def wait_as_caller(
         self,

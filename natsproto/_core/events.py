@@ -11,8 +11,8 @@ from collections import deque
 from collections.abc import AsyncGenerator, Mapping
 from typing import TYPE_CHECKING, ClassVar
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import InvalidSubject, NatsError, PayloadTooLarge, PermissionDenied, SlowConsumer
 
 if TYPE_CHECKING:
     from natsproto._core.inbox.subscription import Subscription
@@ -143,7 +143,7 @@ class MessageDropped(Event):
 
     subject: str
     """Where the message was published to, perhaps long before."""
-    error: PayloadTooLarge | InvalidSubject
+    error: errors.PayloadTooLarge | errors.InvalidSubject
     """The size of the message and the smaller ``max_payload`` of the new server, or that its subject is too long."""
 
     level = logging.WARNING
@@ -158,7 +158,7 @@ class SlowConsumerDetected(Event):
 
     subscription: Subscription
     """The one that drops; raise its limits, read it faster, or share it by a queue group."""
-    error: SlowConsumer
+    error: errors.SlowConsumer
     """How many messages it dropped since the last such event, and how many wait."""
 
     level = logging.WARNING
@@ -168,7 +168,7 @@ class SlowConsumerDetected(Event):
 class PermissionViolation(Event):
     """The server rejected a publish or a subscription."""
 
-    error: PermissionDenied
+    error: errors.PermissionDenied
     """The operation and the subject that were refused."""
 
     level = logging.WARNING
@@ -197,7 +197,7 @@ class ServerErrorEvent(Event):
     the connection for the length of a subject, and the subscription to it has ended, which the error names.
     """
 
-    error: NatsError
+    error: errors.NatsError
     """The server's words, as an error of the class that fits."""
 
     level = logging.WARNING

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
-from natsproto.errors import LocalProtocolError
+from natsproto import errors
 
 running_loop = asyncio._get_running_loop
 """Return the running event loop, or None. The public function raises an error instead, which is slow."""
 
 
-def wrong_loop_error() -> LocalProtocolError:
+def wrong_loop_error() -> errors.LocalProtocolError:
     """Return the error for a client used outside its event loop, where its futures would never wake a waiter."""
-    return LocalProtocolError(
+    return errors.LocalProtocolError(
         "the client was used outside its event loop: in another loop or thread, or in a forked process; "
         "create a client there, use natsproto.sync, or call asyncio.run_coroutine_threadsafe"
     )

@@ -16,11 +16,11 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
+from natsproto import errors
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier, running_loop, wrong_loop_error
 from natsproto._core.socket.wire import Wire
-from natsproto.errors import ConnectionClosed, LocalProtocolError, OutboxFull
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import HeadersLike, block_of
@@ -171,7 +171,7 @@ class Outbox:
         ``ending`` is the end of the control line and the payload.
         """
         if 10 in reply or 13 in reply:  # integers: searching for bytes takes eight times as long
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"cannot respond: the reply subject {reply!r} contains a line end, so the message is forged"
             )
         if len(reply) > SAFE_LINE_LENGTH // 2:
@@ -378,9 +378,9 @@ class Outbox:
         if self._running() is not self._loop:
             raise wrong_loop_error()
 
-    def closed_error(self, operation: str) -> ConnectionClosed:
+    def closed_error(self, operation: str) -> errors.ConnectionClosed:
         """Return the error of calls after close(), with the reason of that."""
-        return ConnectionClosed(operation, self._closed_by)
+        return errors.ConnectionClosed(operation, self._closed_by)
 
     def _is_refused(self) -> bool:
         """True if messages of the current task are refused, whatever their size."""
@@ -392,4 +392,4 @@ class Outbox:
         if size > self._limit and (
             self._wire is None or (self._paused and self.size >= max(self._limit, CONGESTED_SIZE))
         ):
-            raise OutboxFull(self.size, size - self.size, self._limit)
+            raise errors.OutboxFull(self.size, size - self.size, self._limit)

@@ -10,17 +10,11 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 from typing import Literal, TypeAlias
 
+from natsproto import errors
 from natsproto._core.deadline import Deadline
 from natsproto._core.engine.engine import Engine
 from natsproto._core.events import Disconnected, Event, PermissionViolation
 from natsproto._core.inbox.subscription import Subscription
-from natsproto.errors import (
-    ConnectionLost,
-    NatsError,
-    NoResponders,
-    RequestTimeout,
-    SubscriptionClosed,
-)
 from natsproto.protocol.frames import Message
 
 Sentinel: TypeAlias = Callable[[Message], bool] | Literal["empty"]
@@ -72,14 +66,14 @@ class RequestMany:
             while True:
                 try:
                     message = await inbox.next(self._stall if count or timer is None else None)
-                except RequestTimeout:  # stalled
+                except errors.RequestTimeout:  # stalled
                     self._is_over = True
                     break
-                except SubscriptionClosed:
+                except errors.SubscriptionClosed:
                     break
                 if not message.data and message.has_headers and message.headers._status >= 200:
                     if not count and message.is_no_responders:
-                        raise NoResponders(self._subject)
+                        raise errors.NoResponders(self._subject)
                     yield message  # a status ends the replies (a 1xx does not)
                     return
                 if self._is_last is not None and self._is_last(message):
@@ -101,7 +95,7 @@ class RequestMany:
             timeout = self._timeout or self._stall or 0.0
             raise engine.outages.timeout_error(f"request to {self._subject!r}", timeout, sent=False)
 
-    def _end(self, error: NatsError | None = None) -> None:
+    def _end(self, error: errors.NatsError | None = None) -> None:
         self._is_over = True
         self._engine.registry.remove(self._inbox)
         self._inbox._close(error)
@@ -112,7 +106,7 @@ class RequestMany:
                 self._end(event.error)
         elif isinstance(event, Disconnected) and self._engine.options.fail_requests_on_disconnect:
             reason = f"replies to {self._subject!r} may be missing: {event.cause}"
-            self._end(ConnectionLost(reason, event.server))
+            self._end(errors.ConnectionLost(reason, event.server))
 
 
 def _is_empty(message: Message) -> bool:

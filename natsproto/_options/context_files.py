@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
+from natsproto import errors
 from natsproto._options.rules import AUTH_OPTIONS, CREDS_BLOCK, MAX_FILE, MAX_NAME_LENGTH, TlsFiles, type_name
-from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(//)?")
@@ -80,9 +80,9 @@ def read_secret(name: str, text: str, environ: Mapping[str, str], *, is_path: bo
     if scheme == "data":
         return _of_data(name, text[len("data:") :])
     if scheme in ("file", "env"):
-        raise ConfigError(name, HIDDEN, "references must be file://PATH, env://NAME or data:;base64,TEXT")
+        raise errors.ConfigError(name, HIDDEN, "references must be file://PATH, env://NAME or data:;base64,TEXT")
     if scheme in _FOREIGN_SCHEMES or slashes or (scheme and is_path and not os.path.isabs(text)):
-        raise ConfigError(name, HIDDEN, f"{scheme}: references are not supported: use file://, env:// or data:")
+        raise errors.ConfigError(name, HIDDEN, f"{scheme}: references are not supported: use file://, env:// or data:")
     return file_path(text, environ) if is_path else text
 
 
@@ -94,7 +94,7 @@ def _of_variable(name: str, variable: str, environ: Mapping[str, str]) -> str:
     value = environ.get(variable)
     if not value:
         shown = variable if _SHORT_NAME.fullmatch(variable) else HIDDEN
-        raise ConfigError(
+        raise errors.ConfigError(
             name, HIDDEN, f"the environment variable {shown} is {'not set' if value is None else 'empty'}"
         )
     return value.rstrip("\r\n")
@@ -113,7 +113,7 @@ def _of_data(name: str, reference: str) -> str:
         except ValueError:  # its text could be the secret
             reason = "its data is not UTF-8 text in base64"
     if reason:
-        raise ConfigError(name, HIDDEN, reason)
+        raise errors.ConfigError(name, HIDDEN, reason)
     return text
 
 
@@ -121,14 +121,14 @@ def read_creds(name: str, text: str, environ: Mapping[str, str]) -> str | os.Pat
     """Return the text or the path of a creds file, which may be given by reference."""
     found = read_secret(name, text, environ, is_path=True)
     if isinstance(found, str) and not CREDS_BLOCK.search(found):
-        raise ConfigError(name, HIDDEN, "it refers to something else than the text of a creds file")
+        raise errors.ConfigError(name, HIDDEN, "it refers to something else than the text of a creds file")
     return found
 
 
 def go_duration(name: str, text: str) -> float:
     """Return the seconds of a duration as Go writes it."""
     if not _GO_DURATION.fullmatch(text):
-        raise ConfigError(name, text, "must be a duration like 5s, 500ms or 1m30s")
+        raise errors.ConfigError(name, text, "must be a duration like 5s, 500ms or 1m30s")
     return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(text))
 
 
@@ -142,15 +142,15 @@ def read_context(name: str | None, environ: Mapping[str, str]) -> dict[str, obje
     if os.path.isabs(name):
         path = name
     elif not name or ".." in name or "/" in name or os.sep in name or "\0" in name:
-        raise ConfigError("context", name, "is not the name of a context")
+        raise errors.ConfigError("context", name, "is not the name of a context")
     else:
         path = os.path.join(folder, "context", f"{name}.json")
     settings = _settings(name, path)
     for field_name, why in _UNSUPPORTED.items():
         if settings.get(field_name):
-            raise ConfigError(f"context {name} field {field_name}", HIDDEN, why)
+            raise errors.ConfigError(f"context {name} field {field_name}", HIDDEN, why)
     if not isinstance(settings.get("tls_first", False), bool):
-        raise ConfigError(f"context {name} field tls_first", HIDDEN, "must be true or false")
+        raise errors.ConfigError(f"context {name} field tls_first", HIDDEN, "must be true or false")
     texts = {key: _setting(name, settings, key) for key in _TEXT_FIELDS}
     found: dict[str, object] = {option: texts[key] for key, option in _TEXT_FIELDS.items() if option and texts[key]}
     found |= _context_auth(name, texts, environ)
@@ -186,7 +186,7 @@ def _selected(path: str) -> str:
     except (OSError, ValueError):
         name = ""
     if not name:
-        raise ConfigError("context", None, f"no context given, and none selected in {path}")
+        raise errors.ConfigError("context", None, f"no context given, and none selected in {path}")
     return name
 
 
@@ -202,14 +202,14 @@ def _settings(name: str, path: str) -> Mapping[str, object]:
     except (ValueError, RecursionError):
         reason = "is not JSON"  # the error of the JSON module holds the text, secrets included
     if reason:
-        raise ConfigError("context", name, f"{path} {reason}")
+        raise errors.ConfigError("context", name, f"{path} {reason}")
     return cast("Mapping[str, object]", settings)
 
 
 def _setting(name: str, settings: Mapping[str, object], key: str) -> str:
     value = settings.get(key) or ""
     if not isinstance(value, str):
-        raise ConfigError(f"context {name} field {key}", HIDDEN, f"must be a string, not {type_name(value)}")
+        raise errors.ConfigError(f"context {name} field {key}", HIDDEN, f"must be a string, not {type_name(value)}")
     return value
 
 
@@ -218,7 +218,9 @@ def _certificate_path(name: str, text: str, environ: Mapping[str, str]) -> str:
     if match is None or os.path.isabs(text):
         return expanded(text, environ)
     if match[1].lower() != "file" or not match[2]:
-        raise ConfigError(name, HIDDEN, f"{match[1].lower()}: references are not supported: give a path or file://PATH")
+        raise errors.ConfigError(
+            name, HIDDEN, f"{match[1].lower()}: references are not supported: give a path or file://PATH"
+        )
     return expanded(text[match.end() :], environ)
 
 
@@ -231,7 +233,7 @@ def _context_auth(name: str, texts: Mapping[str, str], environ: Mapping[str, str
     if texts["creds"]:
         return {"creds": read_creds(f"context {name} field creds", texts["creds"], environ)}
     if texts["user_seed"] and not texts["user_jwt"]:
-        raise ConfigError(f"context {name} field user_seed", HIDDEN, "needs user_jwt")
+        raise errors.ConfigError(f"context {name} field user_seed", HIDDEN, "needs user_jwt")
     found: dict[str, object] = {}
     if texts["user_jwt"]:
         found["jwt"] = secret("user_jwt")

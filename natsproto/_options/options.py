@@ -15,12 +15,12 @@ from datetime import timedelta
 from functools import partial
 from typing import Any, Self, TypedDict, TypeGuard, Unpack, cast
 
+from natsproto import errors
 from natsproto._durations import positive_seconds, seconds
 from natsproto._help.nats_py_names import OPTIONS, hint
 from natsproto._options import rules
 from natsproto._options.rules import AUTH_OPTIONS, MAX_FILE, TlsFiles, type_name
 from natsproto._value import Value, did_you_mean
-from natsproto.errors import ConfigError, InvalidCredentials, NatsError
 from natsproto.errors._base import HIDDEN, hide_arguments, hide_locals
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
@@ -479,7 +479,7 @@ class Options(Value):
             challenge = AuthChallenge(server=address.public(), nonce=nonce.encode("utf-8", "surrogatepass"), info=info)
             made = await _answer("auth", lambda: auth(challenge))
             if not isinstance(made, Credentials):
-                raise InvalidCredentials("auth", f"must return Credentials, not {type_name(made)}")
+                raise errors.InvalidCredentials("auth", f"must return Credentials, not {type_name(made)}")
             return made
         jwt, seed = None, None
         if self.creds is not None:
@@ -515,10 +515,10 @@ class Options(Value):
         try:
             made: object = self.dialer(address.public())
             return await made if inspect.isawaitable(made) else made
-        except (NatsError, OSError):
+        except (errors.NatsError, OSError):
             raise
         except Exception as exc:
-            raise ConfigError("dialer", self.dialer, f"the callable failed with {type_name(exc)}") from exc
+            raise errors.ConfigError("dialer", self.dialer, f"the callable failed with {type_name(exc)}") from exc
 
     @property
     def _tls_required(self) -> bool:
@@ -546,14 +546,16 @@ class Options(Value):
             return ssl.create_default_context()
         try:
             context: object = self.tls()
-        except NatsError:
+        except errors.NatsError:
             raise
         except Exception as exc:
             reason = f": {exc}" if isinstance(exc, OSError) else ""  # other errors may contain secrets
             what = "reading the files" if isinstance(self.tls, TlsFiles) else "the callable"
-            raise ConfigError("tls", self.tls, f"{what} failed with {type_name(exc)}{reason}") from exc
+            raise errors.ConfigError("tls", self.tls, f"{what} failed with {type_name(exc)}{reason}") from exc
         if not isinstance(context, ssl.SSLContext):
-            raise ConfigError("tls", self.tls, f"the callable must return an ssl.SSLContext, not {type_name(context)}")
+            raise errors.ConfigError(
+                "tls", self.tls, f"the callable must return an ssl.SSLContext, not {type_name(context)}"
+            )
         return context
 
     def _tls_hostname_for(self, address: ServerAddress) -> str:
@@ -571,13 +573,13 @@ class Options(Value):
             return {}
         headers = await _answer("websocket_headers", source) if callable(source) else source
         if not isinstance(headers, Mapping):
-            raise ConfigError(
+            raise errors.ConfigError(
                 "websocket_headers", HIDDEN, f"the callable must return a mapping, not {type_name(headers)}"
             )
         try:
             return cast("dict[str, str]", rules.headers("websocket_headers", headers))
         except TypeError as exc:
-            raise ConfigError("websocket_headers", HIDDEN, str(exc)) from None
+            raise errors.ConfigError("websocket_headers", HIDDEN, str(exc)) from None
 
     def _websocket_path_for(self, address: ServerAddress) -> str:
         """Return the path and the query of the WebSocket request: those of the URL, or of ``websocket_path``."""
@@ -635,7 +637,7 @@ class Options(Value):
         if given:
             self._check_credentials(given)
         if self.proxy is not None and self.dialer is not None:
-            raise ConfigError("dialer", self.dialer, "cannot be given together with proxy")
+            raise errors.ConfigError("dialer", self.dialer, "cannot be given together with proxy")
         if self._tls_required:
             rules.no_plain_websocket(self.addresses)
 
@@ -643,11 +645,11 @@ class Options(Value):
     def _check_credentials(given: Sequence[str]) -> None:
         for one, other in _CONFLICTS:
             if one in given and other in given:
-                raise InvalidCredentials(one, f"cannot be given together with {other}")
+                raise errors.InvalidCredentials(one, f"cannot be given together with {other}")
         if "auth" in given and len(given) > 1:
-            raise InvalidCredentials(given[0], "cannot be given together with auth, which makes all credentials")
+            raise errors.InvalidCredentials(given[0], "cannot be given together with auth, which makes all credentials")
         if "password" in given and "user" not in given:
-            raise InvalidCredentials("password", "needs a user")
+            raise errors.InvalidCredentials("password", "needs a user")
 
 
 _OPTIONS: Mapping[str, _Option] = {name: vars(Options)[name] for name in Options._fields}
@@ -664,17 +666,17 @@ async def _answer(name: str, ask: Callable[[], object]) -> object:
     try:
         value = ask()
         return await value if inspect.isawaitable(value) else value
-    except NatsError:
+    except errors.NatsError:
         raise
     except Exception as exc:
-        raise InvalidCredentials(name, f"the callable failed with {type_name(exc)}") from exc
+        raise errors.InvalidCredentials(name, f"the callable failed with {type_name(exc)}") from exc
 
 
 async def _given(name: str, source: Secret) -> Text:
     """Return the text or path of a secret."""
     value: object = await _answer(name, source) if callable(source) else source
     if not isinstance(value, (str, os.PathLike)):
-        raise InvalidCredentials(name, f"the callable must return a str or a path, not {type_name(value)}")
+        raise errors.InvalidCredentials(name, f"the callable must return a str or a path, not {type_name(value)}")
     return value
 
 
@@ -706,7 +708,7 @@ def _read(name: str, path: Text) -> str:
     except ValueError as exc:
         reason = "is not UTF-8 text" if isinstance(exc, UnicodeDecodeError) else "is not a path"
     # Raised here and not above: its context would be the OSError, which repeats the whole path.
-    raise InvalidCredentials(f"{name} file {_shown_path(path)}", reason)
+    raise errors.InvalidCredentials(f"{name} file {_shown_path(path)}", reason)
 
 
 def _shown_path(path: Text) -> str:

@@ -15,8 +15,8 @@ import socket
 from base64 import b64encode
 from urllib.parse import SplitResult, unquote, urlsplit
 
+from natsproto import errors
 from natsproto._sockets import connect_first, resolve
-from natsproto.errors import ConfigError, ConnectionLost
 from natsproto.errors._base import HIDDEN, escaped
 
 _MAX_HEAD, _MAX_REASON = 16_384, 200
@@ -34,7 +34,7 @@ async def connect_through(proxy: str, host: str, port: int, timeout: float) -> s
         return await by_scheme(parts, host, port, timeout)
     except OSError as exc:
         reason = exc.strerror or str(exc) or type(exc).__name__
-        raise ConnectionLost(f"the proxy {parts.hostname}:{parts.port} did not connect: {reason}") from exc
+        raise errors.ConnectionLost(f"the proxy {parts.hostname}:{parts.port} did not connect: {reason}") from exc
 
 
 async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: float) -> socket.socket:
@@ -42,7 +42,9 @@ async def _socks_connect(parts: SplitResult, host: str, port: int, timeout: floa
         from python_socks import ProxyError, ProxyType
         from python_socks.async_.asyncio import Proxy
     except ModuleNotFoundError:
-        raise ConfigError("proxy", HIDDEN, "needs the package python-socks: pip install natsproto[proxy]") from None
+        raise errors.ConfigError(
+            "proxy", HIDDEN, "needs the package python-socks: pip install natsproto[proxy]"
+        ) from None
     user, password = _login(parts)
     found = await resolve(parts.hostname or "", parts.port or 0)  # python-socks would use the loop's executor
     for number, (*_, where) in enumerate(found, 1):

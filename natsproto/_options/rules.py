@@ -12,8 +12,8 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from urllib.parse import urlsplit
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.auth import Credentials, parse_creds, parse_seed
@@ -52,7 +52,7 @@ def whole(least: int) -> Callable[[str, object], int]:
         if isinstance(value, bool) or not isinstance(value, int):
             raise TypeError(f"{name} must be an int, not {type(value).__name__}")
         if not least <= value < 2**63:
-            raise ConfigError(name, value, f"must be an int from {least} to 2**63 - 1")
+            raise errors.ConfigError(name, value, f"must be an int from {least} to 2**63 - 1")
         return value
 
     return rule
@@ -76,7 +76,7 @@ def label(name: str, value: object) -> str:
     """Return a short printable text."""
     text = string(name, value)
     if not text.isprintable() or len(text) > MAX_NAME_LENGTH:
-        raise ConfigError(name, text, f"must be at most {MAX_NAME_LENGTH} printable characters")
+        raise errors.ConfigError(name, text, f"must be at most {MAX_NAME_LENGTH} printable characters")
     return text
 
 
@@ -91,7 +91,9 @@ def inbox(name: str, value: object) -> str:
     """Return an inbox prefix."""
     text = subject(name, value)
     if len(text.encode()) > MAX_NAME_LENGTH:
-        raise ConfigError(name, text, f"must be at most {MAX_NAME_LENGTH} bytes, as a subject has to fit beside it")
+        raise errors.ConfigError(
+            name, text, f"must be at most {MAX_NAME_LENGTH} bytes, as a subject has to fit beside it"
+        )
     return text
 
 
@@ -99,7 +101,7 @@ def domain(name: str, value: object) -> str:
     """Return a JetStream domain."""
     text = subject(name, value)
     if "." in text:
-        raise ConfigError(name, text, "must be one token: without dots")
+        raise errors.ConfigError(name, text, "must be one token: without dots")
     return text
 
 
@@ -107,7 +109,7 @@ def secret(name: str, value: object) -> object:
     """Return a text, a path or a callable for a secret."""
     if isinstance(value, str):
         if not value:
-            raise InvalidCredentials(name, "is empty")
+            raise errors.InvalidCredentials(name, "is empty")
     elif not isinstance(value, os.PathLike) and not callable(value):
         raise TypeError(f"{name} must be a str, a path or a callable, not {type(value).__name__}")
     return value
@@ -129,7 +131,7 @@ def seed(name: str, value: object) -> object:
     """Return a secret; a seed given as text is checked."""
     if isinstance(value, str):
         if "SU" not in value:
-            raise InvalidCredentials(name, "is not the seed of a user (SU…): give a pathlib.Path to name a file")
+            raise errors.InvalidCredentials(name, "is not the seed of a user (SU…): give a pathlib.Path to name a file")
         parse_seed(value)
     return secret(name, value)
 
@@ -150,7 +152,7 @@ class TlsFiles(Value):
 
     def _check(self) -> None:
         if bool(self.cert) != bool(self.key):
-            raise ConfigError("TLS certificate", self.cert or self.key, "cert and key must be given together")
+            raise errors.ConfigError("TLS certificate", self.cert or self.key, "cert and key must be given together")
 
     def __call__(self) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=self.ca or None)
@@ -166,7 +168,7 @@ def tls(name: str, value: object) -> object:
     if isinstance(value, (str, os.PathLike)):
         path = os.fspath(value)
         if not isinstance(path, str) or not path:
-            raise ConfigError(name, value, "must be the path of a file with certificates of authorities")
+            raise errors.ConfigError(name, value, "must be the path of a file with certificates of authorities")
         return TlsFiles(cert="", key="", ca=path)
     if value is not True and not isinstance(value, ssl.SSLContext) and not callable(value):
         raise TypeError(
@@ -181,11 +183,11 @@ def host(name: str, value: object) -> str:
     if not re.search("[@/,[]", text):
         try:
             (address,) = parse_servers(f"[{text}]" if ":" in text else text)
-        except ConfigError:
+        except errors.ConfigError:
             pass
         else:
             return address.tls_name
-    raise ConfigError(name, text, "must be a host name or an IP address, without scheme and port")
+    raise errors.ConfigError(name, text, "must be a host name or an IP address, without scheme and port")
 
 
 def headers(name: str, value: object) -> object:
@@ -198,11 +200,13 @@ def headers(name: str, value: object) -> object:
         if not isinstance(key, str) or not isinstance(text, str):
             raise TypeError(f"{name} must map str to str, not {type(key).__name__} to {type(text).__name__}")
         if not _HEADER_NAME.fullmatch(key):
-            raise ConfigError(name, key, "is not an HTTP header name")
+            raise errors.ConfigError(name, key, "is not an HTTP header name")
         if key.lower() in ("connection", "upgrade") or key.lower().startswith("sec-websocket-"):
-            raise ConfigError(name, key, "belongs to the handshake itself")
+            raise errors.ConfigError(name, key, "belongs to the handshake itself")
         if not _HEADER_VALUE.fullmatch(text):
-            raise ConfigError(f"{name} {key}", HIDDEN, "must not contain control characters or anything beyond Latin-1")
+            raise errors.ConfigError(
+                f"{name} {key}", HIDDEN, "must not contain control characters or anything beyond Latin-1"
+            )
     return dict(value)
 
 
@@ -211,7 +215,7 @@ def path(name: str, value: object) -> str:
     text = string(name, value)
     if not _PATH.fullmatch(text):
         rule = "must start with / and be percent-encoded, without fragment"
-        raise ConfigError(name, HIDDEN if "?" in text else text, rule)
+        raise errors.ConfigError(name, HIDDEN if "?" in text else text, rule)
     return text
 
 
@@ -219,7 +223,7 @@ def no_plain_websocket(addresses: Sequence[ServerAddress]) -> None:
     """Refuse ws:// URLs: TLS is required, and a WebSocket is encrypted from the first byte or never."""
     for address in addresses:
         if address.scheme == "ws":
-            raise ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
+            raise errors.ConfigError("servers", address.url, "TLS is demanded, so it must be a wss:// URL")
 
 
 def servers(_name: str, value: object) -> str | tuple[str, ...]:
@@ -249,7 +253,7 @@ def proxy(name: str, value: object) -> str:
     except ValueError:
         good = False
     if not good or parts.path not in ("", "/") or parts.query or parts.fragment or not value.isprintable():
-        raise ConfigError(name, HIDDEN, _PROXY_RULE)
+        raise errors.ConfigError(name, HIDDEN, _PROXY_RULE)
     if re.search(r"\s", value):
-        raise ConfigError(name, HIDDEN, _PROXY_RULE)
+        raise errors.ConfigError(name, HIDDEN, _PROXY_RULE)
     return value

@@ -13,13 +13,13 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
 from typing import TYPE_CHECKING, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._help.introspection import import_late_types
 from natsproto._value import Value
 from natsproto.auth._claims import Claims, UserClaims, decode_jwt, encode_jwt
 from natsproto.auth._keys import KeyPair, XKey, decode_public
-from natsproto.errors import InvalidCredentials, ServiceError
 
 if TYPE_CHECKING:
     from natsproto._client import Client
@@ -169,7 +169,7 @@ class AuthCallout:
         self._connection: Connection | None = None
         for name, pair in (("issuer", issuer), ("signer", self._signer)):
             if pair.kind != "account":
-                raise InvalidCredentials(name, f"must be the key of an account, not of a {pair.kind}")
+                raise errors.InvalidCredentials(name, f"must be the key of an account, not of a {pair.kind}")
         if issuer_account:
             decode_public(issuer_account, "account")
 
@@ -198,9 +198,9 @@ class AuthCallout:
         sealed_for = request.headers.get(_XKEY_HEADER) or ""
         try:
             claims, auth_request = self._decode(request.data, sealed_for)
-        except InvalidCredentials as exc:
+        except errors.InvalidCredentials as exc:
             log.warning("auth callout: cannot decode a request: %s", exc.rule)
-            raise ServiceError(400, "not a valid authorization request") from None
+            raise errors.ServiceError(400, "not a valid authorization request") from None
         nats = await self._response_fields(auth_request)
         # The server requires itself as the audience, and the user key that it generated as the subject.
         response = encode_jwt(
@@ -215,17 +215,19 @@ class AuthCallout:
     def _decode(self, data: bytes, sealed_for: str) -> tuple[Claims, AuthRequest]:
         if self._xkey is not None:
             if not sealed_for:
-                raise InvalidCredentials("request", "is not sealed, although an xkey was given")
+                raise errors.InvalidCredentials("request", "is not sealed, although an xkey was given")
             data = self._xkey.open(data, sealed_for)
         elif sealed_for:
-            raise InvalidCredentials("request", "is sealed: give the xkey whose public key the server has")
+            raise errors.InvalidCredentials("request", "is sealed: give the xkey whose public key the server has")
         claims = decode_jwt(data.decode("ascii", "replace"))
         if claims.audience != _AUDIENCE or claims.kind != "authorization_request":
-            raise InvalidCredentials("request", "is a JWT of another kind")
+            raise errors.InvalidCredentials("request", "is a JWT of another kind")
         if claims.expires_at is not None and claims.expires_at.timestamp() < time.time():
-            raise InvalidCredentials("request", "has expired: the server no longer waits for the response")
+            raise errors.InvalidCredentials("request", "has expired: the server no longer waits for the response")
         if claims.not_before is not None and claims.not_before.timestamp() > time.time():
-            raise InvalidCredentials("request", "is not valid yet: the clocks of the server and of this machine differ")
+            raise errors.InvalidCredentials(
+                "request", "is not valid yet: the clocks of the server and of this machine differ"
+            )
         decode_public(claims.issuer, "server")
         return claims, _request(claims.nats)
 

@@ -13,10 +13,10 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 
+from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._value import Value
 from natsproto.auth._keys import KeyPair, decode_public, verify
-from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import hide_arguments
 
 _HEADER = {"typ": "JWT", "alg": "ed25519-nkey"}
@@ -36,7 +36,7 @@ class Permission(Value):
         for name in ("allow", "deny"):
             subjects = getattr(self, name)
             if isinstance(subjects, str) or not all(isinstance(one, str) and one for one in subjects):
-                raise ConfigError(name, subjects, "must be a sequence of subjects")
+                raise errors.ConfigError(name, subjects, "must be a sequence of subjects")
             self.__dict__[name] = tuple(subjects)
 
     def _json(self) -> dict[str, object]:
@@ -82,14 +82,14 @@ class UserClaims(Value):
     def _check(self) -> None:
         for name in ("connection_types", "source_networks", "tags"):
             if isinstance(getattr(self, name), str):
-                raise ConfigError(name, getattr(self, name), "must be a sequence of strings")
+                raise errors.ConfigError(name, getattr(self, name), "must be a sequence of strings")
         if self.expires_in is not None and seconds("expires_in", self.expires_in) < 1:
-            raise ConfigError("expires_in", self.expires_in, "must be at least a second, the unit of JWTs")
+            raise errors.ConfigError("expires_in", self.expires_in, "must be at least a second, the unit of JWTs")
         if self.scoped:
             defaults = UserClaims()
             own = [name for name in _LIMITS if getattr(self, name) != getattr(defaults, name)]
             if own:
-                raise ConfigError("scoped", own[0], "is set by the signing key's template and cannot be given")
+                raise errors.ConfigError("scoped", own[0], "is set by the signing key's template and cannot be given")
 
     def issue(self, user: str, issuer: KeyPair, *, issuer_account: str = "") -> str:
         """Return the JWT for the public key ``user``, signed by an account key or a signing key of ``issuer_account``.
@@ -103,7 +103,7 @@ class UserClaims(Value):
         """
         decode_public(user, "user")
         if issuer.kind != "account":
-            raise InvalidCredentials("issuer", f"must be the key of an account, not of a {issuer.kind}")
+            raise errors.InvalidCredentials("issuer", f"must be the key of an account, not of a {issuer.kind}")
         nats = self._nats()
         if issuer_account:
             decode_public(issuer_account, "account")
@@ -197,9 +197,9 @@ def decode_jwt(jwt: str) -> Claims:
         head, _, tail = signed.partition(".")
         header, body = json.loads(_decode_base64(head)), json.loads(_decode_base64(tail))
         if header["alg"] != _HEADER["alg"]:
-            raise InvalidCredentials("jwt", "is not signed with an nkey (ed25519-nkey)")
+            raise errors.InvalidCredentials("jwt", "is not signed with an nkey (ed25519-nkey)")
         if not verify(body["iss"], signed.encode(), _decode_base64(signature)):
-            raise InvalidCredentials("jwt", "was modified: its signature does not match")
+            raise errors.InvalidCredentials("jwt", "was modified: its signature does not match")
         nats = body["nats"]
         return Claims(
             kind=str(nats["type"]),
@@ -214,9 +214,9 @@ def decode_jwt(jwt: str) -> Claims:
             nats=MappingProxyType(nats),
         )
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError, RecursionError) as exc:
-        if isinstance(exc, InvalidCredentials):
+        if isinstance(exc, errors.InvalidCredentials):
             raise
-        raise InvalidCredentials("jwt", "is damaged, or is not a NATS JWT") from None
+        raise errors.InvalidCredentials("jwt", "is damaged, or is not a NATS JWT") from None
 
 
 def creds_text(jwt: str, seed: str) -> str:

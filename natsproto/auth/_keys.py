@@ -9,7 +9,7 @@ import binascii
 from base64 import b32decode, b32encode
 from typing import Literal, TypeAlias, get_args
 
-from natsproto.errors import ConfigError, InvalidCredentials
+from natsproto import errors
 from natsproto.errors._base import hide_arguments
 
 try:
@@ -36,7 +36,7 @@ class KeyPair:
 
     def __init__(self, kind: KeyKind, key: bytes) -> None:
         if kind not in get_args(KeyKind):
-            raise ConfigError("kind", kind, f"must be one of {', '.join(get_args(KeyKind))}")
+            raise errors.ConfigError("kind", kind, f"must be one of {', '.join(get_args(KeyKind))}")
         self.kind: KeyKind = kind
         """The owner of the key: ``account``, ``user`` …"""
         self._key = SigningKey(key)
@@ -65,7 +65,7 @@ class KeyPair:
         """
         kind, key = _decode_seed(seed)
         if kind == "curve":
-            raise InvalidCredentials("nkey seed", "is the seed of an xkey: use XKey.from_seed")
+            raise errors.InvalidCredentials("nkey seed", "is the seed of an xkey: use XKey.from_seed")
         return cls(kind, key)  # type: ignore[arg-type]  # all kinds but curve
 
     @property
@@ -111,7 +111,7 @@ class XKey:
         """
         kind, key = _decode_seed(seed)
         if kind != "curve":
-            raise InvalidCredentials("xkey seed", f"is the seed of a {kind} key: seeds of xkeys start with SX")
+            raise errors.InvalidCredentials("xkey seed", f"is the seed of a {kind} key: seeds of xkeys start with SX")
         return cls(key)
 
     @property
@@ -140,18 +140,20 @@ class XKey:
             sender: Whose key sealed it: a public key, which begins with X.
         """
         if not sealed.startswith(_XKEY_VERSION):
-            raise InvalidCredentials("sealed data", "are not sealed with an xkey (version xkv1)")
+            raise errors.InvalidCredentials("sealed data", "are not sealed with an xkey (version xkv1)")
         box = self._box(sender)
         try:
             return box.decrypt(sealed[len(_XKEY_VERSION) :])
         except (CryptoError, ValueError):
-            raise InvalidCredentials("sealed data", "cannot be decrypted: sealed with other keys, or damaged") from None
+            raise errors.InvalidCredentials(
+                "sealed data", "cannot be decrypted: sealed with other keys, or damaged"
+            ) from None
 
     def _box(self, public_key: str) -> Box:
         try:
             return Box(self._key, PublicKey(decode_public(public_key, "curve")))
         except CryptoError:  # a point of low order: everybody could compute the shared key
-            raise InvalidCredentials("public key", "is not a usable xkey") from None
+            raise errors.InvalidCredentials("public key", "is not a usable xkey") from None
 
 
 def verify(public_key: str, data: bytes, signature: bytes) -> bool:
@@ -175,7 +177,7 @@ def decode_public(public_key: str, *kinds: str) -> bytes:
     names = " or ".join(kinds)
     raw = _decode(public_key, "public key")
     if len(raw) != 33 or _KINDS.get(raw[0]) not in kinds:
-        raise InvalidCredentials("public key", f"is not a public key of kind {names}")
+        raise errors.InvalidCredentials("public key", f"is not a public key of kind {names}")
     return raw[1:]
 
 
@@ -191,9 +193,9 @@ def _decode(text: str, what: str) -> bytes:
     try:
         raw = b32decode(text + "=" * (-len(text) % 8))
     except ValueError:
-        raise InvalidCredentials(what, "may contain only A-Z and 2-7") from None
+        raise errors.InvalidCredentials(what, "may contain only A-Z and 2-7") from None
     if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-        raise InvalidCredentials(what, "is mistyped or damaged: its checksum is wrong")
+        raise errors.InvalidCredentials(what, "is mistyped or damaged: its checksum is wrong")
     return raw[:-2]
 
 
@@ -207,5 +209,5 @@ def _decode_seed(seed: str) -> tuple[str, bytes]:
     raw = _decode(seed, "nkey seed")
     kind = _KINDS.get((raw[0] & 7) << 5 | raw[1] >> 3) if len(raw) == 34 and raw[0] & 248 == _SEED_PREFIX else None
     if kind is None:
-        raise InvalidCredentials("nkey seed", "is not a seed: a seed has 58 characters and starts with S")
+        raise errors.InvalidCredentials("nkey seed", "is not a seed: a seed has 58 characters and starts with S")
     return kind, raw[2:]

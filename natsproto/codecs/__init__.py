@@ -13,10 +13,10 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast, overload
 
+from natsproto import errors
 from natsproto.codecs._plain import all_plain, plain
 from natsproto.codecs._readers import Mismatch, type_name
 from natsproto.codecs._types import reader_of
-from natsproto.errors import ConfigError, InvalidPayload
 from natsproto.protocol.frames import JSON_DECODER
 
 if TYPE_CHECKING:
@@ -70,7 +70,7 @@ class JsonCodec:
             except TypeError:  # a key that is no str: an enum, a date …
                 return _dumps(all_plain(value)).encode()
         except Exception as exc:
-            raise InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
 
     @overload
     def decode(self, payload: bytes, kind: type[T]) -> T: ...
@@ -90,9 +90,9 @@ class JsonCodec:
         try:
             return reader.read(JSON_DECODER.decode(payload.decode()), {})
         except Mismatch as exc:
-            raise InvalidPayload("decode", type_name(kind), str(exc)) from exc.__cause__
+            raise errors.InvalidPayload("decode", type_name(kind), str(exc)) from exc.__cause__
         except Exception as exc:
-            raise InvalidPayload("decode", type_name(kind), str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("decode", type_name(kind), str(exc) or type(exc).__name__) from exc
 
     def check(self, kind: object) -> None:
         """Raise ConfigError for a type that this codec cannot read, with the field that it is in.
@@ -138,7 +138,7 @@ class Adapter:
         try:
             return self._encode(value)
         except Exception as exc:
-            raise InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
 
     def decode(self, payload: bytes, kind: type[T]) -> T:
         """Call the decode function.
@@ -150,7 +150,7 @@ class Adapter:
         try:
             return cast("T", self._decode(payload, kind))
         except Exception as exc:
-            raise InvalidPayload("decode", type_name(kind), str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("decode", type_name(kind), str(exc) or type(exc).__name__) from exc
 
     def check(self, kind: object) -> None:
         """Raise ConfigError for a type that the codec cannot read.
@@ -161,11 +161,11 @@ class Adapter:
         try:
             if self._check is not None:
                 self._check(kind)
-        except ConfigError:
+        except errors.ConfigError:
             raise
         except Exception as exc:
             reason = f"{self._name} cannot read it: {exc or type(exc).__name__}"
-            raise ConfigError("type", type_name(kind), reason) from exc
+            raise errors.ConfigError("type", type_name(kind), reason) from exc
 
     def __repr__(self) -> str:
         return self._name
@@ -215,7 +215,7 @@ def _import_library(package: str) -> ModuleType:
     try:
         return import_module(package)
     except ImportError as exc:
-        raise ConfigError("codec", package, f"needs the package {package}: pip install {package}") from exc
+        raise errors.ConfigError("codec", package, f"needs the package {package}: pip install {package}") from exc
 
 
 class TypedCodec(Generic[T]):
@@ -228,7 +228,7 @@ class TypedCodec(Generic[T]):
         """ConfigError for an object that is no codec, and for a type that the codec says it cannot read."""
         for name in ("encode", "decode"):
             if not callable(getattr(codec, name, None)):
-                raise ConfigError("codec", codec, f"has no method {name}")
+                raise errors.ConfigError("codec", codec, f"has no method {name}")
         if callable(check := getattr(codec, "check", None)):
             check(kind)
         self.kind = kind
@@ -238,16 +238,16 @@ class TypedCodec(Generic[T]):
         """Return the payload for a value; InvalidPayload when the codec cannot encode it."""
         try:
             return self.codec.encode(value)
-        except InvalidPayload:
+        except errors.InvalidPayload:
             raise
         except Exception as exc:
-            raise InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("encode", type(value).__name__, str(exc) or type(exc).__name__) from exc
 
     def decode(self, payload: bytes) -> T:
         """Return the value in a payload; InvalidPayload when it is not of the type."""
         try:
             return self.codec.decode(payload, self.kind)
-        except InvalidPayload:
+        except errors.InvalidPayload:
             raise
         except Exception as exc:
-            raise InvalidPayload("decode", type_name(self.kind), str(exc) or type(exc).__name__) from exc
+            raise errors.InvalidPayload("decode", type_name(self.kind), str(exc) or type(exc).__name__) from exc

@@ -19,6 +19,7 @@ from itertools import combinations
 from typing import Any
 from uuid import UUID
 
+from natsproto import errors
 from natsproto.codecs._hints import alias_value, is_alias, record_fields, unbound, without_wrappers
 from natsproto.codecs._plain import all_plain
 from natsproto.codecs._readers import (
@@ -43,7 +44,6 @@ from natsproto.codecs._readers import (
     ValueReader,
     type_name,
 )
-from natsproto.errors import ConfigError
 
 # ---------------------------------------------------------------- which members of a union cannot be told apart
 
@@ -191,8 +191,8 @@ class _Builder:
                     raise self._refusal(where, f"{one.name} and {two.name} in a union cannot be told apart")
         return reader
 
-    def _refusal(self, where: str, reason: str) -> ConfigError:
-        return ConfigError("type", type_name(self._root), f"{where}: {reason}" if where else reason)
+    def _refusal(self, where: str, reason: str) -> errors.ConfigError:
+        return errors.ConfigError("type", type_name(self._root), f"{where}: {reason}" if where else reason)
 
     def _reader(self, hint: Any, where: str) -> ValueReader:
         hint = without_wrappers(hint)

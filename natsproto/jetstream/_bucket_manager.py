@@ -9,10 +9,10 @@ from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar, Unpack, overload
 
+from natsproto import errors
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
 from natsproto.codecs import Codec
-from natsproto.errors import BucketExists, InvalidStreamConfig, NatsError, StreamExists
 from natsproto.jetstream._stream.stream import create_or_update_stream, with_changes, write_stream
 from natsproto.jetstream._stream.streams import StreamManager
 from natsproto.jetstream._values.arguments import KeyValueArgs, ObjectStoreArgs
@@ -386,20 +386,22 @@ class BucketManager(StreamManager):
                 if not verb:
                     return await create_or_update_stream(self._api, stream, False, timeout, what=what)
                 return await write_stream(self._api, verb, stream, False, timeout, what=what)
-            except (StreamExists, InvalidStreamConfig) as exc:
-                if verb == "CREATE" and not isinstance(exc, StreamExists):
+            except (errors.StreamExists, errors.InvalidStreamConfig) as exc:
+                if verb == "CREATE" and not isinstance(exc, errors.StreamExists):
                     raise
                 try:
                     info = (await self.stream(stream.name, timeout=timeout)).cached_info
-                except NatsError:
+                except errors.NatsError:
                     if verb == "CREATE":
-                        raise BucketExists(config.bucket) from exc
+                        raise errors.BucketExists(config.bucket) from exc
                     raise exc from None
                 if verb == "CREATE":
                     differences = list(stream_differences(info.config, stream))
                     if {one.field for one in differences} <= _NOT_ASKED_FOR:
                         return info
-                    raise BucketExists(config.bucket, [_in_words_of_buckets(*one) for one in differences]) from exc
+                    raise errors.BucketExists(
+                        config.bucket, [_in_words_of_buckets(*one) for one in differences]
+                    ) from exc
                 if info.config.allow_msg_ttl and not stream.allow_msg_ttl:
                     return await write_stream(
                         self._api, "UPDATE", stream.replace(allow_msg_ttl=True), False, timeout, what=what

@@ -10,11 +10,11 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Unpack, overload
 
+from natsproto import errors
 from natsproto._durations import positive_seconds, seconds
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
 from natsproto.codecs import Codec, TypeForm
-from natsproto.errors import ConfigError
 from natsproto.jetstream._api.admin import Admin
 from natsproto.jetstream._bucket_manager import BucketManager
 from natsproto.jetstream._consumer.message import JsMessage
@@ -322,10 +322,10 @@ class JetStream(BucketManager):
                 without being stored twice.
         """
         if gap not in ("fail", "ok"):
-            raise ConfigError("gap", gap, 'must be "fail" or "ok"')
+            raise errors.ConfigError("gap", gap, 'must be "fail" or "ok"')
         _check_positive(flow=flow, outstanding=outstanding, max_pending_bytes=max_pending_bytes)
         if flow > 65_535:
-            raise ConfigError("flow", flow, "must be 65,535 at most")
+            raise errors.ConfigError("flow", flow, "must be 65,535 at most")
         options = FastOptions(
             gap_ok=gap == "ok",
             flow=flow,
@@ -439,10 +439,12 @@ class JetStream(BucketManager):
         own = Headers(headers or ())
         for name in (SCHEDULER_HEADER, SCHEDULE_NEXT_HEADER):
             if name in own:
-                raise ConfigError("headers", name, "is set by this method")
+                raise errors.ConfigError("headers", name, "is set by this method")
         publish_subject(replaced, "replaced")
         if replaced == subject:
-            raise ConfigError("subject", subject, "must not be that of the schedule: publish a schedule to change it")
+            raise errors.ConfigError(
+                "subject", subject, "must not be that of the schedule: publish a schedule to change it"
+            )
         await self._api.require_api_level(4, "2.14", f"replace schedule {replaced!r}", timeout)
         pairs = [*own.pairs(), (SCHEDULER_HEADER, replaced), (SCHEDULE_NEXT_HEADER, "purge")]
         return await self.publish(subject, payload, headers=pairs, timeout=timeout, **args)
@@ -487,14 +489,14 @@ class JetStream(BucketManager):
 
 def _attempts(number: int) -> int:
     if type(number) is not int or not -1 <= number <= INT64:
-        raise ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for no limit")
+        raise errors.ConfigError("retry_attempts", number, "must be a number of attempts, or -1 for no limit")
     return number
 
 
 def _check_positive(**numbers: int) -> None:
     for name, value in numbers.items():
         if type(value) is not int or not 1 <= value <= INT64:
-            raise ConfigError(name, value, "must be a positive number, and less than 2**63")
+            raise errors.ConfigError(name, value, "must be a positive number, and less than 2**63")
 
 
 import_late_types(__name__)

@@ -24,21 +24,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import NamedTuple, Protocol, Unpack
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._durations import positive_seconds
-from natsproto.errors import (
-    BatchRefused,
-    ConfigError,
-    CursorMoved,
-    InvalidReply,
-    LocalProtocolError,
-    MessageNotFound,
-    NatsError,
-    NoStream,
-    PublishUncertain,
-    RequestTimeout,
-    WrongExpectation,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._publish.atomic_batch import MAX_ATOMIC_MESSAGES, AtomicBatch, BatchMessage
 from natsproto.jetstream._publish.headers import MessageArgs
@@ -202,11 +190,11 @@ class Cursor:
 
     def _check_idle(self) -> None:
         if self._is_advancing:
-            raise LocalProtocolError(f"cursor {self.name!r} is advancing: one advance at a time")
+            raise errors.LocalProtocolError(f"cursor {self.name!r} is advancing: one advance at a time")
 
     def _check_known(self) -> None:
         if not self._is_known:
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"the position of cursor {self.name!r} is not known after an error: call load() and continue from there"
             )
 
@@ -217,7 +205,7 @@ class Cursor:
     async def _read(self, timeout: float) -> _Position:
         try:
             message = await self._stream.get_last_message(self.subject, direct=False, timeout=timeout)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return _Position()
         return _Position(message.seq, _decode(message), message.headers.last(ADVANCE_HEADER, ""))
 
@@ -246,7 +234,9 @@ class Advance:
     def ack(self) -> PubAck:
         """The acknowledgement of the batch. LocalProtocolError before the end of the block, and when it failed."""
         if self._ack is None:
-            raise LocalProtocolError("an advance is acknowledged as a whole at the end of its block: it was not stored")
+            raise errors.LocalProtocolError(
+                "an advance is acknowledged as a whole at the end of its block: it was not stored"
+            )
         return self._ack
 
     def __len__(self) -> int:
@@ -272,11 +262,15 @@ class Advance:
             **args: Conditions and options of the message, by keyword: those of MessageArgs.
         """
         if subject == self._cursor.subject:
-            raise ConfigError("subject", subject, "is the cursor's own: advance(to=...) writes it")
+            raise errors.ConfigError("subject", subject, "is the cursor's own: advance(to=...) writes it")
         if self._batch is None or self._ack is not None:
-            raise LocalProtocolError('an advance takes messages inside its block: "async with cursor.advance(...)"')
+            raise errors.LocalProtocolError(
+                'an advance takes messages inside its block: "async with cursor.advance(...)"'
+            )
         if len(self._messages) >= MAX_ATOMIC_MESSAGES - 1:
-            raise LocalProtocolError(f"an advance holds {MAX_ATOMIC_MESSAGES - 1} messages at most: advance in steps")
+            raise errors.LocalProtocolError(
+                f"an advance holds {MAX_ATOMIC_MESSAGES - 1} messages at most: advance in steps"
+            )
         # Sent at the end of the block: a server keeps an open batch for ten seconds, and 50 of a stream at a time.
         self._messages.append(self._batch._checked(subject, payload, headers, args))
 
@@ -285,7 +279,7 @@ class Advance:
         cursor._check_idle()
         cursor._check_known()
         if self._batch is not None:
-            raise LocalProtocolError("an advance is used once: call cursor.advance() again")
+            raise errors.LocalProtocolError("an advance is used once: call cursor.advance() again")
         self._batch = cursor._new_batch(timeout=self._timeout)
         cursor._is_advancing = True
         return self
@@ -303,18 +297,18 @@ class Advance:
         deadline, backoff = Deadline(self._timeout), Backoff(_FIRST_PAUSE_S, _LONGEST_PAUSE_S)
         old = cursor._position
         cursor._is_known = False  # until the end is known; a cancelled call leaves it so
-        unanswered: PublishUncertain | None = None
+        unanswered: errors.PublishUncertain | None = None
         lower_reads = failed_checks = 0
         while True:
             try:
                 self._ack = await self._send(deadline)
-            except NatsError as exc:
-                failure: NatsError = exc
+            except errors.NatsError as exc:
+                failure: errors.NatsError = exc
             else:
                 break
-            if isinstance(failure, PublishUncertain):
+            if isinstance(failure, errors.PublishUncertain):
                 unanswered = failure
-            elif isinstance(failure, (NoStream, BatchRefused)):
+            elif isinstance(failure, (errors.NoStream, errors.BatchRefused)):
                 await self._check_subjects()
             found = await self._found(deadline, failure, unanswered)
             if found is not None and found.advance_id == self._id:
@@ -322,15 +316,15 @@ class Advance:
                 break
             if found is None or found.seq == old.seq:
                 lower_reads = 0
-                failed_checks += isinstance(failure, WrongExpectation)
-                can_pass = is_transient(failure) or isinstance(failure, PublishUncertain)
-                if isinstance(failure, WrongExpectation):
+                failed_checks += isinstance(failure, errors.WrongExpectation)
+                can_pass = is_transient(failure) or isinstance(failure, errors.PublishUncertain)
+                if isinstance(failure, errors.WrongExpectation):
                     can_pass = failed_checks < _MAX_FAILED_CHECKS or not self._has_expectations()
             elif found.seq < old.seq and lower_reads < _MAX_LOWER_READS:
                 lower_reads += 1
                 can_pass = True
             else:
-                raise CursorMoved(cursor.stream, cursor.name, old.seq, found.seq, found.value) from failure
+                raise errors.CursorMoved(cursor.stream, cursor.name, old.seq, found.seq, found.value) from failure
             if not can_pass or not await backoff.pause(deadline):
                 if found is not None and unanswered is None:
                     cursor._position, cursor._is_known = found, True
@@ -349,12 +343,12 @@ class Advance:
         return ack
 
     async def _found(
-        self, deadline: Deadline, failure: NatsError, unanswered: PublishUncertain | None
+        self, deadline: Deadline, failure: errors.NatsError, unanswered: errors.PublishUncertain | None
     ) -> _Position | None:
         """Read the cursor after a failure; None when it cannot be read now."""
         try:
             return await self._cursor._read(max(min(deadline.left, _READ_TIMEOUT_S), _MIN_WAIT_S))
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if is_transient(exc):
                 return None
             raise self._error(failure, unanswered) from exc
@@ -365,26 +359,26 @@ class Advance:
         """
         try:
             subjects = await self._cursor._subjects()
-        except NatsError:  # it says nothing about the subjects
+        except errors.NatsError:  # it says nothing about the subjects
             return
         for message in self._messages:
             if not any(matches(pattern, message.subject) for pattern in subjects):
-                raise ConfigError(
+                raise errors.ConfigError(
                     "subject", message.subject, f"is not one of stream {self._cursor.stream!r}: nothing was stored"
                 )
 
-    def _error(self, failure: NatsError, unanswered: PublishUncertain | None) -> NatsError:
+    def _error(self, failure: errors.NatsError, unanswered: errors.PublishUncertain | None) -> errors.NatsError:
         """Return the error of the call: uncertain if an attempt was not answered."""
-        if unanswered is None and isinstance(failure, WrongExpectation) and not self._has_expectations():
+        if unanswered is None and isinstance(failure, errors.WrongExpectation) and not self._has_expectations():
             advice = "the stream's leader is cut off, or the batch of another writer is not decided yet"
-            late = RequestTimeout(
+            late = errors.RequestTimeout(
                 f"advance of cursor {self._cursor.name!r}", self._timeout, advice=advice, missing="decision"
             )
             late.__cause__ = failure
             return late
         if unanswered is None or failure is unanswered:
             return failure
-        uncertain = PublishUncertain(self._cursor.subject, f"{unanswered.reason}; then {failure}")
+        uncertain = errors.PublishUncertain(self._cursor.subject, f"{unanswered.reason}; then {failure}")
         uncertain.__cause__ = failure
         return uncertain
 
@@ -395,11 +389,11 @@ class Advance:
 
 def _check_value(value: object, present: int | bytes | None) -> int | bytes:
     if type(value) is not int and type(value) is not bytes:
-        raise ConfigError("to", value, "must be an int or bytes")
+        raise errors.ConfigError("to", value, "must be an int or bytes")
     if present is not None and type(value) is not type(present):
-        raise ConfigError("to", value, f"must be {_TYPE_NAMES[type(present)]} as the value before")
+        raise errors.ConfigError("to", value, f"must be {_TYPE_NAMES[type(present)]} as the value before")
     if isinstance(value, int) and isinstance(present, int) and value <= present:
-        raise ConfigError("to", value, f"must be above the present value {present}")
+        raise errors.ConfigError("to", value, f"must be above the present value {present}")
     return value
 
 
@@ -409,7 +403,7 @@ def _decode(message: RawMessage) -> int | bytes:
         return message.data
     if kind == "int" and _NUMBER.fullmatch(message.data):
         return int(message.data)
-    raise InvalidReply(
+    raise errors.InvalidReply(
         "cursor", CURSOR_HEADER, kind, f"must mark an int or bytes: {message.subject!r} holds another message"
     )
 
@@ -456,4 +450,4 @@ def _check_stream(config: StreamConfig, subject: str) -> None:
     ]
     for is_unfit, reason in rules:
         if is_unfit:
-            raise ConfigError("stream", own, reason)
+            raise errors.ConfigError("stream", own, reason)

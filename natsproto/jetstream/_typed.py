@@ -10,12 +10,12 @@ import logging
 from collections.abc import AsyncGenerator, AsyncIterable, Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Concatenate, Generic, NamedTuple, ParamSpec, TypeAlias, TypeVar, Unpack
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._handlers import HandlerResult, add_layer, check_handler, finish
 from natsproto._help.async_hints import items
 from natsproto.codecs import Codec, TypedCodec
-from natsproto.errors import InvalidPayload, NatsError
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._values.info import PubAck
@@ -27,7 +27,7 @@ P = ParamSpec("P")
 
 log = logging.getLogger("natsproto")
 
-OnInvalid: TypeAlias = Callable[[JsMessage, InvalidPayload], Awaitable[object]]
+OnInvalid: TypeAlias = Callable[[JsMessage, errors.InvalidPayload], Awaitable[object]]
 """Called with a message whose payload cannot be decoded; ``Retry.failed`` is such a function."""
 
 _FIRST_DELAY_S, _MAX_DELAY_S = 1.0, 60.0
@@ -163,7 +163,7 @@ class TypedJetStream(Generic[T]):
     async def _received(self, message: JsMessage, on_invalid: OnInvalid | None) -> Received[T] | None:
         try:
             return Received(self.decode(message.data), message)
-        except InvalidPayload as exc:
+        except errors.InvalidPayload as exc:
             log.error("a message of %r cannot be read: %s", message.subject, exc)
             self._connection._event_bus.emit(
                 HandlerFailed(handler=f"payload of a message of {message.subject!r}", error=exc)
@@ -178,5 +178,5 @@ class TypedJetStream(Generic[T]):
         before = message.metadata.num_delivered - 1
         try:
             await message.nak(min(_FIRST_DELAY_S * 2.0 ** min(before, 10), _MAX_DELAY_S))
-        except NatsError as exc:  # the server delivers it again after ack_wait
+        except errors.NatsError as exc:  # the server delivers it again after ack_wait
             log.warning("nak of a message of %r failed: %s", message.subject, exc)

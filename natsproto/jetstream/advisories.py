@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator, Generator, Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.ending import Reader
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import InvalidReply
 from natsproto.jetstream._values.codec import (
     NEVER,
     Many,
@@ -437,9 +437,9 @@ def read_advisory(data: bytes) -> Advisory:
         kind = ADVISORY_TYPES.get(said, Advisory) if isinstance(said, str) else Advisory
         try:
             return decode(kind, payload)
-        except InvalidReply:
+        except errors.InvalidReply:
             return decode(Advisory, payload)
-    except InvalidReply:
+    except errors.InvalidReply:
         return Advisory(extra={"data": data.decode("utf-8", "replace")})
 
 

@@ -18,9 +18,9 @@ from opentelemetry import trace
 from opentelemetry.context import Context
 from opentelemetry.trace import INVALID_SPAN_CONTEXT, Link, NonRecordingSpan, SpanContext, SpanKind
 
+from natsproto import errors
 from natsproto._client import Client
 from natsproto._core.instrumentation import BatchReports, ReaderInfo, Sending, SendOperation
-from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.otel._spans import (
     MAX_LINKS,
@@ -117,7 +117,7 @@ class ClientInstrumentation:
         assert isinstance(message, JsMessage)
         try:
             metadata = message.metadata
-        except LocalProtocolError:  # it is sent anyway
+        except errors.LocalProtocolError:  # it is sent anyway
             return Sending()
         parent, links = _place_in_trace(message)
         kind = words.split(b" ", 1)[0].decode("ascii", "replace")

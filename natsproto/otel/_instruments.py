@@ -15,7 +15,7 @@ from typing import NamedTuple, TypeAlias
 from opentelemetry.metrics import Meter
 from opentelemetry.trace import Span
 
-from natsproto.errors import ConfigError, InvalidSubject
+from natsproto import errors
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import matches, subscribe_subject
 
@@ -97,12 +97,12 @@ def template_of(templates: Templates) -> Callable[[str], str | None]:
 
         return call
     if isinstance(templates, str):
-        raise ConfigError("templates", templates, "must be a sequence of templates or a function")
+        raise errors.ConfigError("templates", templates, "must be a sequence of templates or a function")
     patterns = [(_PLACEHOLDER.sub("*", template), template) for template in templates]
     for pattern, template in patterns:
         subscribe_subject(pattern, "template")
         if any(re.search("[{}]", token) and not _PLACEHOLDER.fullmatch(token) for token in template.split(".")):
-            raise InvalidSubject("template", template, "has a brace outside of a token such as {id}")
+            raise errors.InvalidSubject("template", template, "has a brace outside of a token such as {id}")
 
     @lru_cache(maxsize=4096)
     def look_up(subject: str) -> str | None:

@@ -10,11 +10,11 @@ from opentelemetry import propagate
 from opentelemetry.metrics import MeterProvider, get_meter
 from opentelemetry.trace import Span, SpanKind, TracerProvider, get_tracer
 
+from natsproto import errors
 from natsproto._client import DEFAULT_RUNTIME, Client, Connecting, options_for
 from natsproto._handlers import HandlerResult
 from natsproto._options.options import OptionArgs, Options
 from natsproto._version import __version__
-from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.middleware import Call, with_middleware
 from natsproto.otel._instrumentation import ClientInstrumentation, last_processed
@@ -101,7 +101,7 @@ class Telemetry:
         parent = propagate.extract(message.headers) if message.has_headers else None
         details: dict[str, str | int] = {}
         if isinstance(message, JsMessage):
-            with suppress(LocalProtocolError):  # no consumer has delivered it
+            with suppress(errors.LocalProtocolError):  # no consumer has delivered it
                 metadata = message.metadata
                 group = group or metadata.consumer
                 details = {"nats.stream": metadata.stream, "messaging.message.id": str(metadata.stream_seq)}

@@ -19,9 +19,9 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Self, TypeVar
 
+from natsproto import errors
 from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._handler_threads import DaemonThreads
-from natsproto.errors import ConfigError, LocalProtocolError
 from natsproto.jetstream import JetStream
 from natsproto.outbox._outbox import Outbox, Row, row_of
 from natsproto.outbox._relay import Relay
@@ -53,9 +53,9 @@ class Journal:
     def __init__(self, path: str | PathLike[str], *, max_bytes: int = 2**30) -> None:
         self.path: str = fspath(path)
         if not self.path or self.path.startswith((":memory:", "file:")) or os.path.isdir(self.path):
-            raise ConfigError("path", self.path, "must be the path of a file")
+            raise errors.ConfigError("path", self.path, "must be the path of a file")
         if type(max_bytes) is not int or max_bytes < _MIN_BYTES:
-            raise ConfigError("max_bytes", max_bytes, f"must be at least {_MIN_BYTES} bytes")
+            raise errors.ConfigError("max_bytes", max_bytes, f"must be at least {_MIN_BYTES} bytes")
         self._max_pages = max_bytes // _PAGE_BYTES
         self._threads = DaemonThreads(1, f"natsproto journal {self.path}")
         self._connection: sqlite3.Connection | None = None
@@ -69,7 +69,7 @@ class Journal:
 
     async def __aenter__(self) -> Self:
         if self._loop is not None:  # it opens already, perhaps
-            raise LocalProtocolError(f"journal {self.path!r} is open already")
+            raise errors.LocalProtocolError(f"journal {self.path!r} is open already")
         self._loop = asyncio.get_running_loop()
         try:
             self._connection, self._name = await self._in_thread(self._open)
@@ -145,7 +145,7 @@ class Journal:
 
     def _opened(self) -> sqlite3.Connection:
         if self._connection is None:
-            raise LocalProtocolError(f'journal {self.path!r} is not open: "async with Journal(...) as journal"')
+            raise errors.LocalProtocolError(f'journal {self.path!r} is not open: "async with Journal(...) as journal"')
         if self._loop is not running_loop():
             raise wrong_loop_error()
         return self._connection
@@ -175,8 +175,8 @@ class Journal:
         try:
             while self._waiting:
                 some, self._waiting = self._waiting, []
-                errors = await self._in_thread(partial(_commit, connection, [row for row, _ in some]))
-                for (_, committed), error in zip(some, errors, strict=True):
+                failures = await self._in_thread(partial(_commit, connection, [row for row, _ in some]))
+                for (_, committed), error in zip(some, failures, strict=True):
                     if committed.done():
                         continue
                     if error is None:

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Awaitable, Callable
 from typing import Protocol, TypeAlias, cast
 
+from natsproto import errors
 from natsproto._durations import positive_seconds
-from natsproto.errors import ConfigError
 from natsproto.jetstream import JetStream
 from natsproto.jetstream._publish.headers import header_pairs
 from natsproto.outbox._relay import MAX_ROWS, Relay, RelayOptions
@@ -125,9 +125,9 @@ class Outbox:
             rows: The most rows of a batch, 1 to 999.
         """
         if type(rows) is not int or not 1 <= rows <= MAX_ROWS:
-            raise ConfigError("rows", rows, f"must be a number from 1 to {MAX_ROWS}")
+            raise errors.ConfigError("rows", rows, f"must be a number from 1 to {MAX_ROWS}")
         if not callable(connect):
-            raise ConfigError("connect", connect, "must be a function that opens a connection")
+            raise errors.ConfigError("connect", connect, "must be a function that opens a connection")
         options = RelayOptions(
             stream=stream,
             name=name,

@@ -23,10 +23,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple, TypeVar, cast
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff
 from natsproto._handler_threads import DaemonThreads
 from natsproto._signals import check_until
-from natsproto.errors import CursorMoved, InvalidReply, NatsError, PublishUncertain
 from natsproto.errors._base import is_transient
 from natsproto.jetstream import Cursor, JetStream
 from natsproto.outbox._sql import DatabaseConnection, DatabaseCursor, Parameter, Statements, placeholder
@@ -197,7 +197,7 @@ class Relay:
                     if not _passes(exc):
                         raise
                     log.log(_level(exc), "outbox %s: %s; the relay tries again", self._table, exc)
-                    if not isinstance(exc, NatsError):
+                    if not isinstance(exc, errors.NatsError):
                         await self._close()
                     cursor, pause = None, backoff.next_delay()
                 await _pause(stop, pause)
@@ -208,7 +208,7 @@ class Relay:
         """Publish one batch or number one; False when there is nothing to do."""
         at = cursor.value or 0
         if not isinstance(at, int):
-            raise InvalidReply("cursor", cursor.subject, at, "must be an int: another program uses this cursor")
+            raise errors.InvalidReply("cursor", cursor.subject, at, "must be an int: another program uses this cursor")
         await self._forget(at)
         number, rows = await self._in_thread(lambda tables: tables.next(at))
         if not rows:
@@ -225,7 +225,7 @@ class Relay:
                         row.subject, row.payload, headers=[(name, value) for name, value in row.headers] or None
                     )
                 refused = None
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if not _passes(exc):
                 keys = f"id {refused.id}" if refused is not None else f"ids {rows[0].id} to {rows[-1].id}"
                 exc.add_note(f"outbox {self._table}, {keys}: correct the rows, or delete them")
@@ -280,14 +280,14 @@ class Relay:
 
 def _passes(error: Exception) -> bool:
     """True for errors of an outage, of another relay, and of a database that is away or busy."""
-    if isinstance(error, NatsError):
-        return is_transient(error) or isinstance(error, (CursorMoved, PublishUncertain))
+    if isinstance(error, errors.NatsError):
+        return is_transient(error) or isinstance(error, (errors.CursorMoved, errors.PublishUncertain))
     return not _PASSING_DATABASE_ERRORS.isdisjoint(kind.__name__ for kind in type(error).__mro__)
 
 
 def _level(error: Exception) -> int:
     """Relays that contend are normal."""
-    return logging.DEBUG if isinstance(error, CursorMoved) else logging.WARNING
+    return logging.DEBUG if isinstance(error, errors.CursorMoved) else logging.WARNING
 
 
 async def _pause(stop: asyncio.Event, seconds: float) -> None:

@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from typing import Literal, Protocol, TypeAlias
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 
 Database: TypeAlias = Literal["sqlite", "postgresql"]
 Parameter: TypeAlias = str | bytes | int
@@ -75,14 +75,14 @@ class DatabaseConnection(Protocol):
 def check_table(table: str) -> str:
     """Return the name of a table, with or without a schema; ConfigError for what would need quotes."""
     if not isinstance(table, str) or not _NAME.fullmatch(table):
-        raise ConfigError("table", table, "must be a name of letters, digits and '_', or schema.name")
+        raise errors.ConfigError("table", table, "must be a name of letters, digits and '_', or schema.name")
     return table
 
 
 def schema(table: str, database: Database) -> list[str]:
     """Return the statements that create the tables of an outbox unless they exist."""
     if database not in _KEYS:
-        raise ConfigError("database", database, 'must be "sqlite" or "postgresql"')
+        raise errors.ConfigError("database", database, 'must be "sqlite" or "postgresql"')
     key, blob = _KEYS[database]
     index = f"{table.replace('.', '_')}_batch"
     return [
@@ -133,5 +133,7 @@ def placeholder(connection: object) -> str:
     # Django wraps the cursors of all drivers and always takes "%s".
     style = "format" if driver == "django" else getattr(sys.modules.get(driver), "paramstyle", None)
     if style not in _MARKS:
-        raise ConfigError("connection", connection, f"is of the driver {driver!r}, whose placeholders are not known")
+        raise errors.ConfigError(
+            "connection", connection, f"is of the driver {driver!r}, whose placeholders are not known"
+        )
     return _MARKS[style]

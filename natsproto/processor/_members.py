@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import asyncio
 
+from natsproto import errors
 from natsproto._core.connection import Connection
-from natsproto.errors import NatsError
 from natsproto.protocol.frames import Message
 
 MEMBER_TTL_S = 3.0
@@ -96,5 +96,5 @@ class Members:
     def _send(self, data: bytes) -> None:
         try:
             self._connection.publish_nowait(self._subject, data)
-        except NatsError:  # there is no connection, or no room: the others notice it
+        except errors.NatsError:  # there is no connection, or no room: the others notice it
             pass

@@ -23,19 +23,10 @@ from collections.abc import Awaitable, Callable
 from itertools import count
 from typing import Any, NamedTuple
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff
 from natsproto._core.events import Disconnected, Event
 from natsproto._dead_letters import AttemptedMessage, forms_of
-from natsproto.errors import (
-    CursorMoved,
-    HandlerTimeout,
-    InvalidReply,
-    NatsError,
-    PayloadTooLarge,
-    PublishUncertain,
-    SourceChanged,
-    StateTooLarge,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream import Cursor, JetStream, JsMessage, Messages, Stream, StreamConfig
 from natsproto.processor._state import (
@@ -142,11 +133,11 @@ class Partition:
             raise exc.error  # noqa: B904  # the error of the handler, with its own traceback
         except Outdated:
             log.debug("%s: what was read is outdated", self)
-        except CursorMoved as exc:
+        except errors.CursorMoved as exc:
             log.debug("%s: %s", self, exc)
             self._rival_seq = exc.seq if exc.seq > exc.expected_seq else None
-        except NatsError as exc:
-            if not is_transient(exc) and not isinstance(exc, PublishUncertain):
+        except errors.NatsError as exc:
+            if not is_transient(exc) and not isinstance(exc, errors.PublishUncertain):
                 raise
             log.warning("%s: %s; it reads its state and continues", self, exc)
             await self.pause(self._backoff.next_delay())
@@ -209,7 +200,9 @@ class Partition:
             if not (await sink.info(subjects_filter=f"{prefix}>")).state.subjects:
                 return
             if attempt >= _MAX_READS:
-                raise InvalidReply("cursor", cursor.subject, None, "is missing, but its state is there: purge both")
+                raise errors.InvalidReply(
+                    "cursor", cursor.subject, None, "is missing, but its state is there: purge both"
+                )
             await self._pause_or_leave(backoff.next_delay())  # another worker may have begun just now
             await cursor.load()
         consumer = sink.ordered_consumer(filter_subjects=[f"{self._own}>"], deliver_policy="last_per_subject")
@@ -239,7 +232,7 @@ class Partition:
                 break
             if attempt >= _MAX_READS:
                 why = f"went back to message {info.state.last_seq}, while {position} was processed"
-                raise SourceChanged(settings.name, settings.source, why)
+                raise errors.SourceChanged(settings.name, settings.source, why)
             await self._pause_or_leave(backoff.next_delay())  # a new leader may not have applied all messages yet
         if settings.partitions == 1 and 0 < position < info.state.first_seq - 1:
             log.warning(
@@ -309,7 +302,7 @@ class Partition:
             error = await self._invoke(message, call)
             if error is None:
                 return call
-            if isinstance(error, StateTooLarge):
+            if isinstance(error, errors.StateTooLarge):
                 raise error
             policy = settings.retry
             if policy is None:
@@ -354,10 +347,10 @@ class Partition:
         except Exception as exc:
             error = exc
             if expiry.expired() and isinstance(exc, TimeoutError) and settings.timeout is not None:
-                error = HandlerTimeout(settings.timeout, False)
+                error = errors.HandlerTimeout(settings.timeout, False)
                 error.__cause__ = exc
         refusal = call.end()
-        if isinstance(refusal, StateTooLarge):
+        if isinstance(refusal, errors.StateTooLarge):
             return refusal
         return error or refusal
 
@@ -367,12 +360,12 @@ class Partition:
         assert limits is not None
         call = HandlerCall(self.state, limits)
         metadata = message.metadata.replace(consumer=settings.name)
-        refusal: PayloadTooLarge | None = None
+        refusal: errors.PayloadTooLarge | None = None
         for data, headers in forms_of(AttemptedMessage(message, metadata, attempts, error)):
             try:
                 call.add(policy.dead_letter_subject, data, headers)
                 break
-            except PayloadTooLarge as exc:
+            except errors.PayloadTooLarge as exc:
                 refusal = exc
         else:
             assert refusal is not None
@@ -424,22 +417,22 @@ class Partition:
         state.changed.clear()
         self._backoff.reset()
 
-    def _too_large(self, size: int) -> StateTooLarge:
+    def _too_large(self, size: int) -> errors.StateTooLarge:
         settings = self._settings
-        return StateTooLarge(settings.name, self.number, size, settings.max_state_bytes)
+        return errors.StateTooLarge(settings.name, self.number, size, settings.max_state_bytes)
 
 
-def source_recreated(settings: Settings) -> SourceChanged:
+def source_recreated(settings: Settings) -> errors.SourceChanged:
     """Return the error of a source that has the name of the one that was read, and maybe other messages."""
     why = f"was created again (after a restore with the same messages, purge '{settings.prefix}.source' of the sink)"
-    return SourceChanged(settings.name, settings.source, why)
+    return errors.SourceChanged(settings.name, settings.source, why)
 
 
 def position_of(cursor: Cursor) -> int:
     """Return the value of a cursor that counts messages of a source; 0: none was processed."""
     value = cursor.value or 0
     if not isinstance(value, int):
-        raise InvalidReply("cursor", cursor.subject, value, "must be an int: another program uses this cursor")
+        raise errors.InvalidReply("cursor", cursor.subject, value, "must be an int: another program uses this cursor")
     return value
 
 

@@ -7,20 +7,11 @@ import json
 import re
 from typing import Any
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff
 from natsproto._durations import positive_seconds
 from natsproto._handlers import check_handler, is_async_callable
 from natsproto._signals import check_until
-from natsproto.errors import (
-    ConfigError,
-    InvalidReply,
-    LocalProtocolError,
-    MessageNotFound,
-    NatsError,
-    PublishUncertain,
-    SourceChanged,
-    WrongExpectation,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream import JetStream, RawMessage, RetentionPolicy, Stream, StreamConfig
 from natsproto.jetstream._cursor import cursor_subject
@@ -88,11 +79,11 @@ class Processor:
         if not is_async_callable(handler):
             raise TypeError("handler must be an async def")
         if source == sink:
-            raise ConfigError("sink", sink, "must be another stream than the source")
+            raise errors.ConfigError("sink", sink, "must be another stream than the source")
         if type(partitions) is not int or not 1 <= partitions <= MAX_PROCESSOR_PARTITIONS:
-            raise ConfigError("partitions", partitions, f"must be a number from 1 to {MAX_PROCESSOR_PARTITIONS}")
+            raise errors.ConfigError("partitions", partitions, f"must be a number from 1 to {MAX_PROCESSOR_PARTITIONS}")
         if type(max_state_bytes) is not int or max_state_bytes < 1:
-            raise ConfigError("max_state_bytes", max_state_bytes, "must be a positive number of bytes")
+            raise errors.ConfigError("max_state_bytes", max_state_bytes, "must be a positive number of bytes")
         self.name: str = name
         self._settings = Settings(
             js=js,
@@ -143,7 +134,7 @@ class Processor:
         """
         check_until(until)
         if self._is_running:
-            raise LocalProtocolError(f"processor {self.name!r} is running already")
+            raise errors.LocalProtocolError(f"processor {self.name!r} is running already")
         self._is_running = True
         stop = asyncio.Event() if until is None else until
         stopping = asyncio.create_task(stop.wait())
@@ -215,8 +206,8 @@ class Processor:
         while True:
             try:
                 return await self._check()
-            except NatsError as exc:
-                if not is_transient(exc) and not isinstance(exc, (PublishUncertain, WrongExpectation)):
+            except errors.NatsError as exc:
+                if not is_transient(exc) and not isinstance(exc, (errors.PublishUncertain, errors.WrongExpectation)):
                     raise
                 log.warning("processor %r: %s; it tries again", self.name, exc)
                 await asyncio.sleep(backoff.next_delay())
@@ -229,7 +220,9 @@ class Processor:
             letters = settings.retry.dead_letter_subject
             subjects = sink.cached_info.config.subjects
             if not any(matches(pattern, letters) for pattern in subjects) or letters.startswith(settings.prefix):
-                raise ConfigError("dead_letter_subject", letters, f"must be a subject of stream {settings.sink!r}")
+                raise errors.ConfigError(
+                    "dead_letter_subject", letters, f"must be a subject of stream {settings.sink!r}"
+                )
         # The first cursor is opened for the checks of the sink alone: its partition may belong to another worker.
         await settings.js.cursor(settings.sink, f"{self.name}-0", subject=f"{settings.prefix}.0.cursor")
         created = await self._identify(source, sink)
@@ -245,15 +238,15 @@ class Processor:
         mine = {"source": settings.source, "created": created, "partitions": settings.partitions}
         try:
             stored = _decode(await sink.get_last_message(subject, direct=False))
-        except MessageNotFound:
+        except errors.MessageNotFound:
             ttl = {"ttl": "never"} if sink.cached_info.config.max_age else {}
             payload = json.dumps(mine).encode()
             await settings.js.publish(subject, payload, expected_last_subject_seq=0, **ttl)  # type: ignore[arg-type]
             return created
         if stored["partitions"] != settings.partitions:
-            raise ConfigError("partitions", settings.partitions, f"was {stored['partitions']}: it cannot change")
+            raise errors.ConfigError("partitions", settings.partitions, f"was {stored['partitions']}: it cannot change")
         if stored["source"] != settings.source:
-            raise SourceChanged(self.name, settings.source, f"is not {stored['source']!r}, which it read before")
+            raise errors.SourceChanged(self.name, settings.source, f"is not {stored['source']!r}, which it read before")
         if stored["created"] != created:
             raise source_recreated(settings)
         return created
@@ -265,7 +258,7 @@ def _decode(message: RawMessage) -> dict[str, object]:
     except ValueError:
         value = None
     if not isinstance(value, dict) or value.keys() < {"source", "created", "partitions"}:
-        raise InvalidReply("source", message.subject, value, "must be that of a processor")
+        raise errors.InvalidReply("source", message.subject, value, "must be that of a processor")
     return value
 
 
@@ -273,7 +266,9 @@ def _check_source(config: StreamConfig, partitions: int) -> None:
     """Raise ConfigError for a stream whose messages would be removed or left out in silence."""
     name = config.name
     if config.retention is not RetentionPolicy.LIMITS:
-        raise ConfigError("source", name, 'has consumers that remove messages: use a stream with retention="limits"')
+        raise errors.ConfigError(
+            "source", name, 'has consumers that remove messages: use a stream with retention="limits"'
+        )
     if partitions == 1:
         return
     if config.subject_transform is not None:
@@ -286,7 +281,7 @@ def _check_source(config: StreamConfig, partitions: int) -> None:
         covers = not config.subjects and all(origin.subject_transforms for origin in origins)
     found = [_PARTITION.match(way) for way in ways]
     if not covers or any(one is None or int(one[1]) != partitions for one in found):
-        raise ConfigError(
+        raise errors.ConfigError(
             "source",
             name,
             f"has subjects that do not all begin with one of {partitions} partitions: give it a subject_transform such"

@@ -14,14 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, MutableMapping
 from typing import NamedTuple, TypeVar, overload
 
-from natsproto.errors import (
-    ConfigError,
-    InvalidSubject,
-    LocalProtocolError,
-    NatsError,
-    PayloadTooLarge,
-    StateTooLarge,
-)
+from natsproto import errors
 from natsproto.protocol.frames import Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, encode_headers
 from natsproto.protocol.subject import matches, publish_subject
@@ -60,9 +53,9 @@ class CallLimits(NamedTuple):
     def check_size(self, subject: str, size: int) -> None:
         """Raise InvalidSubject or PayloadTooLarge for a message that no batch can take."""
         if len(subject.encode("utf-8", "surrogatepass")) > MAX_SUBJECT_BYTES:
-            raise InvalidSubject("subject", subject, f"must not be longer than {MAX_SUBJECT_BYTES} bytes")
+            raise errors.InvalidSubject("subject", subject, f"must not be longer than {MAX_SUBJECT_BYTES} bytes")
         if size > self.max_payload - _HEADER_ROOM:
-            raise PayloadTooLarge(size, self.max_payload - _HEADER_ROOM)
+            raise errors.PayloadTooLarge(size, self.max_payload - _HEADER_ROOM)
 
     def output(self, subject: str, payload: Payload, headers: HeadersLike | None) -> Output:
         """Return a message that a batch for the sink can take. InvalidSubject, InvalidHeader, ConfigError,
@@ -70,7 +63,7 @@ class CallLimits(NamedTuple):
         """
         publish_subject(subject)
         if not any(matches(pattern, subject) for pattern in self.subjects) or subject.startswith(self.own):
-            raise ConfigError("subject", subject, "must be one of the sink's, and not of the processor's state")
+            raise errors.ConfigError("subject", subject, "must be one of the sink's, and not of the processor's state")
         data = as_bytes(payload)
         size = len(subject) + len(data)
         given = None if headers is None else Headers(headers)
@@ -183,7 +176,7 @@ class Outputs:
         given = None if headers is None else Headers(headers)
         for name in given or ():
             if name.lower().startswith("nats-"):  # it may purge the sink, or have the server refuse the whole batch
-                raise ConfigError("headers", name, "is for the server: leave out what begins with Nats-")
+                raise errors.ConfigError("headers", name, "is for the server: leave out what begins with Nats-")
         self._call.add(subject, payload, given)
 
 
@@ -198,7 +191,7 @@ class HandlerCall:
         self.nbytes: int = 0
         """Bytes of the outputs."""
         self._state_bytes = state.nbytes
-        self._refusal: NatsError | None = None
+        self._refusal: errors.NatsError | None = None
         self._is_over = False
 
     def change(self, key: str, value: bytes | None) -> None:
@@ -214,7 +207,7 @@ class HandlerCall:
         old = self.changes[key] if key in self.changes else self.state.values.get(key)
         size = self._state_bytes + _size(key, value) - _size(key, old)
         if size > limits.max_state_bytes and value is not None:
-            self._refusal = StateTooLarge(limits.processor, limits.partition, size, limits.max_state_bytes)
+            self._refusal = errors.StateTooLarge(limits.processor, limits.partition, size, limits.max_state_bytes)
             raise self._refusal
         self._state_bytes = size
         self.changes[key] = value
@@ -227,7 +220,7 @@ class HandlerCall:
         self.outputs.append(output)
         self.nbytes += output.size
 
-    def end(self) -> NatsError | None:
+    def end(self) -> errors.NatsError | None:
         """Allow no further change; return what the handler must not hide."""
         self._is_over = True
         return self._refusal
@@ -244,11 +237,11 @@ class HandlerCall:
 
     def _check_open(self) -> None:
         if self._is_over:
-            raise LocalProtocolError("the handler has returned: its state and outputs take nothing any more")
+            raise errors.LocalProtocolError("the handler has returned: its state and outputs take nothing any more")
 
     def _check_room(self) -> None:
         if len(self.outputs) + len(self.changes) >= MAX_MESSAGES:
-            self._refusal = LocalProtocolError(
+            self._refusal = errors.LocalProtocolError(
                 f"a message can have {MAX_MESSAGES} outputs and changed keys at most: an atomic batch holds no more"
             )
             raise self._refusal

@@ -10,8 +10,8 @@ import re
 from collections.abc import Sequence
 from functools import lru_cache
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError
 from natsproto.errors._base import HIDDEN
 
 _SECRET = frozenset("@?")  # a URL with one of these may contain a secret
@@ -105,7 +105,7 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
             raise TypeError(f"servers must be a str or a sequence of str; it holds {type(one).__name__}")
         texts += [text.strip(" ") for text in one.split(",")]
     if not texts:
-        raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
+        raise errors.ConfigError("servers", HIDDEN, "is empty: name at least one server")
     # A comma in an unescaped password splits it, so one "@" anywhere makes every part a secret.
     secret = any(not _SECRET.isdisjoint(text) for text in texts)
     found: dict[tuple[str, int, str], ServerAddress] = {}
@@ -118,11 +118,11 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
         else:
             found.setdefault(address_key(address), address)
             continue
-        raise ConfigError(what, shown, rule)  # here, so that the traceback does not contain the cause
+        raise errors.ConfigError(what, shown, rule)  # here, so that the traceback does not contain the cause
     addresses = list(found.values())
     if len({address.websocket for address in addresses}) == 2:
         schemes = ", ".join(address.scheme for address in addresses)
-        raise ConfigError("servers", schemes, "must not mix WebSocket and plain NATS URLs")
+        raise errors.ConfigError("servers", schemes, "must not mix WebSocket and plain NATS URLs")
     return addresses
 
 

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import InvalidCredentials
 from natsproto.errors._base import hide_arguments
 
 _JWT = re.compile(r"[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]+")
@@ -50,17 +50,17 @@ class Credentials(Value):
         if self.signer is not None and not callable(self.signer):
             raise TypeError(f"signer must be callable, not {type(self.signer).__name__}")
         if self.jwt is not None and not _JWT.fullmatch(self.jwt):
-            raise InvalidCredentials("jwt", "is damaged: must be three base64url parts with dots between them")
+            raise errors.InvalidCredentials("jwt", "is damaged: must be three base64url parts with dots between them")
         if self.password is not None and self.user is None:
-            raise InvalidCredentials("password", "needs a user")
+            raise errors.InvalidCredentials("password", "needs a user")
         if self.seed is not None:
             _check_seed(self.seed)
             if self.signer is not None:
-                raise InvalidCredentials("seed", "cannot be given together with a signer")
+                raise errors.InvalidCredentials("seed", "cannot be given together with a signer")
         elif self.signer is None and self.nkey is not None:
-            raise InvalidCredentials("nkey", "a public key alone proves nothing: give the seed or a signer")
+            raise errors.InvalidCredentials("nkey", "a public key alone proves nothing: give the seed or a signer")
         elif self.signer is not None and self.nkey is None and self.jwt is None:
-            raise InvalidCredentials("signer", "needs a jwt, or the nkey (public key) it signs for")
+            raise errors.InvalidCredentials("signer", "needs a jwt, or the nkey (public key) it signs for")
 
     def __repr__(self) -> str:
         given = [name for name, value in self._values().items() if value is not None]
@@ -77,9 +77,9 @@ def parse_creds(text: str) -> Credentials:
     blocks = _blocks(text)
     jwt, seed = blocks.get("JWT"), blocks.get("SEED")
     if jwt is None:
-        raise InvalidCredentials("creds", "has no BEGIN NATS USER JWT … END NATS USER JWT block")
+        raise errors.InvalidCredentials("creds", "has no BEGIN NATS USER JWT … END NATS USER JWT block")
     if seed is None:
-        raise InvalidCredentials("creds", "has no BEGIN USER NKEY SEED … END USER NKEY SEED block")
+        raise errors.InvalidCredentials("creds", "has no BEGIN USER NKEY SEED … END USER NKEY SEED block")
     return Credentials(jwt=jwt, seed=_ascii(seed))
 
 
@@ -113,7 +113,7 @@ def connect_fields(credentials: Credentials, nonce: str) -> dict[str, str]:
     if credentials.seed is not None:
         own, signature = _sign(credentials.seed, _challenge(nonce))
         if public not in (None, own):
-            raise InvalidCredentials("nkey", "is not the public key of the seed")
+            raise errors.InvalidCredentials("nkey", "is not the public key of the seed")
         public = own
     elif credentials.signer is not None:
         signature = _ask(credentials.signer, _challenge(nonce))
@@ -168,21 +168,21 @@ def _check_seed(seed: bytes) -> None:
     if not isinstance(seed, (bytes, bytearray)):
         raise TypeError(f"seed must be bytes, not {type(seed).__name__}")
     if not _SEED.fullmatch(seed):
-        raise InvalidCredentials("nkey seed", "must be 58 characters, S and then A-Z and 2-7")
+        raise errors.InvalidCredentials("nkey seed", "must be 58 characters, S and then A-Z and 2-7")
     raw = bytearray(b32decode(seed + b"=" * (-len(seed) % 8)))
     try:
         if binascii.crc_hqx(raw[:-2], 0) != int.from_bytes(raw[-2:], "little"):
-            raise InvalidCredentials("nkey seed", "is mistyped or damaged: its checksum is wrong")
+            raise errors.InvalidCredentials("nkey seed", "is mistyped or damaged: its checksum is wrong")
         # The first five bits, the letter S, say that it is a seed; the next eight say whose.
         if (raw[0] & 7) << 5 | raw[1] >> 3 != _USER_PREFIX:
-            raise InvalidCredentials("nkey seed", "is not the seed of a user: those start with SU")
+            raise errors.InvalidCredentials("nkey seed", "is not the seed of a user: those start with SU")
     finally:
         _wipe(raw)
 
 
 def _challenge(nonce: str) -> bytes:
     if not nonce:
-        raise InvalidCredentials(
+        raise errors.InvalidCredentials(
             "nkey or jwt",
             "the server sent no nonce to sign, so it knows neither nkeys nor JWTs: is this the right server?",
         )
@@ -194,7 +194,7 @@ def _sign(seed: bytes, challenge: bytes) -> tuple[str, bytes]:
     try:
         import nkeys  # type: ignore[import-untyped]  # here, since it is an extra
     except ImportError:
-        raise InvalidCredentials("nkey seed", "signing needs a package: pip install natsproto[nkeys]") from None
+        raise errors.InvalidCredentials("nkey seed", "signing needs a package: pip install natsproto[nkeys]") from None
     copy = bytearray(seed)
     pair = nkeys.from_seed(copy)
     try:
@@ -208,9 +208,9 @@ def _ask(signer: Callable[[bytes], bytes], challenge: bytes) -> bytes:
     try:
         signature = signer(challenge)
     except Exception as exc:
-        raise InvalidCredentials("signer", f"failed with {type(exc).__name__}") from exc
+        raise errors.InvalidCredentials("signer", f"failed with {type(exc).__name__}") from exc
     if not isinstance(signature, (bytes, bytearray)) or len(signature) != 64:
-        raise InvalidCredentials("signer", "must return the 64 bytes of an Ed25519 signature")
+        raise errors.InvalidCredentials("signer", "must return the 64 bytes of an Ed25519 signature")
     return bytes(signature)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 
-from natsproto.errors import InvalidSubject, PayloadTooLarge
+from natsproto import errors
 from natsproto.protocol.line_limit import SAFE_LINE_LENGTH, LineLimit
 from natsproto.protocol.subject import MAX_CONTROL_LINE, publish_subject, queue_group, subscribe_subject
 
@@ -41,7 +41,7 @@ def sub(subject: str, queue: str | None, sid: int) -> bytes:
     line = b"SUB %b %b %d" if queue is not None else b"SUB %b%b %d"
     sub_line = line % (subscribe_subject(subject), queue_group(queue) if queue is not None else b"", sid)
     if len(sub_line) - 4 > MAX_CONTROL_LINE:
-        raise InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")
+        raise errors.InvalidSubject("subject", subject, f"makes a control line longer than {MAX_CONTROL_LINE} bytes")
     return sub_line + CRLF
 
 
@@ -141,4 +141,4 @@ class ControlLines:
     def check_size(self, size: int) -> None:
         """Raise PayloadTooLarge if the server would reject this number of bytes of headers and payload."""
         if size > self.max_payload > 0:
-            raise PayloadTooLarge(size, self.max_payload)
+            raise errors.PayloadTooLarge(size, self.max_payload)

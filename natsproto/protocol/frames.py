@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn, Protocol, Self, TypeAlias, TypeVar
 
-from natsproto.errors import InvalidPayload, LocalProtocolError, RemoteProtocolError
+from natsproto import errors
 from natsproto.errors._base import shown_payload
 from natsproto.protocol.headers import NO_HEADERS, Headers, HeadersLike, parse_headers
 
@@ -109,7 +109,7 @@ class Message:
         try:
             return self.data.decode()
         except UnicodeDecodeError as exc:
-            raise InvalidPayload("decode", "str", str(exc)) from exc
+            raise errors.InvalidPayload("decode", "str", str(exc)) from exc
 
     def json(self) -> Any:
         """Return the value of a JSON payload; InvalidPayload for others, as for NaN and 1e999. ``typed`` checks its
@@ -118,7 +118,7 @@ class Message:
         try:
             return JSON_DECODER.decode(self.data.decode(json.detect_encoding(self.data), "surrogatepass"))
         except (ValueError, RecursionError) as exc:
-            raise InvalidPayload("decode", "JSON", str(exc)) from exc
+            raise errors.InvalidPayload("decode", "JSON", str(exc)) from exc
 
     @property
     def is_no_responders(self) -> bool:
@@ -146,7 +146,7 @@ class Message:
         """
         reply = self.reply
         if reply is None or self._origin is None:
-            raise LocalProtocolError(f"cannot respond to message on {self.subject!r}: it has no reply subject")
+            raise errors.LocalProtocolError(f"cannot respond to message on {self.subject!r}: it has no reply subject")
         await self._origin._send_reply(reply, payload, headers)
 
     def __copy__(self) -> Self:
@@ -348,7 +348,7 @@ def parse_info(text: bytes, position: int = 0) -> ServerInfo:
         return ServerInfo(fields)
     except (ValueError, RecursionError) as exc:
         reason = "nested too deeply" if isinstance(exc, RecursionError) else str(exc)[:120]
-        raise RemoteProtocolError(f"INFO cannot be read ({reason})", position, text[:64]) from None
+        raise errors.RemoteProtocolError(f"INFO cannot be read ({reason})", position, text[:64]) from None
 
 
 _read_json = json.JSONDecoder().raw_decode

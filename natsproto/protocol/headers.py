@@ -12,8 +12,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import TypeAlias
 
+from natsproto import errors
 from natsproto._help.introspection import html_table
-from natsproto.errors import InvalidHeader
 
 _VERSION = "NATS/1.0"
 _PLAIN_START = "NATS/1.0\r\n"
@@ -275,14 +275,14 @@ def _line_start(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"header names must be str, not {type(name).__name__}")
     if not _NAME.fullmatch(name) and type(name) is not _Received:
-        raise InvalidHeader("header name", name, "must be printable ASCII without spaces and colons")
+        raise errors.InvalidHeader("header name", name, "must be printable ASCII without spaces and colons")
     return name + ": "
 
 
 def _check_values(headers: HeadersLike) -> None:
     for name, value in _pairs(headers):
         if type(value) is not _Received and any(char in value for char in "\r\n\0"):
-            raise InvalidHeader(f"header {name!r} with value", value, "must not contain CR, LF or NUL")
+            raise errors.InvalidHeader(f"header {name!r} with value", value, "must not contain CR, LF or NUL")
 
 
 def _encode_received(headers: HeadersLike, text: str) -> bytes:
@@ -293,7 +293,7 @@ def _encode_received(headers: HeadersLike, text: str) -> bytes:
                 value.encode()
         return text.encode("utf-8", "surrogateescape")
     except UnicodeEncodeError:
-        raise InvalidHeader("header block", text[10:], "cannot be encoded as UTF-8") from None
+        raise errors.InvalidHeader("header block", text[10:], "cannot be encoded as UTF-8") from None
 
 
 NO_HEADERS = Headers()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-from natsproto.errors import RemoteProtocolError
+from natsproto import errors
 from natsproto.protocol.frames import Message, Route
 
 LARGE_FRAME_SIZE = 131_072
@@ -72,7 +72,7 @@ class LargeMessage:
         whole = memoryview(self._buffer)
         end = bytes(whole[stop : stop + 2])
         if end != b"\r\n":
-            raise RemoteProtocolError(NO_LINE_END, position + stop, end)
+            raise errors.RemoteProtocolError(NO_LINE_END, position + stop, end)
         message = route.message_class.__new__(route.message_class)
         head = bytes(whole[self._body : split]) if head_size else None
         Message.__init__(message, subject, reply, bytes(whole[split:stop]), head, route.origin)

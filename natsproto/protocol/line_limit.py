@@ -6,7 +6,7 @@ surely too long. Owns that conclusion, for each server.
 
 from __future__ import annotations
 
-from natsproto.errors import InvalidSubject
+from natsproto import errors
 from natsproto.protocol.subject import MAX_CONTROL_LINE
 
 SAFE_LINE_LENGTH = 512
@@ -43,7 +43,7 @@ class LineLimit:
         """Count a line that will be written. InvalidSubject if it is too long."""
         if length > self.max:
             why = ": the server closed a connection for a long line" if self.is_learned else ""
-            raise InvalidSubject("subject", subject, f"makes a control line longer than {self.max} bytes{why}")
+            raise errors.InvalidSubject("subject", subject, f"makes a control line longer than {self.max} bytes{why}")
         self.count(length)
 
     def count(self, length: int) -> None:

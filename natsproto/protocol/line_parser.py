@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from natsproto.errors import RemoteProtocolError
+from natsproto import errors
 from natsproto.protocol.frames import Err, Frame, Ok, Ping, Pong, parse_info
 
 MessageLine = tuple[bytes, bytes, bytes | None, int, int]
@@ -76,5 +76,5 @@ def _size(digits: bytes, position: int, line: bytes, limits: Limits) -> int:
     return size
 
 
-def _fault(reason: str, position: int, line: bytes) -> RemoteProtocolError:
-    return RemoteProtocolError(reason, position, line[:64])
+def _fault(reason: str, position: int, line: bytes) -> errors.RemoteProtocolError:
+    return errors.RemoteProtocolError(reason, position, line[:64])

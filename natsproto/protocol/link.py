@@ -19,8 +19,8 @@ from contextlib import suppress
 from enum import Enum, auto
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import LocalProtocolError, NatsError, RemoteProtocolError, TlsFailed
 from natsproto.protocol import commands
 from natsproto.protocol.frames import NO_INFO, Err, Frame, Ping, Pong, Route, ServerInfo
 from natsproto.protocol.parser import MAX_MESSAGE, Parser
@@ -129,13 +129,13 @@ class PongFor(Value):
 class ServerErr(Value):
     """The server sent -ERR. It closes the connection itself if it means to."""
 
-    error: NatsError
+    error: errors.NatsError
 
 
 class LinkFailed(Value):
     """The connection has failed; always the last event of a link."""
 
-    error: NatsError
+    error: errors.NatsError
 
 
 LinkEvent: TypeAlias = UpgradeTls | NeedCredentials | Ready | InfoChanged | PongFor | ServerErr | LinkFailed
@@ -161,7 +161,7 @@ class Link:
         self.parser: Parser = Parser({}, max_message=max_message)
         self.state: LinkState = LinkState.AWAIT_INFO
         self.info: ServerInfo = NO_INFO
-        self.server_err: NatsError | None = None
+        self.server_err: errors.NatsError | None = None
         """The last -ERR: the reason for the end of the connection, if that follows."""
         self.info_in_clear: bool = False
         """True if ``info`` came before TLS, when an attacker could have written it."""
@@ -190,13 +190,13 @@ class Link:
         if state is LinkState.FAILED:
             return []
         if state is LinkState.UPGRADING:
-            with suppress(RemoteProtocolError):
+            with suppress(errors.RemoteProtocolError):
                 feed(what)
             return [self._fail(self._too_early(self.parser.events))]
         self._silent_ticks = 0  # any byte is a sign of life
         try:
             feed(what)
-        except RemoteProtocolError as exc:
+        except errors.RemoteProtocolError as exc:
             return self._read_frames(exc)
         if self.parser.events or state is not LinkState.READY:
             return self._read_frames()
@@ -244,7 +244,7 @@ class Link:
         self._pings.clear()
         return tokens
 
-    def _read_frames(self, failure: RemoteProtocolError | None = None) -> list[LinkEvent]:
+    def _read_frames(self, failure: errors.RemoteProtocolError | None = None) -> list[LinkEvent]:
         """Return the events for the parsed frames, and for the failure after them if there is one."""
         parser = self.parser
         opening = self.state is not LinkState.READY
@@ -265,7 +265,7 @@ class Link:
             events.append(self._fail(failure))
         return events
 
-    def _read_frame(self, frame: Frame, events: list[LinkEvent]) -> NatsError | None:
+    def _read_frame(self, frame: Frame, events: list[LinkEvent]) -> errors.NatsError | None:
         """Add the events for one frame; return an error if the connection cannot continue."""
         if isinstance(frame, ServerInfo):
             return self._read_info(frame, events)
@@ -285,7 +285,7 @@ class Link:
                 events.append(PongFor(token=self._pings.popleft()))
         return None
 
-    def _read_info(self, info: ServerInfo, events: list[LinkEvent]) -> NatsError | None:
+    def _read_info(self, info: ServerInfo, events: list[LinkEvent]) -> errors.NatsError | None:
         self.info = info
         self.parser.max_payload = info.max_payload
         self.info_in_clear = False
@@ -298,7 +298,7 @@ class Link:
         elif self.tls_required:
             upgrade = True
             if not (info.tls_required or info.tls_available):
-                return TlsFailed(
+                return errors.TlsFailed(
                     "an option, a URL or an earlier connection requires it, but this server does not offer it; "
                     "nothing was sent to it"
                 )
@@ -313,24 +313,24 @@ class Link:
             events.append(NeedCredentials(info=info))
         return None
 
-    def _too_early(self, frames: list[Frame]) -> RemoteProtocolError:
+    def _too_early(self, frames: list[Frame]) -> errors.RemoteProtocolError:
         """The error for what the server has sent before TLS: it is quoted, as a server that is full says so, and has no
         other effect.
         """
         said = "".join(f"; said, unencrypted: {frame.text!r}" for frame in frames if isinstance(frame, Err))
         return self._protocol_error(_BYTES_BEFORE_TLS + said)
 
-    def _protocol_error(self, reason: str) -> RemoteProtocolError:
-        return RemoteProtocolError(reason, self.parser.position)
+    def _protocol_error(self, reason: str) -> errors.RemoteProtocolError:
+        return errors.RemoteProtocolError(reason, self.parser.position)
 
-    def _fail(self, error: NatsError) -> LinkFailed:
+    def _fail(self, error: errors.NatsError) -> LinkFailed:
         if (
             self.state is LinkState.AWAIT_INFO
-            and isinstance(error, RemoteProtocolError)
+            and isinstance(error, errors.RemoteProtocolError)
             and not error.reason.startswith("INFO")
         ):
             reason = f"{error.reason} ({describe_peer(error.excerpt)})"
-            error = RemoteProtocolError(reason, error.position, error.excerpt)
+            error = errors.RemoteProtocolError(reason, error.position, error.excerpt)
         self._change_state(Trigger.FAILURE)
         return LinkFailed(error=error)
 
@@ -338,5 +338,5 @@ class Link:
         """Change the state. Nothing else assigns it."""
         following = TRANSITIONS.get((self.state, trigger))
         if following is None:
-            raise LocalProtocolError(f"{trigger.name} has no meaning in state {self.state.name}")
+            raise errors.LocalProtocolError(f"{trigger.name} has no meaning in state {self.state.name}")
         self.state = following

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from natsproto.errors import RemoteProtocolError
+from natsproto import errors
 from natsproto.protocol.frames import Frame, Message, Route
 from natsproto.protocol.large_message import LARGE_FRAME_SIZE, NO_LINE_END, LargeMessage, MessageHead
 from natsproto.protocol.line_parser import Limits, check_open_line, read_line
@@ -78,7 +78,7 @@ class Parser:
         self.large: LargeMessage = LargeMessage()  # the waiting frame is here or in _tail
         """While ``large.need`` > 0, a transport may write into ``large.room``, then call ``filled(count)``."""
         self._offset = 0  # bytes of the stream in front of what is being walked
-        self._failure: RemoteProtocolError | None = None
+        self._failure: errors.RemoteProtocolError | None = None
 
     @property
     def position(self) -> int:
@@ -112,7 +112,7 @@ class Parser:
             if self._tail or self.large.need:
                 chunk = self._complete_frame(chunk)
             self._parse(chunk)
-        except RemoteProtocolError as exc:
+        except errors.RemoteProtocolError as exc:
             self._failure, self._tail = exc, bytearray()
             self.large.clear()
             raise
@@ -164,7 +164,7 @@ class Parser:
                     self._need = stop + 2 - pos
                 break
             if chunk[stop : stop + 2] != b"\r\n":
-                raise RemoteProtocolError(NO_LINE_END, self._offset + stop, chunk[stop : stop + 2])
+                raise errors.RemoteProtocolError(NO_LINE_END, self._offset + stop, chunk[stop : stop + 2])
             message: Message = new(route.message_class)
             message.subject = subject
             message._reply = reply

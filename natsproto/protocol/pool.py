@@ -11,9 +11,9 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import timedelta
 from itertools import islice
 
+from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._value import Value
-from natsproto.errors import ConfigError, NotAuthorized
 from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import MalformedUrl, ServerAddress, address_key, is_ip, parse_host_port
 from natsproto.protocol.frames import ServerInfo
@@ -168,7 +168,7 @@ class ServerPool:
         self._connected_at: float | None = None
         self._carried_traffic = False  # the last connection
         self._current: tuple[str, int, str] | None = None
-        self._refused: NotAuthorized | None = None
+        self._refused: errors.NotAuthorized | None = None
         self._order: list[_Entry] = []
         self._dropped: list[ServerAddress] = []  # by INFO, the last ones first
         self.set_servers(addresses)
@@ -200,7 +200,7 @@ class ServerPool:
         return not any(map(self._usable, self._order))
 
     @property
-    def final_reason(self) -> NotAuthorized | None:
+    def final_reason(self) -> errors.NotAuthorized | None:
         """The last rejection if rejections left no server to try; None when attempts merely ran out."""
         return self._refused if self.exhausted and any(entry.given_up for entry in self._order) else None
 
@@ -210,7 +210,7 @@ class ServerPool:
         ConfigError without servers. The connection in use is not changed.
         """
         if not addresses:
-            raise ConfigError("servers", HIDDEN, "is empty: name at least one server")
+            raise errors.ConfigError("servers", HIDDEN, "is empty: name at least one server")
         chosen = list({address_key(address): address for address in addresses}.values())
         if self._shuffle is not None and len(chosen) > 1:
             self._shuffle(chosen)
@@ -330,7 +330,7 @@ class ServerPool:
             entry.refusal, entry.refused_at = refusal, now
         elif now - entry.refused_at >= REFUSAL_CONFIRM_S and not self._ignore_auth_error_abort:
             entry.given_up = True  # until a success or set_servers
-        self._refused = NotAuthorized(refusal, str(address))
+        self._refused = errors.NotAuthorized(refusal, str(address))
 
     def succeeded(self, address: ServerAddress, now: float) -> None:
         """A connection is established: the outage is over for every server."""
@@ -417,4 +417,6 @@ class ServerPool:
         for entry in usable:
             if address_key(entry.address) == address_key(address):
                 return entry, seconds("the wait reconnect_to_server returned", wait)
-        raise ConfigError("what reconnect_to_server returned", str(address), "must be one of the servers it was given")
+        raise errors.ConfigError(
+            "what reconnect_to_server returned", str(address), "must be one of the servers it was given"
+        )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from natsproto.errors import NatsError, NotAuthorized, PermissionDenied, ServerError, TooManySubscriptions
+from natsproto import errors
 
 MAX_ERROR_TEXT_LENGTH = 8192
 """Maximum length of a text: room for a quoted subject of 4,096 bytes. It bounds the memory that a server can use in the
@@ -50,7 +50,7 @@ _PERMISSION = re.compile(
 _PUBLISH_OPERATIONS = {"publish to": "publish to", "publish with reply of": "publish with reply"}
 
 
-class SubscriptionDenied(PermissionDenied):
+class SubscriptionDenied(errors.PermissionDenied):
     """The server rejected or revoked a subscription; ``sid`` is empty when the server does not name it."""
 
     def __init__(self, text: str, subject: str, queue: str, sid: str) -> None:
@@ -58,22 +58,22 @@ class SubscriptionDenied(PermissionDenied):
         super().__init__(text, "subscribe to", subject, queue)
 
 
-def parse_server_error(text: str) -> NatsError:
+def parse_server_error(text: str) -> errors.NatsError:
     """Return the error for a text; a ServerError for unknown ones."""
     text = text[:MAX_ERROR_TEXT_LENGTH]
     folded = text.casefold()
     if folded.startswith(_AUTH_ERRORS):
-        return NotAuthorized(text)
+        return errors.NotAuthorized(text)
     if folded.startswith(_TOO_MANY_SUBSCRIPTIONS):
-        return TooManySubscriptions(text)
+        return errors.TooManySubscriptions(text)
     found = _PERMISSION.match(text)
     if found:
         operation, subject, queue, sid = found.groups(default="")
         subject, queue = _unescaped(subject), _unescaped(queue)
         if operation.casefold() == "subscription to":
             return SubscriptionDenied(text, subject, queue, sid)
-        return PermissionDenied(text, _PUBLISH_OPERATIONS[operation.casefold()], subject)
-    return ServerError(text)
+        return errors.PermissionDenied(text, _PUBLISH_OPERATIONS[operation.casefold()], subject)
+    return errors.ServerError(text)
 
 
 def ends_connection(text: str) -> bool:
@@ -83,12 +83,14 @@ def ends_connection(text: str) -> bool:
 
 def is_too_long_line(error: object) -> bool:
     """Return True if this is the error for a control line above the server's ``max_control_line``."""
-    return isinstance(error, ServerError) and error.text.casefold().startswith("maximum control line exceeded")
+    return isinstance(error, errors.ServerError) and error.text.casefold().startswith("maximum control line exceeded")
 
 
 def is_final(error: object) -> bool:
     """Return True if this is the error for a text after which the server is known to close the connection."""
-    return isinstance(error, NotAuthorized) or (isinstance(error, ServerError) and ends_connection(error.text))
+    return isinstance(error, errors.NotAuthorized) or (
+        isinstance(error, errors.ServerError) and ends_connection(error.text)
+    )
 
 
 _ESCAPE = re.compile(r"\\(x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|.)")

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterable
 from functools import lru_cache
 
-from natsproto.errors import InvalidSubject
+from natsproto import errors
 
 MAX_CONTROL_LINE = 65_536
 """Bytes of arguments on one control line, at most; a server reads 4096 unless it is configured otherwise."""
@@ -27,7 +27,9 @@ def publish_subject(subject: str, what: str = "subject") -> bytes:
     if "*" in subject or ">" in subject:
         for token in subject.split("."):
             if token in ("*", ">"):
-                raise InvalidSubject(what, subject, f"a wildcard ({token}) can be subscribed to, not published to")
+                raise errors.InvalidSubject(
+                    what, subject, f"a wildcard ({token}) can be subscribed to, not published to"
+                )
     return wire
 
 
@@ -40,11 +42,11 @@ def subscribe_subject(subject: str, what: str = "subject") -> bytes:
     if ">" in subject or "*" in subject:
         for token in (parts := subject.split(".")):
             if len(token) > 1 and ("*" in token or ">" in token):
-                raise InvalidSubject(
+                raise errors.InvalidSubject(
                     what, subject, f"a wildcard must be a whole token, between dots, which {token!r} is not"
                 )
         if ">" in parts[:-1]:
-            raise InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
+            raise errors.InvalidSubject(what, subject, "'>' matches all that follows and must be the last token")
     return wire
 
 
@@ -56,7 +58,7 @@ def is_literal(subject: str) -> bool:
     """
     try:
         publish_subject(subject)
-    except InvalidSubject:
+    except errors.InvalidSubject:
         return False
     return True
 
@@ -73,7 +75,7 @@ def queue_group(name: str) -> bytes:
     if not isinstance(name, str):
         raise TypeError(f"queue group must be a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise InvalidSubject("queue group", name, "must not be empty or contain spaces or control characters")
+        raise errors.InvalidSubject("queue group", name, "must not be empty or contain spaces or control characters")
     return _encoded(name, "queue group")
 
 
@@ -134,11 +136,13 @@ def _checked(subject: str, what: str) -> bytes:
     if not isinstance(subject, str):
         raise TypeError(f"{what} must be a str, not {type(subject).__name__}")
     if not subject:
-        raise InvalidSubject(what, subject, "must not be empty")
+        raise errors.InvalidSubject(what, subject, "must not be empty")
     if _FORBIDDEN.search(subject):
-        raise InvalidSubject(what, subject, "must not contain spaces or control characters")
+        raise errors.InvalidSubject(what, subject, "must not contain spaces or control characters")
     if subject[0] == "." or subject[-1] == "." or ".." in subject:
-        raise InvalidSubject(what, subject, "has an empty token: dots separate tokens, each of at least one character")
+        raise errors.InvalidSubject(
+            what, subject, "has an empty token: dots separate tokens, each of at least one character"
+        )
     return _encoded(subject, what)
 
 
@@ -146,7 +150,7 @@ def _encoded(text: str, what: str) -> bytes:
     try:
         wire = text.encode()
     except UnicodeEncodeError:
-        raise InvalidSubject(what, text, "cannot be encoded as UTF-8") from None
+        raise errors.InvalidSubject(what, text, "cannot be encoded as UTF-8") from None
     if len(wire) > MAX_CONTROL_LINE:
-        raise InvalidSubject(what, text, f"is {len(wire)} bytes long; a control line holds {MAX_CONTROL_LINE}")
+        raise errors.InvalidSubject(what, text, f"is {len(wire)} bytes long; a control line holds {MAX_CONTROL_LINE}")
     return wire

@@ -12,8 +12,8 @@ from datetime import timedelta
 from time import perf_counter  # uvloop's clock knows only milliseconds
 from typing import TypeVar
 
+from natsproto import errors
 from natsproto._core.connection import Connection
-from natsproto.errors import ConfigError, NoResponders
 from natsproto.errors._base import escaped
 from natsproto.protocol.frames import Message
 from natsproto.service._responses import PREFIX, error_of
@@ -44,7 +44,7 @@ def request_services(
     that the response took.
     """
     if id is not None and name is None:
-        raise ConfigError("id", id, "give the name of the service too: an instance is addressed by both")
+        raise errors.ConfigError("id", id, "give the name of the service too: an instance is addressed by both")
     responses = connection.request_many(
         control_subject(verb, name, id, prefix), timeout=timeout, stall=stall, max_messages=None if id is None else 1
     )
@@ -68,7 +68,7 @@ async def _decoded(
                     skipped, first = skipped + 1, first or escaped(str(exc))
                     continue
                 yield value
-        except NoResponders:
+        except errors.NoResponders:
             return
         finally:
             if skipped:  # one line, as anybody may send any number of them

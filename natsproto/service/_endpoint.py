@@ -21,11 +21,11 @@ from time import monotonic, perf_counter_ns
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import HandlerFailed
 from natsproto._core.time_slice import TimeSlice
 from natsproto._handlers import HandlerResult, finish
-from natsproto.errors import NatsError, ServiceError
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.service._responses import (
@@ -39,8 +39,8 @@ from natsproto.service._responses import (
 DATA = (bytes, bytearray, memoryview, str, dict, list)
 """The types of results of a handler for which a warning says that they are not sent."""
 
-_STOPPED: Final = ServiceError(503, "the service was stopped")
-_FULL: Final = ServiceError(503, "too many requests wait")
+_STOPPED: Final = errors.ServiceError(503, "the service was stopped")
+_FULL: Final = errors.ServiceError(503, "too many requests wait")
 
 CONCURRENCY = 64
 """The default number of requests that an endpoint handles at the same time."""
@@ -54,10 +54,10 @@ class Request(Message):
 
     __slots__ = ()
 
-    _note: ServiceError | Literal[True] | None  # True after a response that is no error
+    _note: errors.ServiceError | Literal[True] | None  # True after a response that is no error
 
     @property
-    def error(self) -> ServiceError | None:
+    def error(self) -> errors.ServiceError | None:
         """The error that was sent as the response, if any."""
         return None if self._note is True else self._note
 
@@ -88,16 +88,20 @@ class Request(Message):
                 headers.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        self._note = ServiceError(code, description)
+        self._note = errors.ServiceError(code, description)
         given = [] if headers is None else list(Headers(headers).pairs())
         max_payload = 0 if self._origin is None else self._origin.max_payload  # type: ignore[attr-defined]
         error = error_headers(code, cut_description(description, max_payload))
         await self.respond(payload, headers=Headers([*given, *error.items()]))
 
 
-def error_from(error: BaseException) -> ServiceError:
+def error_from(error: BaseException) -> errors.ServiceError:
     """Return the error response for an exception of a handler."""
-    return error if isinstance(error, ServiceError) else ServiceError(500, f"{type(error).__name__}: {error}")
+    return (
+        error
+        if isinstance(error, errors.ServiceError)
+        else errors.ServiceError(500, f"{type(error).__name__}: {error}")
+    )
 
 
 Handler: TypeAlias = Callable[[Request], HandlerResult]
@@ -165,7 +169,7 @@ class Endpoint:
         handler: Handler,
         concurrency: int,
         max_pending: int | None,
-        on_error: Callable[[NatsError], None],
+        on_error: Callable[[errors.NatsError], None],
     ) -> None:
         self.name: str = name
         self.subject: str = subject
@@ -278,7 +282,7 @@ class Endpoint:
         self._count_error(_FULL)
         self._send_error(request, _FULL)
 
-    def _count_error(self, error: ServiceError) -> None:
+    def _count_error(self, error: errors.ServiceError) -> None:
         self._errors += 1
         self._last_error = f"{error.code}:{error.description}"[:MAX_DESCRIPTION_CHARS]
 
@@ -296,7 +300,7 @@ class Endpoint:
         try:
             if isinstance(result := await finish(self._handler(request)), DATA) and not self._is_told:
                 self._tell_of(result)
-        except ServiceError as exc:
+        except errors.ServiceError as exc:
             await self._respond_error(request, exc)
         except (GeneratorExit, KeyboardInterrupt, SystemExit):
             raise
@@ -325,21 +329,21 @@ class Endpoint:
         self._connection._event_bus.log.warning("%s %s", self._where, what)
         self._connection._event_bus.emit(HandlerFailed(handler=self._where, error=TypeError(f"the handler {what}")))
 
-    async def _respond_error(self, request: Request, error: ServiceError) -> None:
+    async def _respond_error(self, request: Request, error: errors.ServiceError) -> None:
         request._note = error  # counted even if there is no reply subject
         if request.has_reply:
             try:
                 await request.respond_error(error.code, error.description)
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 self._connection._event_bus.log.warning("endpoint %r cannot send an error response: %s", self.name, exc)
 
-    def _send_error(self, request: Request, error: ServiceError) -> None:
+    def _send_error(self, request: Request, error: errors.ServiceError) -> None:
         """Answer a request that was cut off, as far as that is possible without waiting."""
         request._note = error
         reply = request.reply
         if reply is not None and self._connection._reply_guard.is_allowed(reply):
             headers = error_headers(error.code, cut_description(error.description, self._connection.max_payload))
-            with suppress(NatsError):  # the client is closed
+            with suppress(errors.NatsError):  # the client is closed
                 self._connection._outbox.put_message(reply, b"", None, headers)
 
     def _custom_stats(self, handler: StatsHandler) -> object:

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ServiceError
 from natsproto.protocol.frames import Message
 
 PREFIX = "$SRV"
@@ -308,7 +308,7 @@ def error_headers(code: int, description: str) -> dict[str, str]:
     return {ERROR_HEADER: " ".join(description.replace("\0", " ").split()), CODE_HEADER: str(code)}
 
 
-def error_of(reply: Message) -> ServiceError | None:
+def error_of(reply: Message) -> errors.ServiceError | None:
     """Return the error in a service's response, or None for a successful response.
 
     The code is 0 when the header is not a number.
@@ -324,4 +324,4 @@ def error_of(reply: Message) -> ServiceError | None:
     if code is None and description is None:
         return None
     number = int(code) if code and code.isdecimal() and code.isascii() and len(code) < 10 else 0
-    return ServiceError(number, description or "")
+    return errors.ServiceError(number, description or "")

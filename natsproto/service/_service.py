@@ -15,6 +15,7 @@ from functools import partial
 from types import MappingProxyType, TracebackType
 from typing import Any, Final, Literal, TypeAlias, TypeVar
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import Closed, Event
@@ -24,7 +25,6 @@ from natsproto._handler_threads import Executor, with_executor, with_timeout
 from natsproto._handlers import check_handler, is_async_generator
 from natsproto._help.async_hints import WarnIfUnused
 from natsproto._signals import check_until
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError
 from natsproto.protocol.frames import Message
 from natsproto.protocol.subject import publish_subject, subscribe_subject
 from natsproto.protocol.subject import queue_group as checked_queue_group
@@ -90,7 +90,9 @@ class Group:
         if name:
             subscribe_subject(name, "group name")
             if ">" in name:
-                raise ConfigError("group name", name, "cannot contain '>', because endpoint subjects follow the name")
+                raise errors.ConfigError(
+                    "group name", name, "cannot contain '>', because endpoint subjects follow the name"
+                )
         return Group(self._root(), _join_subject(self.prefix, name), self._queue_group_for(queue_group))
 
     def endpoint(
@@ -188,14 +190,14 @@ class Group:
         _check_name("endpoint name", name)
         subscribe_subject(subject if subject is not None else name, "endpoint subject")
         if type(concurrency) is not int or concurrency < 1:
-            raise ConfigError("concurrency", concurrency, "must be a positive int")
+            raise errors.ConfigError("concurrency", concurrency, "must be a positive int")
         if max_pending is not None and (type(max_pending) is not int or not 0 <= max_pending < 2**63):
-            raise ConfigError("max_pending", max_pending, "must be a whole number below 2**63, 0 for none")
+            raise errors.ConfigError("max_pending", max_pending, "must be a whole number below 2**63, 0 for none")
         wait = None if timeout is None else positive_seconds("timeout", timeout)
         if is_async_generator(handler):
             check_handler("handler", handler, "request", may_yield=True)
             if executor is not None and executor is not False:
-                raise ConfigError("executor", executor, "is for def handlers, and this one is async def")
+                raise errors.ConfigError("executor", executor, "is for def handlers, and this one is async def")
         else:
             handler = with_timeout(with_executor("handler", handler, executor, concurrency), wait)
         return self._root()._add(
@@ -242,7 +244,7 @@ class Service(WarnIfUnused, Group):
         if not isinstance(version, str):
             raise TypeError(f"version must be a str, not {type(version).__name__}")
         if not _SEMVER.fullmatch(version):
-            raise ConfigError("version", version, "must be a semantic version like 1.0.0 (semver.org)")
+            raise errors.ConfigError("version", version, "must be a semantic version like 1.0.0 (semver.org)")
         if not isinstance(description, str):
             raise TypeError(f"description must be a str, not {type(description).__name__}")
         if stats_handler is not None and not callable(stats_handler):
@@ -437,17 +439,17 @@ class Service(WarnIfUnused, Group):
                 endpoint._cut()
             self._finish(event.reason)
 
-    def _on_endpoint_error(self, error: NatsError) -> None:
+    def _on_endpoint_error(self, error: errors.NatsError) -> None:
         """Stop the service because an endpoint failed: the server refuses its subject, or the client has closed."""
         if not self._is_stopping and self._stop_task is None:
             self._stop_task = asyncio.get_running_loop().create_task(
                 self._stop_with_error(error), name=f"natsproto stop of service {self.name}"
             )
 
-    async def _stop_with_error(self, error: NatsError) -> None:
+    async def _stop_with_error(self, error: errors.NatsError) -> None:
         try:
             await self.stop(error)
-        except NatsError:
+        except errors.NatsError:
             pass  # no caller waits for this; stop() has cancelled the unfinished requests
 
     # ---------------------------------------------------------------- endpoints and control subjects
@@ -471,13 +473,15 @@ class Service(WarnIfUnused, Group):
         timeout: float | None,
     ) -> Endpoint:
         if self._is_stopping:
-            raise ConfigError("endpoint", name, f"service {self.name!r} has stopped")
+            raise errors.ConfigError("endpoint", name, f"service {self.name!r} has stopped")
         if self._unlisten is None:
-            raise LocalProtocolError(f"service {self.name!r} was not started: await it, or enter it with async with")
+            raise errors.LocalProtocolError(
+                f"service {self.name!r} was not started: await it, or enter it with async with"
+            )
         for other in self._endpoints:
             if (other.subject, other.queue_group) == (subject, queue_group):
                 rule = f"endpoint {other.name!r} has this subject already: requests would go to either of them"
-                raise ConfigError("endpoint subject", subject, rule)
+                raise errors.ConfigError("endpoint subject", subject, rule)
         info = EndpointInfo(name=name, subject=subject, queue_group=queue_group or "", metadata=metadata)
         size = endpoint_size(info)
         self._check_size(self._size + size, "endpoint", name)
@@ -504,7 +508,7 @@ class Service(WarnIfUnused, Group):
         limit = self._connection.max_payload
         if 0 < limit < size:
             rule = f"the responses that describe service {self.name!r} need {size} bytes; this server accepts {limit}"
-            raise ConfigError(what, value, rule)
+            raise errors.ConfigError(what, value, rule)
 
     def _open_credit_inbox(self) -> CreditInbox:
         """Return the inbox for the credit of all streams, which the first of them opens."""
@@ -531,7 +535,7 @@ def _check_name(what: str, name: object) -> None:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}")
     if not _NAME.fullmatch(name):
-        raise ConfigError(what, name, "may contain only letters, digits, dash and underscore")
+        raise errors.ConfigError(what, name, "may contain only letters, digits, dash and underscore")
 
 
 def _checked_metadata(metadata: Mapping[str, str] | None) -> Mapping[str, str]:

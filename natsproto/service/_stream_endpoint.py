@@ -15,18 +15,9 @@ from math import inf
 from time import perf_counter_ns
 from typing import Any, TypeAlias, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._handler_threads import with_timeout
-from natsproto.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    NatsError,
-    PayloadTooLarge,
-    PermissionDenied,
-    ServiceError,
-    StreamBroken,
-    Unavailable,
-)
 from natsproto.middleware import unwrap, with_middleware
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.service._endpoint import Endpoint, Handler, Places, Request, error_from
@@ -63,14 +54,14 @@ class Ended(Enum):
 
 
 _REPORTED = {
-    Ended.SILENT: ServiceError(408, Ended.SILENT.value),
-    Ended.UNREAD: ServiceError(408, Ended.UNREAD.value),
-    Ended.QUIET: ServiceError(408, Ended.QUIET.value),
-    Ended.LOST: ServiceError(503, Ended.LOST.value),
-    Ended.NO_INBOX: ServiceError(500, Ended.NO_INBOX.value),
+    Ended.SILENT: errors.ServiceError(408, Ended.SILENT.value),
+    Ended.UNREAD: errors.ServiceError(408, Ended.UNREAD.value),
+    Ended.QUIET: errors.ServiceError(408, Ended.QUIET.value),
+    Ended.LOST: errors.ServiceError(503, Ended.LOST.value),
+    Ended.NO_INBOX: errors.ServiceError(500, Ended.NO_INBOX.value),
 }
 """The errors that the requester gets."""
-_CUT_SHORT = ServiceError(500, "the response was cut short")
+_CUT_SHORT = errors.ServiceError(500, "the response was cut short")
 _ADVICE = {
     Ended.DENIED: "the responder's user needs allow_responses with {max: -1} and an expires longer than the heartbeat",
     Ended.NO_INBOX: "the responder's user needs permission to subscribe to its inboxes (see inbox_prefix)",
@@ -113,7 +104,7 @@ class CreditInbox:
     def on_replies_handled(self) -> None:
         """All messages of a chunk were passed on."""
 
-    def on_disconnect(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: errors.ConnectionLost) -> None:
         """Parts may be lost: no stream continues after that."""
         for stream in self.streams.values():
             stream.end(Ended.LOST, error)
@@ -121,17 +112,17 @@ class CreditInbox:
     def on_reconnect(self) -> None:
         """There is a connection again."""
 
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects the parts of a stream."""
         for stream in self.streams.values():
             if stream.reply == error.subject:
                 stream.end(Ended.DENIED, error)
 
-    def on_end(self, error: NatsError) -> None:
+    def on_end(self, error: errors.NatsError) -> None:
         """The client is closed, or the server rejects the inbox."""
         self.is_open = False
         for stream in self.streams.values():
-            if isinstance(error, Unavailable):
+            if isinstance(error, errors.Unavailable):
                 stream.end(Ended.LOST, error)
             elif not stream.is_plain:
                 stream.end(Ended.NO_INBOX, error)
@@ -159,7 +150,7 @@ class OutgoingStream:
         self._loop = asyncio.get_running_loop()
         self._task = asyncio.current_task()
         self._ended: Ended | None = None
-        self._cause: NatsError | None = None
+        self._cause: errors.NatsError | None = None
         self._credit: asyncio.Future[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -169,7 +160,7 @@ class OutgoingStream:
         return not self._state.has_room
 
     # ---------------------------------------------------------------- sending
-    async def run(self, parts: AsyncGenerator[Payload]) -> ServiceError | None:
+    async def run(self, parts: AsyncGenerator[Payload]) -> errors.ServiceError | None:
         """Send everything that the generator yields, then the end. Return an error for the statistics.
 
         Raises the errors of the generator, which the requester gets, too. ``end`` cancels the task, which must be the
@@ -207,7 +198,7 @@ class OutgoingStream:
             while type(part) is not bytes or len(part) > limit or not (part or windowed):
                 try:
                     part = _checked(part, limit, may_be_empty=windowed)
-                except (TypeError, ValueError, PayloadTooLarge) as exc:
+                except (TypeError, ValueError, errors.PayloadTooLarge) as exc:
                     try:
                         part = await parts.athrow(exc)
                     except StopAsyncIteration:
@@ -255,7 +246,7 @@ class OutgoingStream:
 
     # ---------------------------------------------------------------- ending
 
-    def end(self, reason: Ended, cause: NatsError | None = None) -> None:
+    def end(self, reason: Ended, cause: errors.NatsError | None = None) -> None:
         """End the stream before its generator does, which is cancelled."""
         if self._ended is None:
             self._ended, self._cause, self.is_open = reason, cause, False
@@ -272,7 +263,7 @@ class OutgoingStream:
         if self._task.uncancel() > 0:
             raise asyncio.CancelledError
 
-    def _report_end(self, reason: Ended) -> ServiceError | None:
+    def _report_end(self, reason: Ended) -> errors.ServiceError | None:
         """Send the requester the reason why the stream has ended, if it can be sent. Raises the error that ended it."""
         error = _REPORTED.get(reason)
         self._connection._event_bus.log.debug(
@@ -282,10 +273,10 @@ class OutgoingStream:
             self.send_end(error)
         if self._cause is not None and reason in (Ended.DENIED, Ended.NO_INBOX):
             advice = f"{reason.value} ({denial(self._cause)}): {_ADVICE[reason]}"
-            raise StreamBroken(self._subject, self._state.sent, advice) from self._cause
+            raise errors.StreamBroken(self._subject, self._state.sent, advice) from self._cause
         return error
 
-    def send_end(self, error: ServiceError | None) -> None:
+    def send_end(self, error: errors.ServiceError | None) -> None:
         """Send the last frame. In the plain form the error and the end are two messages."""
         self.is_open = False
         text = "" if error is None else cut_description(error.description, self._connection.max_payload)
@@ -300,7 +291,7 @@ class OutgoingStream:
                 payload = text.encode() or b"error"
                 self._connection._outbox.put_message(self.reply, payload, None, headers)
             self._connection._outbox.put_message(self.reply, b"", None, None)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._connection._event_bus.log.warning("cannot send the end of a stream to %r: %s", self.reply, exc)
 
     # ---------------------------------------------------------------- signs of life
@@ -321,7 +312,7 @@ class OutgoingStream:
                 self._connection._outbox.put_message(
                     self.reply, b"", f"{self._credit_to}{sent}", {IDLE_HEADER: str(sent)}
                 )
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 self.end(Ended.LOST, exc)
                 return
         self._set_timer()
@@ -333,7 +324,7 @@ def _checked(part: object, limit: float, *, may_be_empty: bool) -> bytes:
     if not data and not may_be_empty:
         raise ValueError("an empty part would end the response, because the requester asks for no flow control")
     if len(data) > limit:
-        raise PayloadTooLarge(len(data), int(limit))
+        raise errors.PayloadTooLarge(len(data), int(limit))
     return data
 
 
@@ -361,7 +352,9 @@ class StreamEndpoint(Endpoint):
     async def _respond_in_parts(self, request: Request) -> None:
         connection, reply = self._connection, request.reply
         if reply is None:
-            raise LocalProtocolError(f"cannot respond to message on {request.subject!r}: it has no reply subject")
+            raise errors.LocalProtocolError(
+                f"cannot respond to message on {request.subject!r}: it has no reply subject"
+            )
         if not connection._reply_guard.is_allowed(reply):
             return
         state = OutgoingParts.requested(reply, request.headers, asyncio.get_running_loop().time())
@@ -382,13 +375,13 @@ class StreamEndpoint(Endpoint):
             if request in self._interrupted:  # by a middleware that reports no error
                 self._send_error(request, _CUT_SHORT)
 
-    async def _respond_error(self, request: Request, error: ServiceError) -> None:
+    async def _respond_error(self, request: Request, error: errors.ServiceError) -> None:
         if request in self._interrupted:
             self._send_error(request, error)
         else:
             await super()._respond_error(request, error)
 
-    def _send_error(self, request: Request, error: ServiceError) -> None:
+    def _send_error(self, request: Request, error: errors.ServiceError) -> None:
         stream = self._interrupted.pop(request, None)
         if stream is None:
             super()._send_error(request, error)

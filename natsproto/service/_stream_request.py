@@ -13,6 +13,7 @@ from math import inf
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.ending import Reader
@@ -21,16 +22,6 @@ from natsproto._core.instrumentation import Sending
 from natsproto._core.notifier import Notifier
 from natsproto._durations import positive_seconds
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import (
-    ConfigError,
-    ConnectionLost,
-    LocalProtocolError,
-    NatsError,
-    PermissionDenied,
-    RequestTimeout,
-    StreamBroken,
-    SubscriptionClosed,
-)
 from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
 from natsproto.protocol.subject import publish_subject
@@ -127,11 +118,11 @@ class ResponseStream(AsyncForHint, AsyncIterable[P], Generic[P]):
         deadline = None if timeout is None else loop.time() + timeout
         while (part := stream.next_part()) is None:
             if not stream.is_open:
-                raise (stream.last_error() or SubscriptionClosed(stream.request[0], "that was all")).with_traceback(
-                    None
-                )
+                raise (
+                    stream.last_error() or errors.SubscriptionClosed(stream.request[0], "that was all")
+                ).with_traceback(None)
             if deadline is not None and loop.time() >= deadline:
-                raise RequestTimeout(f"next part from {stream.request[0]!r}", timeout or 0.0, missing="part")
+                raise errors.RequestTimeout(f"next part from {stream.request[0]!r}", timeout or 0.0, missing="part")
             await stream.notifier.wait(deadline)
         return part
 
@@ -155,7 +146,7 @@ class IncomingStream:
         self.what: str = f"the response from {request[0]!r}"
         self.is_new: bool = True
         """True until the request is sent."""
-        self.error: NatsError | None = None
+        self.error: errors.NatsError | None = None
         """The error that has ended the stream; the reader gets it after the parts that had come."""
         self.notifier: Notifier = Notifier()
         """Wakes the reader."""
@@ -180,11 +171,11 @@ class IncomingStream:
         """True while more parts may come."""
         return self._sending is not None
 
-    def last_error(self) -> NatsError | None:
+    def last_error(self) -> errors.NatsError | None:
         """Return the error that has ended the stream, when all parts were read."""
         error = self.error
-        if isinstance(error, StreamBroken) and error.received != self.state.received:  # some were waiting then
-            self.error = StreamBroken(error.subject, self.state.received, error.reason)
+        if isinstance(error, errors.StreamBroken) and error.received != self.state.received:  # some were waiting then
+            self.error = errors.StreamBroken(error.subject, self.state.received, error.reason)
             self.error.__cause__ = error.__cause__
         return self.error
 
@@ -196,8 +187,8 @@ class IncomingStream:
             self._waiting_bytes -= len(frame.data) + PART_OVERHEAD
             try:
                 step = state.on_frame(frame)
-            except NatsError as exc:
-                self._finish(exc, cancel=isinstance(exc, StreamBroken))
+            except errors.NatsError as exc:
+                self._finish(exc, cancel=isinstance(exc, errors.StreamBroken))
                 inbox.clear()
                 return None
             if step is StreamStep.PART:
@@ -217,7 +208,7 @@ class IncomingStream:
         """Send the request."""
         self._connection._check_loop()
         if not self.is_new:
-            raise LocalProtocolError("a response can be requested once: call stream() again")
+            raise errors.LocalProtocolError("a response can be requested once: call stream() again")
         self.is_new = False
         connection, (subject, payload, headers) = self._connection, self.request
         await connection._outbox.yield_if_needed(Deadline(self.state.patience), f"request to {subject!r}")
@@ -245,7 +236,7 @@ class IncomingStream:
         self._finish(None, cancel=True)
         self._inbox.clear()
 
-    def _finish(self, error: NatsError | None, *, cancel: bool = False) -> None:
+    def _finish(self, error: errors.NatsError | None, *, cancel: bool = False) -> None:
         """End the stream. The reader gets what has arrived, then the error."""
         sending, self._sending = self._sending, None
         if sending is None:
@@ -280,7 +271,7 @@ class IncomingStream:
             return
         try:
             connection._outbox.put_message(reply, payload, None if payload == CANCEL else self.subject, None)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._finish(exc)
 
     def _set_timer(self) -> None:
@@ -329,16 +320,18 @@ class IncomingStream:
         elif gone:
             self._finish(self.state.gone(self._inbox))
 
-    def on_disconnect(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: errors.ConnectionLost) -> None:
         """Parts may be lost from now on."""
-        self._finish(ConnectionLost(f"parts from {self.request[0]!r} may be missing: {error.reason}", error.server))
+        self._finish(
+            errors.ConnectionLost(f"parts from {self.request[0]!r} may be missing: {error.reason}", error.server)
+        )
 
     def on_reconnect(self) -> None:
         """The connection has moved to another server: parts may come twice, which only numbers show."""
         if self.state.form in (Form.COUNTED, Form.PLAIN):
-            self._finish(ConnectionLost("the client has moved to another server"), cancel=True)
+            self._finish(errors.ConnectionLost("the client has moved to another server"), cancel=True)
 
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects the request or the credit."""
         if error.subject == self.request[0]:
             self._finish(error)
@@ -350,7 +343,7 @@ class IncomingStream:
             denied.__cause__ = error
             self._finish(denied)
 
-    def on_end(self, error: NatsError) -> None:
+    def on_end(self, error: errors.NatsError) -> None:
         """The client is closed, or the server rejects the inbox."""
         self._finish(error)
 
@@ -376,10 +369,12 @@ class IncomingStream:
 def _check_window_and_heartbeat(window: int | None, heartbeat: float | timedelta) -> float:
     """Check the arguments; return the heartbeat in seconds."""
     if window is not None and (type(window) is not int or not 0 < window < 2**50):
-        raise ConfigError("window", window, "must be a positive number of bytes, or None for no flow control")
+        raise errors.ConfigError("window", window, "must be a positive number of bytes, or None for no flow control")
     interval = positive_seconds("heartbeat", heartbeat)
     if not MIN_HEARTBEAT_S <= interval <= MAX_HEARTBEAT_S:
-        raise ConfigError("heartbeat", interval, f"must be from {MIN_HEARTBEAT_S:g} to {MAX_HEARTBEAT_S:g} seconds")
+        raise errors.ConfigError(
+            "heartbeat", interval, f"must be from {MIN_HEARTBEAT_S:g} to {MAX_HEARTBEAT_S:g} seconds"
+        )
     return interval
 
 
@@ -387,7 +382,7 @@ def _request_headers(headers: HeadersLike | None, window: int | None, interval: 
     given = Headers(headers or ())
     for name in (WINDOW_HEADER, HEARTBEAT_HEADER):
         if name in given:
-            raise ConfigError("headers", name, "is sent by stream() itself: use window and heartbeat")
+            raise errors.ConfigError("headers", name, "is sent by stream() itself: use window and heartbeat")
     if window is None:
         return given
     own = (WINDOW_HEADER, str(window)), (HEARTBEAT_HEADER, str(round(interval * 1000)))

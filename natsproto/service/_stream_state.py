@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from enum import Enum
 from math import inf
 
-from natsproto.errors import NatsError, NoResponders, PermissionDenied, RequestTimeout, ServiceError, StreamBroken
+from natsproto import errors
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import Headers
 from natsproto.service._responses import error_of
@@ -75,9 +75,9 @@ def number_of(text: str | bytes) -> int | None:
     return int(text) if text.isdigit() and text.isascii() and len(text) <= _MAX_DIGITS else None
 
 
-def denial(error: NatsError) -> str:
+def denial(error: errors.NatsError) -> str:
     """Return the text for an error of the server, with advice that is not that of the error."""
-    return f"{error.operation} {error.subject!r} denied" if isinstance(error, PermissionDenied) else str(error)
+    return f"{error.operation} {error.subject!r} denied" if isinstance(error, errors.PermissionDenied) else str(error)
 
 
 class Pulse(Enum):
@@ -162,10 +162,10 @@ class OutgoingParts:
             return cls(None, HEARTBEAT_S, now)
         window = number_of(headers[WINDOW_HEADER])
         if not window:
-            raise ServiceError(400, f"{WINDOW_HEADER} must be a positive number of bytes")
+            raise errors.ServiceError(400, f"{WINDOW_HEADER} must be a positive number of bytes")
         milliseconds = number_of(headers.get(HEARTBEAT_HEADER, f"{HEARTBEAT_S * 1000:.0f}")) or 0
         if not MIN_HEARTBEAT_S <= milliseconds / 1000 <= MAX_HEARTBEAT_S:
-            raise ServiceError(
+            raise errors.ServiceError(
                 400,
                 f"{HEARTBEAT_HEADER} must be a number of milliseconds from {MIN_HEARTBEAT_S * 1000:.0f} "
                 f"to {MAX_HEARTBEAT_S * 1000:.0f}",
@@ -346,14 +346,14 @@ class IncomingParts:
         name = subject.encode("utf-8", "surrogateescape")
         return name == self._last_reply or bool(self._prefix and name.startswith(self._prefix))
 
-    def broken(self, reason: str) -> StreamBroken:
+    def broken(self, reason: str) -> errors.StreamBroken:
         """Return the error for a stream that ends early."""
-        return StreamBroken(self._subject, self.received, reason)
+        return errors.StreamBroken(self._subject, self.received, reason)
 
-    def gone(self, waiting: Sequence[Message]) -> NatsError:
+    def gone(self, waiting: Sequence[Message]) -> errors.NatsError:
         """Return the error for a responder that does not exist (any more), with the frames that were not read yet."""
         if self.form is Form.UNKNOWN and not waiting:
-            return NoResponders(self._subject)
+            return errors.NoResponders(self._subject)
         return self.broken("the responder is gone")
 
     @property
@@ -361,11 +361,11 @@ class IncomingParts:
         """Seconds without a frame after which the responder is gone."""
         return SILENT_HEARTBEATS * self.heartbeats.interval
 
-    def silence(self) -> NatsError:
+    def silence(self) -> errors.NatsError:
         """Return the error for a responder that is silent."""
         wait = self.patience
         if self.form is Form.UNKNOWN:
-            return RequestTimeout(f"stream from {self._subject!r}", wait)
+            return errors.RequestTimeout(f"stream from {self._subject!r}", wait)
         advice = ""
         if self.form is Form.PLAIN:
             advice = ": replies to stream() end with an empty message; use request() for a single reply"
@@ -438,5 +438,5 @@ class IncomingParts:
             raise self._gap(number)
         return StreamStep.END
 
-    def _gap(self, number: int | None) -> StreamBroken:
+    def _gap(self, number: int | None) -> errors.StreamBroken:
         return self.broken(f"parts were lost: the responder is at number {'?' if number is None else number}")

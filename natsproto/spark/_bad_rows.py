@@ -15,8 +15,8 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Literal, TypeAlias
 
+from natsproto import errors
 from natsproto._dead_letters import failure_headers, forms
-from natsproto.errors import ConfigError, InvalidSubject, NatsError, PayloadTooLarge
 from natsproto.jetstream import StreamConfig
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import encode_headers
@@ -43,11 +43,11 @@ _EMPTY_BLOCK_BYTES = len("NATS/1.0\r\n\r\n")
 def check_bad_rows(policy: BadRows, letter_subject: str | None, *, option: str, letter_option: str) -> None:
     """ConfigError for another policy, and for a subject of dead letters without its policy, or the other way round."""
     if policy not in ("fail", "drop", "deadletter"):
-        raise ConfigError(option, policy, 'must be "fail", "drop" or "deadletter"')
+        raise errors.ConfigError(option, policy, 'must be "fail", "drop" or "deadletter"')
     if letter_subject:
         publish_subject(letter_subject, letter_option)
     if (policy == "deadletter") != bool(letter_subject):
-        raise ConfigError(
+        raise errors.ConfigError(
             letter_option, letter_subject, f"is for dead letters: give it together with {option}=deadletter"
         )
 
@@ -107,29 +107,31 @@ class RowCheck:
     def _check(self, subject: str | None, among: Sequence[str | None]) -> None:
         if subject is None:
             row = self._row + list(among).index(None)
-            raise ConfigError("subject", None, f"row {row} of its partition has none")
+            raise errors.ConfigError("subject", None, f"row {row} of its partition has none")
         size = len(publish_subject(subject))
         if self._policy != "fail" and size > MAX_ROW_SUBJECT_BYTES:
-            raise InvalidSubject("subject", subject, f"is {size} bytes long; {MAX_ROW_SUBJECT_BYTES} are sure to fit")
+            raise errors.InvalidSubject(
+                "subject", subject, f"is {size} bytes long; {MAX_ROW_SUBJECT_BYTES} are sure to fit"
+            )
         if self._check_subject is not None:
             self._check_subject(subject)
         self._valid.add(subject)
 
     def _without_bad_rows(self, batch: MessageColumns) -> MessageColumns:
-        errors: dict[int, NatsError] = {}
+        failures: dict[int, errors.NatsError] = {}
         for row, (subject, payload) in enumerate(zip(batch.subjects, batch.payloads, strict=True)):
             try:
                 if subject not in self._valid:
                     self._check(subject, (subject,))
                 self._check_size(batch, row, payload)
-            except NatsError as exc:
-                errors[row] = exc
-        if not errors:
+            except errors.NatsError as exc:
+                failures[row] = exc
+        if not failures:
             return batch
-        self.counts.update(type(error).__name__ for error in errors.values())
+        self.counts.update(type(error).__name__ for error in failures.values())
         if self._policy == "deadletter":
-            return self._with_letters(batch, errors)
-        return batch.rows_at([row for row in range(len(batch.subjects)) if row not in errors])
+            return self._with_letters(batch, failures)
+        return batch.rows_at([row for row in range(len(batch.subjects)) if row not in failures])
 
     def _check_size(self, batch: MessageColumns, row: int, payload: Payload) -> None:
         pairs, key = batch.headers[row] if batch.headers else None, batch.ids[row] if batch.ids else None
@@ -141,13 +143,13 @@ class RowCheck:
         elif added:
             added += _EMPTY_BLOCK_BYTES
         if len(payload) + added > self._max_size:
-            raise PayloadTooLarge(len(payload) + added, self._max_size)
+            raise errors.PayloadTooLarge(len(payload) + added, self._max_size)
 
-    def _with_letters(self, batch: MessageColumns, errors: Mapping[int, NatsError]) -> MessageColumns:
+    def _with_letters(self, batch: MessageColumns, failures: Mapping[int, errors.NatsError]) -> MessageColumns:
         assert self._letter_subject is not None
         subjects, payloads, ids = list(batch.subjects), list(batch.payloads), list(batch.ids)
         headers: list[HeaderPairs | None] = list(batch.headers) or [None] * len(subjects)
-        for row, error in errors.items():
+        for row, error in failures.items():
             if ids and (key := ids[row]) is not None:
                 ids[row] = sha256(key.encode("utf-8", "surrogatepass")).hexdigest()
             subjects[row], payloads[row], headers[row] = self._letter(
@@ -156,7 +158,7 @@ class RowCheck:
         return MessageColumns(subjects, payloads, headers, ids)
 
     def _letter(
-        self, subject: str | None, data: bytes, pairs: HeaderPairs, error: NatsError
+        self, subject: str | None, data: bytes, pairs: HeaderPairs, error: errors.NatsError
     ) -> tuple[str, bytes, HeaderPairs]:
         """The dead letter of a row: as it is, without its headers, or without its payload, whatever fits."""
         assert self._letter_subject is not None

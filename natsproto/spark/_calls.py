@@ -9,7 +9,7 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Generic, Literal, TypeAlias, TypeVar, cast
 
-from natsproto.errors import ConnectionClosed, RequestTimeout
+from natsproto import errors
 from natsproto.spark._row_bridge import CLEANUP_TIMEOUT_S, stop_and_wait, take_rows
 from natsproto.sync._portal import Portal
 
@@ -113,7 +113,9 @@ class Calls(Generic[T, R]):
                 result = self._replace(row, exc)
             except BaseException as exc:
                 # Cancelled although the thread still reads: the loop is ending.
-                self._add(number, _Failed(ConnectionClosed() if isinstance(exc, asyncio.CancelledError) else exc))
+                self._add(
+                    number, _Failed(errors.ConnectionClosed() if isinstance(exc, asyncio.CancelledError) else exc)
+                )
                 raise
             self._add(number, result)
         self._tasks.discard(task)  # not by a callback: ``begin`` may come before it
@@ -125,7 +127,7 @@ class Calls(Generic[T, R]):
                 return await self._call(row)
         except TimeoutError:
             if limit.expired():
-                raise RequestTimeout("the call for a row", self._timeout) from None
+                raise errors.RequestTimeout("the call for a row", self._timeout) from None
             raise
 
     def _replace(self, row: T, error: Exception) -> R | _Failed | None:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 
 log = logging.getLogger("natsproto")
 
@@ -99,9 +99,9 @@ def plan(location: str, writer: str) -> Planned | None:
         return None
 
 
-def unknown_plan(name: str, location: str, *ways: str) -> ConfigError:
+def unknown_plan(name: str, location: str, *ways: str) -> errors.ConfigError:
     """The error for a micro-batch of which nothing says whether it was planned before."""
-    return ConfigError(
+    return errors.ConfigError(
         name,
         location,
         "must be a folder that the driver can read and write, to tell a repeated micro-batch, whose rows could be "

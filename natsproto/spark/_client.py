@@ -12,8 +12,7 @@ from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Concatenate, ParamSpec, TypeVar
 
-from natsproto import Client, State
-from natsproto.errors import ConfigError, ConnectFailed
+from natsproto import Client, State, errors
 from natsproto.errors._base import is_transient
 from natsproto.spark import _row_bridge as row_bridge
 from natsproto.spark._options import SparkNats
@@ -51,8 +50,8 @@ class WorkerClient(blocking.Client):
         while True:
             try:
                 return super()._reach(timeout)
-            except ConnectFailed as exc:
-                stays = not is_transient(exc) or any(isinstance(cause, ConfigError) for _, cause in exc.attempts)
+            except errors.ConnectFailed as exc:
+                stays = not is_transient(exc) or any(isinstance(cause, errors.ConfigError) for _, cause in exc.attempts)
                 if stays or monotonic() + pause >= until:
                     raise
                 if pause == FIRST_CONNECT_PAUSE_S:

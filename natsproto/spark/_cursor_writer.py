@@ -10,7 +10,7 @@ import json
 from collections.abc import AsyncIterator, Iterator
 from typing import NamedTuple
 
-from natsproto.errors import CursorMoved, InvalidReply
+from natsproto import errors
 from natsproto.jetstream import Cursor
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
@@ -41,7 +41,7 @@ class CursorProgress(NamedTuple):
             epoch, rows, digest = json.loads(value if isinstance(value, bytes) else "")
             return cls(int(epoch), int(rows), int(digest))
         except (ValueError, TypeError):
-            raise InvalidReply("cursor of a task", subject, value, "must be that of Spark's sink") from None
+            raise errors.InvalidReply("cursor of a task", subject, value, "must be that of Spark's sink") from None
 
     def rows_of(self, epoch: int) -> int | None:
         """The number of stored rows of that micro-batch; None for all of them."""
@@ -88,7 +88,7 @@ class CursorWriter:
                 return count
             try:
                 await self._advance(to, piece.rows_between(skip, count))
-            except CursorMoved:  # another attempt was here, or the stream went back
+            except errors.CursorMoved:  # another attempt was here, or the stream went back
                 await self._cursor.load()
                 found = self._progress().rows_of(self._epoch)
                 if attempt == MAX_ATTEMPTS - 1 or (found is not None and found < row):

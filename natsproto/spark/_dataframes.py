@@ -14,9 +14,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, TypedDict
 
+from natsproto import errors
 from natsproto._durations import positive_seconds
 from natsproto._help.introspection import import_late_types
-from natsproto.errors import ConfigError
 from natsproto.spark._bad_rows import BadRows
 from natsproto.spark._checkpoint import Planned, plan, unknown_plan
 from natsproto.spark._options import Duplicates, SparkNats
@@ -235,7 +235,9 @@ def foreach_batch_writer(
         context = getattr(frame.sparkSession, "sparkContext", None)  # Spark Connect has none
         query = write_id or (context and context.getLocalProperty("sql.streaming.queryId"))
         if not query:
-            raise ConfigError("write_id", "", "is needed: Spark Connect, and a second thread, do not know the query")
+            raise errors.ConfigError(
+                "write_id", "", "is needed: Spark Connect, and a second thread, do not know the query"
+            )
         planned = plan(checkpoint, f"{write_id} {subject if isinstance(subject, str) else ''}")
         if planned is None or planned.epoch != batch:
             if duplicates == "refuse":
@@ -279,7 +281,7 @@ def register(spark: SparkSession) -> None:
         spark: The SparkSession of the driver.
     """
     if not hasattr(spark, "dataSource"):
-        raise ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")
+        raise errors.ConfigError("spark", spark.version, "has no data sources in Python: they need Spark 4.0")
     from natsproto.spark._source import NatsDataSource
 
     _share_archive(spark)

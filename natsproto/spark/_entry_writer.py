@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator
 from datetime import datetime, timedelta
 
-from natsproto.errors import MessageNotFound, WrongExpectation
+from natsproto import errors
 from natsproto.jetstream import JetStream, Stream
 from natsproto.spark._task import MessageColumns, WriteResult, WriteTask
 
@@ -50,7 +50,7 @@ class EntryWriter:
             revision, written = 0, 0
             try:
                 last = await self._stream.get_last_message(subject, direct=False, timeout=self._timeout)
-            except MessageNotFound:
+            except errors.MessageNotFound:
                 pass
             else:
                 revision = last.seq
@@ -68,7 +68,7 @@ class EntryWriter:
                         expected_last_subject_seq=revision,
                         timeout=self._timeout,
                     )
-                except WrongExpectation:
+                except errors.WrongExpectation:
                     return written  # somebody else was here, after the reading
                 if not ack.duplicate:
                     revision, written = ack.seq, written + 1

@@ -11,7 +11,7 @@ import logging
 import time
 from collections.abc import Callable
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.jetstream import StreamInfo
 from natsproto.spark._task import WriteTask
 
@@ -41,7 +41,7 @@ def window_check(info: StreamInfo, task: WriteTask, *, allow: bool, remedy: str)
     def check() -> None:
         age = time.time() - task.since
         if age >= limit:
-            raise ConfigError(
+            raise errors.ConfigError(
                 f"duplicate_window of stream {config.name}",
                 config.duplicate_window,
                 f"is over for partition {task.partition}, which is repeated {age:.0f} s after it was planned first: "

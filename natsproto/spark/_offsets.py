@@ -14,8 +14,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from math import ceil
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError
 from natsproto.spark._ranges import StreamBounds, auto_partitions
 
 VERSION = 1
@@ -71,18 +71,18 @@ class Offset(Value):
     def read(cls, saved: Mapping[str, object]) -> Offset:
         """Reads an offset of a checkpoint. ConfigError if it is not one, or of an unknown version."""
         if saved.get("v") != VERSION:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "checkpoint", saved, f"is no offset of version {VERSION}: it was written by something else"
             )
         offsets, bases, counts = saved.get("s"), saved.get("base", {}), (saved.get("n", 0), saved.get("m", 0))
         if not isinstance(offsets, dict) or not isinstance(bases, dict) or not all(map(_is_count, counts)):
-            raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
+            raise errors.ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
         found = []
         for stream in sorted(offsets):
             offset, base = offsets[stream], bases.get(stream, 0)
             seq, created = (offset.get("seq"), offset.get("created")) if isinstance(offset, dict) else (None, None)
             if not isinstance(created, str) or not _is_count(seq) or not _is_count(base):
-                raise ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
+                raise errors.ConfigError("checkpoint", saved, "is no offset: its fields cannot be read")
             found.append(StreamOffset(stream=stream, seq=int(str(seq)), created=created, base=base))
         partitions, limit = (int(str(count)) for count in counts)
         return cls(streams=tuple(found), partitions=partitions, partition_sequences=limit)

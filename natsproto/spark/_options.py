@@ -17,11 +17,10 @@ from datetime import UTC, datetime
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, cast
 
-from natsproto import Options
+from natsproto import Options, errors
 from natsproto._durations import seconds
 from natsproto._options.options import DEFAULT_SERVER, OptionArgs
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidCredentials, InvalidSubject
 from natsproto.errors._base import HIDDEN, hide_arguments
 from natsproto.jetstream import Timestamp
 from natsproto.jetstream._values.asset_names import check_bucket_name, check_consumer_name, check_stream_name
@@ -113,13 +112,13 @@ class SparkNats(Value):
         for name in ("tls_ca", "tls_cert", "tls_key"):
             self._check_file(name)
         if (self.tls_cert is None) != (self.tls_key is None):
-            raise ConfigError("tls_cert", self.tls_cert, "must be given together with tls_key")
+            raise errors.ConfigError("tls_cert", self.tls_cert, "must be given together with tls_key")
         seconds("outage_timeout", self.outage_timeout)
         self.options()
 
     def _refuse_literal(self, name: str) -> None:
         if isinstance(getattr(self, name), str):
-            raise InvalidCredentials(
+            raise errors.InvalidCredentials(
                 name,
                 "is written out and would travel in every task: give a SecretRef (env, file, spark_file or provider), "
                 "or allow_literal_secrets",
@@ -132,14 +131,14 @@ class SparkNats(Value):
         else:
             fits = value is None or (isinstance(value, str) and os.path.isabs(value))
         if not fits:
-            raise ConfigError(name, HIDDEN, "must be an absolute path or a SecretRef that names a file")
+            raise errors.ConfigError(name, HIDDEN, "must be an absolute path or a SecretRef that names a file")
 
     def options(self) -> Options:
         """The options of a client. Secrets are looked up when it connects, by that process."""
         if not self.allow_literal_secrets:
             for address in parse_servers(self.servers):
                 if (address.user, address.password, address.token) != (None, None, None):
-                    raise InvalidCredentials(
+                    raise errors.InvalidCredentials(
                         "servers", "hold user information: give user and password or token as SecretRef"
                     )
         given = {name: getattr(self, name) for name in self._fields if name not in self._OWN}
@@ -223,22 +222,24 @@ class SourceOptions(Value):
         if found.bucket:
             given = [name for name in _STREAMS_ONLY if getattr(found, name) != getattr(cls, name)]
             if given:
-                raise ConfigError("bucket", found.bucket, f"has current values only: leave out {', '.join(given)}")
+                raise errors.ConfigError(
+                    "bucket", found.bucket, f"has current values only: leave out {', '.join(given)}"
+                )
         elif not found.streams:
-            raise ConfigError("option stream", "", "is needed")
+            raise errors.ConfigError("option stream", "", "is needed")
         if found.max_sequences is not None and (found.min_sequences or 0) > found.max_sequences:
-            raise ConfigError("minOffsetsPerTrigger", found.min_sequences, "is more than maxOffsetsPerTrigger")
+            raise errors.ConfigError("minOffsetsPerTrigger", found.min_sequences, "is more than maxOffsetsPerTrigger")
         for name, bound in (("startingOffsets", found.start), ("endingOffsets", found.end)):
             for stream in bound if isinstance(bound, Mapping) else ():
                 if not any(is_named(stream, pattern) for pattern in found.streams):
-                    raise ConfigError(name, stream, f"is not one of the streams {', '.join(found.streams)}")
+                    raise errors.ConfigError(name, stream, f"is not one of the streams {', '.join(found.streams)}")
             if isinstance(bound, int) and (len(found.streams) > 1 or any("*" in one for one in found.streams)):
-                raise ConfigError(
+                raise errors.ConfigError(
                     name, bound, 'is a sequence of one stream: give one for each ({"STREAM": 5}) or a time'
                 )
         for bound in found.end.values() if isinstance(found.end, Mapping) else (found.end,):
             if bound == "earliest":
-                raise ConfigError("endingOffsets", bound, 'must be "latest" or a sequence')
+                raise errors.ConfigError("endingOffsets", bound, 'must be "latest" or a sequence')
         return found
 
     def bounds_of(self, stream: str) -> tuple[Bound, Bound]:
@@ -298,7 +299,7 @@ class SinkOptions(Value):
         location = given.get("checkpointlocation", "")
         found = cls(**_read(given, _SINK, refused), checkpoint=location)
         if found.write_id and found.delivery != "cursor":
-            raise ConfigError(
+            raise errors.ConfigError(
                 "writeId",
                 found.write_id,
                 "names a cursor: give delivery=cursor. Ids hold for the duplicate_window only",
@@ -306,10 +307,12 @@ class SinkOptions(Value):
         check_bad_rows(found.bad_rows, found.letter_subject, option="badRows", letter_option="deadLetterSubject")
         if found.bucket:
             if found.stream or found.subject or found.letter_subject:
-                raise ConfigError("bucket", found.bucket, "cannot be given with stream, subject or deadLetterSubject")
+                raise errors.ConfigError(
+                    "bucket", found.bucket, "cannot be given with stream, subject or deadLetterSubject"
+                )
             return found.replace(stream=f"KV_{found.bucket}")
         if not found.stream:
-            raise ConfigError("option stream", "", "is needed")
+            raise errors.ConfigError("option stream", "", "is needed")
         return found
 
 
@@ -331,19 +334,19 @@ def _read(
         hint = f": did you mean {rules[near[0]][0]}?" if near else ""
         if low in _OTHER_WORDS:
             hint = f": it is {_OTHER_WORDS[low]} here"
-        raise ConfigError("option", low, f"is not an option of this data source{hint}")
+        raise errors.ConfigError("option", low, f"is not an option of this data source{hint}")
     for low, (name, field, read) in rules.items():
         if (text := given.get(low)) is None:
             continue
         if name in refused:
-            raise ConfigError(f"option {name}", text, refused[name])
+            raise errors.ConfigError(f"option {name}", text, refused[name])
         into = connection if name in _CONNECTION else found
         if field in into:
             other = next(one for one, (same, _) in table.items() if same == field)
-            raise ConfigError(name, text, f"cannot be given together with {other}")
+            raise errors.ConfigError(name, text, f"cannot be given together with {other}")
         into[field] = read(name, text if field in _REFERENCES else text.strip())
     if not connection.get("servers"):
-        raise ConfigError("option servers", "", "is needed: nats://host:4222, as the executors reach it")
+        raise errors.ConfigError("option servers", "", "is needed: nats://host:4222, as the executors reach it")
     return {"nats": _checked_by_operator(SparkNats(**connection)), **found}
 
 
@@ -390,7 +393,7 @@ def _of_each(name: str, text: str, read: Callable[[str, str], Bound]) -> Bounds:
     except ValueError:
         given = None
     if not isinstance(given, dict) or not all(isinstance(one, str | int) for one in given.values()):
-        raise ConfigError(
+        raise errors.ConfigError(
             name, text, 'must be JSON with a value for each stream: {"ORDERS": 5} (a stream has no partitions)'
         )
     return {check_stream_name(stream): read(f"{name} of {stream}", str(one)) for stream, one in given.items()}
@@ -402,7 +405,9 @@ def _moment(name: str, text: str) -> datetime:
             return Timestamp.from_ns(int(text) * 1_000_000)
         return Timestamp.parse(text.replace(" ", "T", 1)).astimezone(UTC)
     except (ValueError, OverflowError):
-        raise ConfigError(name, text, "must be a time with its zone (2026-01-31T12:00:00Z) or milliseconds") from None
+        raise errors.ConfigError(
+            name, text, "must be a time with its zone (2026-01-31T12:00:00Z) or milliseconds"
+        ) from None
 
 
 def _plain(name: str, text: str) -> str:
@@ -411,13 +416,13 @@ def _plain(name: str, text: str) -> str:
 
 def _positive(name: str, text: str, form: str = "a number of 1 or more") -> int:
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**63):
-        raise ConfigError(name, text, f"must be {form}")
+        raise errors.ConfigError(name, text, f"must be {form}")
     return int(text)
 
 
 def _flag(name: str, text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ConfigError(name, text, "must be true or false")
+        raise errors.ConfigError(name, text, "must be true or false")
     return text.lower() == "true"
 
 
@@ -429,13 +434,13 @@ def _seconds(name: str, text: str) -> float:
     except (ValueError, KeyError):
         duration = -1.0
     if not (0 < duration < 1e9 or (duration == 0 and name == "outageTimeout")):
-        raise ConfigError(name, text, "must be a duration such as 30s, 5m or 1 hour, or a number of seconds")
+        raise errors.ConfigError(name, text, "must be a duration such as 30s, 5m or 1 hour, or a number of seconds")
     return duration
 
 
 def _streams(name: str, text: str) -> tuple[str, ...]:
     if not text:
-        raise ConfigError(f"option {name}", text, "is needed")
+        raise errors.ConfigError(f"option {name}", text, "is needed")
     found = tuple(dict.fromkeys(one.strip() for one in text.split(",")))
     for one in found:
         check_stream_name(one.replace("*", "x"))
@@ -470,14 +475,14 @@ def _subject(name: str, text: str) -> str:
 def _name(name: str, text: str) -> str:
     try:
         return check_consumer_name(text)
-    except InvalidSubject as exc:
-        raise ConfigError(name, text, f"becomes a part of a subject: {exc.rule}") from None
+    except errors.InvalidSubject as exc:
+        raise errors.ConfigError(name, text, f"becomes a part of a subject: {exc.rule}") from None
 
 
 def _one_of(*words: str) -> Callable[[str, str], str]:
     def read(name: str, text: str) -> str:
         if text.lower() not in words:
-            raise ConfigError(name, text, f"must be one of {', '.join(words)}")
+            raise errors.ConfigError(name, text, f"must be one of {', '.join(words)}")
         return text.lower()
 
     return read

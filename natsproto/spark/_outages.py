@@ -10,8 +10,8 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
-from natsproto.errors import ConsumerGone, ConsumerNotFound, NatsError, RequestTimeout
 from natsproto.errors._base import is_transient
 
 log = logging.getLogger("natsproto.spark")
@@ -36,7 +36,7 @@ class OutageWait:
         self._deadline = Deadline(self._seconds)
         self._backoff.reset()
 
-    async def pause(self, error: NatsError | None = None, *, existed: bool = True) -> None:
+    async def pause(self, error: errors.NatsError | None = None, *, existed: bool = True) -> None:
         """Waits before the next attempt, after ``error`` or a reply without content.
 
         Raises an error that does not pass, and RequestTimeout at the end of the time. A consumer that is gone passes:
@@ -49,11 +49,11 @@ class OutageWait:
             log.warning("%s: waiting up to %.0f s for the end of an outage: %s", self._what, self._deadline.left, error)
         if not await self._backoff.pause(self._deadline):
             last = "" if error is None else f" (last error: {error})"
-            raise RequestTimeout(f"{self._what}{last}", self._seconds) from error
+            raise errors.RequestTimeout(f"{self._what}{last}", self._seconds) from error
 
 
-def _passes(error: NatsError, existed: bool) -> bool:
-    return is_transient(error, existed=existed) or isinstance(error, ConsumerGone | ConsumerNotFound)
+def _passes(error: errors.NatsError, existed: bool) -> bool:
+    return is_transient(error, existed=existed) or isinstance(error, errors.ConsumerGone | errors.ConsumerNotFound)
 
 
 async def outlast(what: str, seconds: float, request: Callable[[], Awaitable[R]], *, existed: bool = True) -> R:
@@ -65,5 +65,5 @@ async def outlast(what: str, seconds: float, request: Callable[[], Awaitable[R]]
     while True:
         try:
             return await request()
-        except NatsError as exc:
+        except errors.NatsError as exc:
             await wait.pause(exc, existed=existed)

@@ -14,13 +14,9 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias, TypeVar, cast
 
-from natsproto import Client
+from natsproto import Client, errors
 from natsproto._durations import positive_seconds
 from natsproto._help.introspection import import_late_types
-from natsproto.errors import (
-    ConfigError,
-    KeyNotFound,
-)
 from natsproto.jetstream._values.asset_names import check_bucket_name
 from natsproto.jetstream.kv._many_values import ManyValues
 from natsproto.protocol.frames import Payload
@@ -110,7 +106,7 @@ def map_async(
     _check_callable("function", function)
     _check_count("concurrency", concurrency)
     if on_error not in ("raise", "null") and not callable(on_error):
-        raise ConfigError("on_error", on_error, 'must be "raise", "null" or a function of the row and the error')
+        raise errors.ConfigError("on_error", on_error, 'must be "raise", "null" or a function of the row and the error')
     wait = None if timeout is None else positive_seconds("timeout", timeout)
     return partial(_map, function, config, concurrency, ordered, wait, on_error)
 
@@ -223,7 +219,7 @@ def _check_callable(name: str, value: object) -> None:
 
 def _check_count(name: str, value: int) -> None:
     if type(value) is not int or value < 1:
-        raise ConfigError(name, value, "must be a positive number")
+        raise errors.ConfigError(name, value, "must be a positive number")
 
 
 # ---------------------------------------------------------------- lookups
@@ -259,9 +255,9 @@ def kv_lookup(
     """
     check_bucket_name(bucket)
     if type(chunk) is not int or not 1 <= chunk <= MAX_KEYS_PER_REQUEST:
-        raise ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
+        raise errors.ConfigError("chunk", chunk, f"must be from 1 to {MAX_KEYS_PER_REQUEST} rows")
     if missing not in ("null", "drop", "error"):
-        raise ConfigError("missing", missing, 'must be "null", "drop" or "error"')
+        raise errors.ConfigError("missing", missing, 'must be "null", "drop" or "error"')
     return cast("PairFunction[bytes | None]", partial(_look_up, config, bucket, column(key), chunk, missing))
 
 
@@ -289,7 +285,7 @@ def _look_up(
                 if value is not None or missing == "null":
                     yield row, value
                 elif missing == "error":
-                    raise KeyNotFound(bucket, str(key_of(row)))
+                    raise errors.KeyNotFound(bucket, str(key_of(row)))
 
 
 def kv_lookup_udf(config: SparkNats, bucket: str) -> Callable[[Column | str], Column]:

@@ -7,10 +7,9 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from natsproto import Client
+from natsproto import Client, errors
 from natsproto._durations import positive_seconds
 from natsproto._value import Value
-from natsproto.errors import ConfigError, PermissionDenied
 from natsproto.jetstream import JetStream, StreamInfo
 from natsproto.protocol.frames import Payload
 from natsproto.protocol.headers import Headers
@@ -132,7 +131,7 @@ def publish_partition(
 def check_duplicates(value: Duplicates) -> Duplicates:
     """ConfigError for anything but the two words."""
     if value not in ("refuse", "allow"):
-        raise ConfigError("duplicates", value, 'must be "refuse" or "allow"')
+        raise errors.ConfigError("duplicates", value, 'must be "refuse" or "allow"')
     return value
 
 
@@ -155,11 +154,11 @@ class PublishPlan(Value):
 
     def _check(self) -> None:
         if not isinstance(self.write_id, str) or not self.write_id or not self.write_id.isprintable():
-            raise ConfigError("write_id", self.write_id, "must be printable text, the same in every attempt")
+            raise errors.ConfigError("write_id", self.write_id, "must be printable text, the same in every attempt")
         if isinstance(self.subject, str):
             publish_subject(self.subject)
         if type(self.max_pending) is not int or self.max_pending < 1:
-            raise ConfigError("max_pending", self.max_pending, "must be a positive number")
+            raise errors.ConfigError("max_pending", self.max_pending, "must be a positive number")
         check_bad_rows(self.bad_rows, self.letter_subject, option="bad_rows", letter_option="dead_letter_subject")
 
 
@@ -225,10 +224,10 @@ async def _window_check(
 
     try:
         info = await outlast(f"the stream of subject {subject!r}", outage_timeout, look)
-    except PermissionDenied as exc:
+    except errors.PermissionDenied as exc:
         if allow:
             return None
-        raise ConfigError(
+        raise errors.ConfigError(
             "duplicates",
             plan.duplicates,
             "a repeated task has to know the duplicate_window of the stream: allow $JS.API.STREAM.NAMES and "

@@ -16,18 +16,8 @@ from itertools import compress
 from operator import attrgetter
 from typing import Literal, TypeAlias, TypeVar, cast
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import (
-    ApiError,
-    ConsumerGone,
-    MessageNotFound,
-    NatsError,
-    NoResponders,
-    PermissionDenied,
-    PullRefused,
-    StreamNotFound,
-    UnsupportedByServer,
-)
 from natsproto.jetstream import (
     AckPolicy,
     DeliverPolicy,
@@ -81,7 +71,7 @@ async def sequence_of(source: Stream, bound: Bound, now: StreamBounds) -> int:
     if isinstance(bound, datetime):
         try:
             return (await source.get_next_message(start_time=bound)).seq
-        except MessageNotFound:
+        except errors.MessageNotFound:
             pass
     return now.last_seq + 1
 
@@ -112,7 +102,7 @@ async def _matching_bounds(source: Stream, subjects: Sequence[str], first: int, 
         try:
             firsts.append((await source.get_next_message(subject, start_seq=first)).seq)
             lasts.append((await source.get_last_message(subject)).seq)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             pass
     return min(firsts), min(last, max(lasts))
 
@@ -156,7 +146,7 @@ async def matching_window(
                 if 2 * count >= most:
                     break
         left = await _count_matching(source, wanted, low + 1) if low_count < 0 else total - low_count
-    except (ApiError, NoResponders, PermissionDenied, UnsupportedByServer) as exc:
+    except (errors.ApiError, errors.NoResponders, errors.PermissionDenied, errors.UnsupportedByServer) as exc:
         log.debug("stream %s: messages cannot be counted: %s", name, exc)
         return None
     return Window(end=low, left=left)
@@ -226,8 +216,8 @@ class RangeReader:
             async with aclosing(way(source)) as lists:
                 try:
                     first = await anext(lists, None)
-                except (ApiError, PermissionDenied, PullRefused) as exc:
-                    if way is ways[-1] or isinstance(exc, (ConsumerGone, StreamNotFound)):
+                except (errors.ApiError, errors.PermissionDenied, errors.PullRefused) as exc:
+                    if way is ways[-1] or isinstance(exc, (errors.ConsumerGone, errors.StreamNotFound)):
                         raise
                     log.warning("stream %s is read in another way: %s", self._range.stream, exc)
                     continue
@@ -300,7 +290,7 @@ class RangeReader:
                     return came
                 if (await consumer.info()).num_pending == 0:
                     return []
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 error = exc
             await wait.pause(error)
 
@@ -338,7 +328,7 @@ class RangeReader:
                         yield came
                 if count < asked and start <= self._range.end and not await self._has_more(source, subject, start):
                     return
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 error = exc
             if error is not None or not count:
                 await wait.pause(error)
@@ -358,15 +348,15 @@ class RangeReader:
         try:
             found = await source.get_next_message(subject or ">", start_seq=start, direct=False)
             return found.seq <= self._range.end
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return False
-        except PermissionDenied as denied:
+        except errors.PermissionDenied as denied:
             filters = [subject] if subject else []
             try:
                 async with source.ordered_consumer(start_seq=start, filter_subjects=filters) as consumer:
                     came = await consumer.fetch(1, no_wait=True)
                     return any(message.seq <= self._range.end for message in came)
-            except (ApiError, PermissionDenied):
+            except (errors.ApiError, errors.PermissionDenied):
                 if source.cached_info.config.num_replicas == 1:
                     return False
                 raise denied from None

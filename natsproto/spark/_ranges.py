@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from math import ceil, sqrt
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError, DataLost
 from natsproto.jetstream import StreamInfo
 from natsproto.jetstream._values.asset_names import check_stream_name
 from natsproto.jetstream._values.codec import UINT64
@@ -101,7 +101,7 @@ class SeqRange(Value):
         for name, least in (("start", 1), ("end", self.start)):
             value = getattr(self, name)
             if type(value) is not int or not least <= value <= UINT64:
-                raise ConfigError(name, value, f"must be a sequence from {least} on")
+                raise errors.ConfigError(name, value, f"must be a sequence from {least} on")
 
 
 def parts_of(seq_range: SeqRange, number: int = 0) -> list[SeqRange]:
@@ -196,7 +196,7 @@ class DataLossCheck:
         return self._next
 
     def _missing(self, reason: str) -> None:
-        error = DataLost(self._range.stream, self._next, self._range.end, reason)
+        error = errors.DataLost(self._range.stream, self._next, self._range.end, reason)
         if self._strict:
             raise error
         log.warning("%s", error)

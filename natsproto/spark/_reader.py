@@ -7,9 +7,8 @@ from contextlib import closing
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, overload
 
-from natsproto import Client
+from natsproto import Client, errors
 from natsproto._help.introspection import import_late_types
-from natsproto.errors import ConfigError
 from natsproto.jetstream import RawMessage
 from natsproto.jetstream._values.asset_names import check_stream_name
 from natsproto.jetstream._values.codec import UINT64
@@ -63,7 +62,7 @@ def plan_ranges(
     _check_bound("start", start)
     _check_bound("end", end)
     if num_partitions is not None and (type(num_partitions) is not int or num_partitions < 1):
-        raise ConfigError("num_partitions", num_partitions, "must be a positive number")
+        raise errors.ConfigError("num_partitions", num_partitions, "must be a positive number")
     found = run_on_loop(config, _plan, stream, start, end, wanted)
     return [] if found is None else parts_of(found, num_partitions or 0)
 
@@ -149,7 +148,7 @@ def read_range(
     if not isinstance(seq_range, SeqRange):
         raise TypeError(f"seq_range must be a SeqRange, not {type(seq_range).__name__}")
     if output not in ("tuples", "arrow"):
-        raise ConfigError("output", output, 'must be "tuples" or "arrow"')
+        raise errors.ConfigError("output", output, 'must be "tuples" or "arrow"')
     wanted = check_reading(subjects, method, batch_rows, max_bytes)
     if seq_range.earliest and is_retry():  # the first attempt may have written what it read
         seq_range = seq_range.replace(earliest=False)
@@ -205,10 +204,10 @@ def _rows(name: str, lists: Generator[MessageList], headers: bool) -> Generator[
 def check_reading(subjects: Sequence[str], method: Method, batch_rows: int, max_bytes: int) -> tuple[str, ...]:
     """The subjects as a tuple; ConfigError (InvalidSubject) for arguments that ``read_range`` does not take."""
     if method not in ("auto", "consumer", "direct"):
-        raise ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
+        raise errors.ConfigError("method", method, 'must be "auto", "consumer" or "direct"')
     for name, value in (("batch_rows", batch_rows), ("max_bytes", max_bytes)):
         if type(value) is not int or value < 1:
-            raise ConfigError(name, value, "must be a positive number")
+            raise errors.ConfigError(name, value, "must be a positive number")
     return _subjects(subjects)
 
 
@@ -224,9 +223,11 @@ def _subjects(subjects: Sequence[str]) -> tuple[str, ...]:
 def _check_bound(name: str, bound: Bound) -> None:
     if isinstance(bound, datetime):
         if bound.utcoffset() is None:
-            raise ConfigError(name, bound, "a naive datetime names no moment: give it a tzinfo")
+            raise errors.ConfigError(name, bound, "a naive datetime names no moment: give it a tzinfo")
     elif bound not in ("earliest", "latest") and (type(bound) is not int or not 1 <= bound <= UINT64):
-        raise ConfigError(name, bound, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime')
+        raise errors.ConfigError(
+            name, bound, 'must be "earliest", "latest", a sequence from 1 on, or an aware datetime'
+        )
 
 
 import_late_types(__name__)

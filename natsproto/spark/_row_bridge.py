@@ -13,7 +13,7 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import Generic, TypeVar
 
-from natsproto.errors import ConfigError, ConnectionClosed
+from natsproto import errors
 from natsproto.sync._portal import Portal
 
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def run_with_rows(
     has cleaned up.
     """
     if type(prefetch) is not int or prefetch < 1:
-        raise ConfigError("prefetch", prefetch, "must be a positive number")
+        raise errors.ConfigError("prefetch", prefetch, "must be a positive number")
     bridge: RowBridge[T, R] = RowBridge(prefetch)
     portal.run(bridge.start, produce)
     source = iter(rows)
@@ -169,4 +169,4 @@ class RowBridge(Generic[T, R]):
     def _end(self, task: asyncio.Task[None]) -> None:
         self._flush()
         # Cancelled although the thread still reads: the loop is ending.
-        self.from_loop.put(ConnectionClosed() if task.cancelled() else task.exception())
+        self.from_loop.put(errors.ConnectionClosed() if task.cancelled() else task.exception())

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from hashlib import sha256, shake_256
 from typing import TypeAlias
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.jetstream import JsMessage, RawMessage
 from natsproto.jetstream._consumer.message import ack_subjects, header_blocks
 from natsproto.jetstream._stream.direct_get import stored_header_blocks
@@ -88,18 +88,20 @@ def check_columns(columns: Sequence[tuple[str, str]], *, subject: str, bucket: s
         if allowed is None:
             what, other = "an entry" if bucket else "a message", _OTHER_COLUMNS.get(name)
             advice = f"select it as {other}" if other and not bucket else f"select only {', '.join(known)}"
-            raise ConfigError("column", name, f"is not part of {what}: {advice}")
+            raise errors.ConfigError("column", name, f"is not part of {what}: {advice}")
         if kind not in allowed:
-            raise ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
+            raise errors.ConfigError(f"column {name}", kind, f"must be {' or '.join(allowed)}")
     if bucket:
         if len(names) < 2:
-            raise ConfigError("columns", ", ".join(names), "must be key and value, which is null to delete a key")
+            raise errors.ConfigError(
+                "columns", ", ".join(names), "must be key and value, which is null to delete a key"
+            )
         return
     if "data" not in names:
-        raise ConfigError("columns", ", ".join(names), "lack data, the payload")
+        raise errors.ConfigError("columns", ", ".join(names), "lack data, the payload")
     if ("subject" in names) == bool(subject):
         either = "both a column and an option" if subject else "neither a column nor an option"
-        raise ConfigError("subject", subject, f"is {either}: give one")
+        raise errors.ConfigError("subject", subject, f"is {either}: give one")
 
 
 class HeaderFilter:
@@ -132,26 +134,26 @@ def check_server_headers(option: str, names: Sequence[str]) -> tuple[str, ...]:
     for name in names:
         low = name.lower()
         if not low.startswith("nats-") or not name.isascii() or not name.replace("-", "").isalnum():
-            raise ConfigError(option, name, "is not a server-control header: their names begin with Nats-")
+            raise errors.ConfigError(option, name, "is not a server-control header: their names begin with Nats-")
         if low == "nats-msg-id":
-            raise ConfigError(option, name, "cannot be allowed: give the column msg_id")
+            raise errors.ConfigError(option, name, "cannot be allowed: give the column msg_id")
         if low.startswith("nats-batch-"):
-            raise ConfigError(option, name, "cannot be allowed: batches are those of the sink")
+            raise errors.ConfigError(option, name, "cannot be allowed: batches are those of the sink")
     return tuple(names)
 
 
-def no_table() -> ConfigError:
+def no_table() -> errors.ConfigError:
     """The error for SQL that takes a stream for a table of a catalog."""
     rule = (
         "keep no options of this data source: read a TEMPORARY VIEW ... USING nats OPTIONS (...), write with df.write"
     )
-    return ConfigError("SQL", "CREATE TABLE and INSERT", rule)
+    return errors.ConfigError("SQL", "CREATE TABLE and INSERT", rule)
 
 
-def no_id(option: str, row: int | None = None) -> ConfigError:
+def no_id(option: str, row: int | None = None) -> errors.ConfigError:
     """The error for rows without an id by which the stream could recognize them."""
     where = "" if row is None else f"row {row} of its partition has none: "
-    return ConfigError(
+    return errors.ConfigError(
         "msg_id",
         None,
         f"{where}a row repeated after a failure needs the same id: add a column msg_id derived from the row, or set "

@@ -15,9 +15,9 @@ from importlib import import_module
 from pathlib import Path
 from typing import cast
 
+from natsproto import errors
 from natsproto._options.options import Text
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidCredentials
 from natsproto.errors._base import HIDDEN
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 
@@ -94,7 +94,7 @@ class SecretRef(Value):
         """
         kind, _, where = text.partition(":")
         if kind not in _RULES:
-            raise InvalidCredentials("reference", "must begin with env:, file:, spark_file: or provider:")
+            raise errors.InvalidCredentials("reference", "must begin with env:, file:, spark_file: or provider:")
         return cls(kind=kind, location=where)
 
     @property
@@ -112,13 +112,13 @@ class SecretRef(Value):
         if self.kind == "env":
             value = os.environ.get(self.location, "")
             if not value:
-                raise InvalidCredentials(str(self), "is not set in the environment of this process")
+                raise errors.InvalidCredentials(str(self), "is not set in the environment of this process")
             return value
         module, _, name = self.location.partition(":")
         try:
             function = getattr(import_module(module), name)
         except (ImportError, AttributeError) as exc:
-            raise InvalidCredentials(str(self), f"cannot be imported here: {type(exc).__name__}") from exc
+            raise errors.InvalidCredentials(str(self), f"cannot be imported here: {type(exc).__name__}") from exc
         return cast("Callable[[], Text | Awaitable[Text]]", function)()
 
     def path(self) -> Path:
@@ -129,7 +129,7 @@ class SecretRef(Value):
             from pyspark import SparkFiles
 
             return Path(SparkFiles.get(self.location))
-        raise ConfigError("reference", str(self), "does not name a file")
+        raise errors.ConfigError("reference", str(self), "does not name a file")
 
     def __str__(self) -> str:
         return f"{self.kind}:{self.location}"
@@ -139,10 +139,10 @@ class SecretRef(Value):
 
     def _check(self) -> None:
         if self.kind not in _RULES:
-            raise ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
+            raise errors.ConfigError("reference", self.kind, "must be of the kind env, file, spark_file or provider")
         if problem := _RULES[self.kind](self.location):
             # Not repeated: by mistake it may be the secret itself.
-            raise ConfigError(f"{self.kind} reference", HIDDEN, problem)
+            raise errors.ConfigError(f"{self.kind} reference", HIDDEN, problem)
 
 
 _RULES: dict[str, Callable[[str], str]] = {
@@ -192,7 +192,7 @@ class AllowList:
         for entry in _entries(refs):
             found = _ENTRY.fullmatch(entry)
             if found is None:
-                raise ConfigError(
+                raise errors.ConfigError(
                     SECRET_REFS_VARIABLE, entry, "must be like env:NATS_*, or env:NATS_*=tls://*.nats.example"
                 )
             server = found["server"]
@@ -213,18 +213,20 @@ class AllowList:
             return
         for address in parse_servers(urls):
             if not any(pattern.matches(address) for pattern in self._servers):
-                raise ConfigError("option servers", address.url, f"is not in {SERVERS_VARIABLE}: {_OPERATOR}")
+                raise errors.ConfigError("option servers", address.url, f"is not in {SERVERS_VARIABLE}: {_OPERATOR}")
 
     def check_ref(self, ref: SecretRef, urls: Sequence[str]) -> None:
         """InvalidCredentials unless ``ref`` may be sent to all these servers."""
         self.check_servers(urls)
         if ref.kind == "file" and os.path.normpath(ref.location) != ref.location:
-            raise InvalidCredentials(f"option {ref}", "must be a path without . and .. and double slashes")
+            raise errors.InvalidCredentials(f"option {ref}", "must be a path without . and .. and double slashes")
         servers = [server for pattern, server in self._refs if pattern.fullmatch(str(ref))]
         for address in parse_servers(urls):
             if not any(server is None or server.matches(address) for server in servers):
                 where = f" for {address.url}" if servers else ""
-                raise InvalidCredentials(f"option {ref}", f"is not in {SECRET_REFS_VARIABLE}{where}: {_OPERATOR}")
+                raise errors.InvalidCredentials(
+                    f"option {ref}", f"is not in {SECRET_REFS_VARIABLE}{where}: {_OPERATOR}"
+                )
 
 
 class _ServerPattern:
@@ -233,7 +235,7 @@ class _ServerPattern:
     def __init__(self, text: str, variable: str) -> None:
         found = _SERVER.fullmatch(text.lower())
         if found is None:
-            raise ConfigError(variable, text, "must be like tls://*.nats.example or tls://*.nats.example:4222")
+            raise errors.ConfigError(variable, text, "must be like tls://*.nats.example or tls://*.nats.example:4222")
         self._scheme = found["scheme"]
         self._host = _wildcard(found["host"].strip("[]"))
         self._port = found["port"] or str(parse_servers(f"{self._scheme}://host")[0].port)

@@ -20,8 +20,7 @@ from pyspark.sql import datasource
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import Row
 
-from natsproto import Client
-from natsproto.errors import ConfigError, LocalProtocolError
+from natsproto import Client, errors
 from natsproto.spark._bad_rows import warn_of_bad_rows
 from natsproto.spark._checkpoint import plan, unknown_plan
 from natsproto.spark._client import is_retry, run_on_loop, run_with_rows
@@ -52,7 +51,7 @@ class WriteCommit(WriterCommitMessage):
 def check_append(overwrite: bool) -> None:
     """ConfigError for every mode but append."""
     if overwrite:
-        raise ConfigError(
+        raise errors.ConfigError(
             "mode",
             "overwrite",
             'a stream is only appended to: use .mode("append"), or outputMode "append" (other modes of a streaming '
@@ -84,7 +83,7 @@ def _report(what: str, settings: SinkOptions, messages: Sequence[WriterCommitMes
 def _task_context() -> TaskContext:
     context = TaskContext.get()
     if context is None:
-        raise LocalProtocolError("rows are written inside a task of Spark")
+        raise errors.LocalProtocolError("rows are written inside a task of Spark")
     return context
 
 
@@ -141,7 +140,9 @@ class _StreamingWriterBase:
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if not query or not batch:
-            raise LocalProtocolError("this version of Spark does not say which query and micro-batch a task belongs to")
+            raise errors.LocalProtocolError(
+                "this version of Spark does not say which query and micro-batch a task belongs to"
+            )
         epoch, repeated = int(batch), is_retry()
         if planned is not None and planned.epoch == epoch:
             repeated, since = repeated or planned.is_repeated, planned.since

@@ -25,8 +25,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from natsproto import Client
-from natsproto.errors import ConfigError, DataLost
+from natsproto import Client, errors
 from natsproto.jetstream.kv import KeyValueEntry, KeyWatcher
 from natsproto.spark._client import iterate_on_loop, run_on_loop
 from natsproto.spark._offsets import (
@@ -202,7 +201,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         starts = {one.stream: one for one in offset.streams if one.stream in streams}
         for gone in offset.streams:
             if gone.stream not in streams:
-                self._lost(DataLost(gone.stream, gone.seq, gone.seq, "the stream was deleted"))
+                self._lost(errors.DataLost(gone.stream, gone.seq, gone.seq, "the stream was deleted"))
         from_first = set()  # streams that are read from the first message that they still have
         for name, now in streams.items():
             known = starts.setdefault(name, StreamOffset.first(name, now))
@@ -266,7 +265,9 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         ranges = [batch_range(begin.get(offset.stream), offset) for offset in stop.streams]
         for offset, found in zip(stop.streams, ranges, strict=True):
             if found.recreated:
-                self._lost(DataLost(offset.stream, found.first, found.last, f"it was created anew at {offset.created}"))
+                self._lost(
+                    errors.DataLost(offset.stream, found.first, found.last, f"it was created anew at {offset.created}")
+                )
         counts = [found.last - found.first + 1 for found in ranges]
         numbers = partition_numbers(counts, stop.partitions, stop.partition_sequences)
         return [
@@ -363,7 +364,7 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
         for one in offset.streams:
             if not any(is_named(one.stream, pattern) for pattern in self._settings.streams):
                 wanted = ", ".join(self._settings.streams)
-                raise ConfigError(
+                raise errors.ConfigError(
                     "checkpoint", saved, f"is not of stream {wanted}: another stream needs a checkpoint of its own"
                 )
         return offset
@@ -371,11 +372,11 @@ class StreamingReader(DataSourceStreamReader, _AvailableNow):
     def _check(self, offset: StreamOffset, now: StreamBounds, from_first_message: bool) -> None:
         """DataLost if the next messages are gone, or a line in the log."""
         if offset.created != now.created:
-            self._lost(DataLost(offset.stream, offset.seq, offset.seq, f"it was created anew at {now.created}"))
+            self._lost(errors.DataLost(offset.stream, offset.seq, offset.seq, f"it was created anew at {now.created}"))
         elif not from_first_message and (gone := lost_range(offset, now)) is not None:
-            self._lost(DataLost(offset.stream, *gone, f"the stream begins at {now.first_seq} now"))
+            self._lost(errors.DataLost(offset.stream, *gone, f"the stream begins at {now.first_seq} now"))
 
-    def _lost(self, error: DataLost) -> None:
+    def _lost(self, error: errors.DataLost) -> None:
         if self._settings.fail_on_data_loss:
             raise error
         log.warning("%s", error)
@@ -406,7 +407,7 @@ async def _find_streams(client: Client, wanted: tuple[str, ...]) -> dict[str, St
     for name in names - found.keys():
         found[name] = StreamBounds.of((await js.stream(name)).cached_info)
     if not found:
-        raise ConfigError("stream", ", ".join(wanted), "matches no stream")
+        raise errors.ConfigError("stream", ", ".join(wanted), "matches no stream")
     return dict(sorted(found.items()))
 
 
@@ -469,7 +470,7 @@ class NatsDataSource(DataSource):
         settings = self._source(streaming=streaming)
         expected = [column.strip().split(" ")[0] for column in self.schema().split(", ")]
         if schema.names != expected:
-            raise ConfigError("schema", ", ".join(schema.names), f"the columns are {', '.join(expected)}")
+            raise errors.ConfigError("schema", ", ".join(schema.names), f"the columns are {', '.join(expected)}")
         return settings
 
     def _sink(

@@ -7,8 +7,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from natsproto import Client
-from natsproto.errors import ConfigError
+from natsproto import Client, errors
 from natsproto.jetstream import Cursor, JetStream, Stream, StreamConfig
 from natsproto.jetstream.kv._keys import check_key_name
 from natsproto.protocol.subject import matches
@@ -31,11 +30,11 @@ async def check_target(client: Client, settings: SinkOptions) -> Stream:
     stream = await client.jetstream().stream(settings.stream)
     config = stream.cached_info.config
     if config.no_ack:
-        raise ConfigError(
+        raise errors.ConfigError(
             f"stream {settings.stream}", "no_ack", "acknowledges no message, so the sink cannot know what it has stored"
         )
     if settings.bucket and config.mirror is not None:
-        raise ConfigError("bucket", settings.bucket, "is a mirror: write to the bucket that it mirrors")
+        raise errors.ConfigError("bucket", settings.bucket, "is a mirror: write to the bucket that it mirrors")
     if settings.subject:
         check_subject(config, settings.subject)
     if settings.letter_subject and settings.delivery == "cursor":
@@ -57,7 +56,7 @@ def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
     if settings.stable_order or settings.delivery == "none":
         return
     if settings.delivery == "cursor":
-        raise ConfigError(
+        raise errors.ConfigError(
             "stableOrder",
             "false",
             "a cursor counts rows, so delivery=cursor needs rows that come in the same order whenever they are "
@@ -70,7 +69,7 @@ def check_ids(columns: Sequence[str], settings: SinkOptions) -> None:
 def check_subject(config: StreamConfig, subject: str, name: str = "subject") -> None:
     """ConfigError unless the stream listens on the subject."""
     if not any(matches(pattern, subject) for pattern in config.subjects):
-        raise ConfigError(
+        raise errors.ConfigError(
             name, subject, f"is not a subject of stream {config.name} (subjects: {', '.join(config.subjects)})"
         )
 
@@ -94,7 +93,7 @@ async def write_messages(
         try:
             done = await CursorWriter(cursor, task).write(columns)
         except RowsChanged:
-            raise ConfigError(
+            raise errors.ConfigError(
                 "stableOrder",
                 "true",
                 f"does not hold: partition {task.partition} of batch number {task.epoch} was repeated with other rows, "

@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Final, NamedTuple, Self, Unpack
 
 from natsproto import _client as client
-from natsproto import service
+from natsproto import errors, service
 from natsproto._core.deadline import CONGESTED
 from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
 from natsproto._core.inbox.inbox_limits import SlowPolicy, SlowPolicyLike
@@ -25,7 +25,6 @@ from natsproto._core.stats import Stats
 from natsproto._durations import DEFAULT, NO_LIMIT_S, Default, positive_seconds
 from natsproto._help.guesses import explain_publish, wrong_keywords
 from natsproto._options.options import OptionArgs, Options
-from natsproto.errors import ConnectionClosed, PayloadTooLarge, RequestTimeout
 from natsproto.errors._base import hide_arguments
 from natsproto.protocol.frames import Payload, ServerInfo, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike, block_of
@@ -100,7 +99,7 @@ class Client(SyncWrapper[client.Client]):
         copied = None if headers is None else Headers(headers)
         size = len(payload) + len((copied and block_of(copied)) or b"")
         if size > connected.max_payload > 0:
-            raise PayloadTooLarge(size, connected.max_payload)
+            raise errors.PayloadTooLarge(size, connected.max_payload)
         queue.put(_Message(subject, payload, reply, copied), size)
         if connected.state is State.DRAINING:
             portal.call(queue.join)  # the client may close as soon as this thread has ended its work
@@ -313,12 +312,12 @@ class Client(SyncWrapper[client.Client]):
         if queue.busy:  # keeps the order of publishing
             wait = self._options.request_timeout if timeout is None else timeout
             if not portal.call(queue.join, wait):
-                raise RequestTimeout("sending the messages published before", wait, sent=False, advice=CONGESTED)
+                raise errors.RequestTimeout("sending the messages published before", wait, sent=False, advice=CONGESTED)
         return portal, inner
 
     def _connection(self) -> _Connection:
         if self._closed:
-            raise ConnectionClosed()
+            raise errors.ConnectionClosed()
         pid = os.getpid()
         process = self._processes.get(pid)
         if process is None:
@@ -420,7 +419,7 @@ class _Process:
                             portal.run_detached(partial(_stop_after, portal, connected), wait=False)
                     else:
                         portal.call(connected.close)
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             if not portal.stopped:
                 raise
             # another thread has closed it meanwhile

@@ -15,7 +15,7 @@ from threading import Thread, current_thread, get_ident
 from time import monotonic
 from typing import Final, Generic, ParamSpec, TypeVar, Unpack
 
-from natsproto.errors import NatsError
+from natsproto import errors
 from natsproto.jetstream._consumer import consume, handle, message, messages
 from natsproto.jetstream._consumer.consume import OnError, OnSuccess
 from natsproto.jetstream._consumer.delivery.buffer import take_all
@@ -137,7 +137,7 @@ class Messages(ContextReader[messages.Messages, message.JsMessage]):
         return self._inner.closed
 
     @property
-    def error(self) -> NatsError | None:
+    def error(self) -> errors.NatsError | None:
         """The error that ended it, or None."""
         return self._inner.error
 

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Final, Self, TypeVar, overload
 
+from natsproto import errors
 from natsproto._durations import DEFAULT, Default
-from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream.kv import _bucket as bucket
 from natsproto.jetstream.kv import _cache as cache
@@ -210,7 +210,7 @@ class Lock(SyncContext[lock.Lock]):
         """Refuse a second thread: neither would know which of them holds the lock."""
         self._portal.check()
         if not self._acquiring.acquire(blocking=False):
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"another thread is acquiring {self._inner!r}: make a lock for each thread with kv.lock"
             )
         try:

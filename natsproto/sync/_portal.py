@@ -16,7 +16,7 @@ from queue import Empty, SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
 
-from natsproto.errors import ConnectionClosed, LocalProtocolError
+from natsproto import errors
 from natsproto.sync._signals import check_until
 from natsproto.sync._threads import ThreadTracker
 
@@ -128,14 +128,14 @@ class Portal:
     def check(self) -> None:
         """Raise LocalProtocolError when a call from here would never return, ConnectionClosed after ``stop``."""
         if self._process != os.getpid():
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"created in process {self._process}, used in process {os.getpid()}: sockets cannot be shared, "
                 "get a new one from the client in this process"
             )
         if self._closed:
-            raise ConnectionClosed()
+            raise errors.ConnectionClosed()
         if self.is_loop_thread:
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 "a blocking call on the thread of the client's own event loop (in a callback?) would wait for itself: "
                 "use the async client there, or hand the work to another thread"
             )
@@ -208,7 +208,7 @@ class Portal:
         try:
             self._loop.call_soon_threadsafe(function)
         except RuntimeError:
-            raise ConnectionClosed() from None
+            raise errors.ConnectionClosed() from None
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Start a coroutine without waiting for it. To be called on the loop."""
@@ -224,7 +224,7 @@ class Portal:
         call = _Call(method(), None, self._ended, self._calls)
         try:
             self.post(call.start)
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             call.cancel()
         if wait and not self.is_loop_thread:
             with suppress(Empty):
@@ -254,7 +254,7 @@ class Portal:
             self._abandon(call)
             raise
         try:
-            raise ConnectionClosed() if error is None else error
+            raise errors.ConnectionClosed() if error is None else error
         finally:
             del error, task  # whose traceback has this frame
 
@@ -269,7 +269,7 @@ class Portal:
     def _abandon(self, call: _Call[Any]) -> None:
         try:
             self.post(call.abandon)
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             call.cancel()
 
     def iterate(self, source: AsyncIterable[R], undo: Callable[[R], object] = lambda _: None) -> Iterator[R]:

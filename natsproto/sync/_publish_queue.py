@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
+from natsproto import errors
 from natsproto._core.deadline import CONGESTED, Deadline
 from natsproto._core.notifier import release
 from natsproto._durations import NO_LIMIT_S
-from natsproto.errors import PublishFailed, RequestTimeout
 from natsproto.sync._portal import Portal
 
 T = TypeVar("T")
@@ -131,15 +131,15 @@ class PublishQueue(Generic[T]):
             raise error
 
 
-def unsent(timeout: float, operation: str = "publish") -> RequestTimeout:
+def unsent(timeout: float, operation: str = "publish") -> errors.RequestTimeout:
     """Return the error of a call that has waited for messages before it, and has sent nothing."""
-    return RequestTimeout(operation, timeout, sent=False, advice=CONGESTED)
+    return errors.RequestTimeout(operation, timeout, sent=False, advice=CONGESTED)
 
 
 def merge_errors(first: Exception | None, then: Exception) -> Exception:
     """Return the first of two errors, or one PublishFailed with the failures of both."""
-    if not (isinstance(first, PublishFailed) and isinstance(then, PublishFailed)):
+    if not (isinstance(first, errors.PublishFailed) and isinstance(then, errors.PublishFailed)):
         return then if first is None else first
-    both = PublishFailed([*first.failures, *then.failures])
+    both = errors.PublishFailed([*first.failures, *then.failures])
     both.__cause__ = first.__cause__
     return both

@@ -14,16 +14,9 @@ from time import monotonic
 from types import TracebackType
 from typing import Final, Generic, NamedTuple, Self, TypeVar, Unpack
 
+from natsproto import errors
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds
-from natsproto.errors import (
-    ConnectionClosed,
-    FailedMessage,
-    LocalProtocolError,
-    NatsError,
-    PublishFailed,
-    RequestTimeout,
-)
 from natsproto.jetstream._publish import ack_future, atomic_batch, publisher
 from natsproto.jetstream._publish.fast import fast_batch
 from natsproto.jetstream._publish.headers import ExpectationArgs, header_block
@@ -138,7 +131,7 @@ class AckFuture:
             return
         try:
             self._portal.call(self._wait_done, None if timeout is None else seconds("timeout", timeout))
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             if not self.done():  # closing the client may have settled the future
                 raise
 
@@ -151,10 +144,10 @@ class AckFuture:
                     await self._notifier.wait()
                 if self._inner is not None:
                     await self._inner
-        except NatsError:
+        except errors.NatsError:
             return  # the future holds the error
         except TimeoutError:
-            raise RequestTimeout(f"acknowledgement of a message to {self.subject!r}", wait or 0.0) from None
+            raise errors.RequestTimeout(f"acknowledgement of a message to {self.subject!r}", wait or 0.0) from None
 
     def __repr__(self) -> str:
         if self._inner is not None:
@@ -236,7 +229,7 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
         try:
             if not await self._queue.wait_sent(self._inner._timeout) and self._queue.busy:
                 self._give_up()
-        except (asyncio.CancelledError, RequestTimeout, PublishFailed) as interrupt:
+        except (asyncio.CancelledError, errors.RequestTimeout, errors.PublishFailed) as interrupt:
             await self._inner.__aexit__(type(interrupt), interrupt, None)
             raise
         await self._join(partial(self._inner.__aexit__, None, None, None))
@@ -251,7 +244,7 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
             queue_error = exc
         try:
             await method()
-        except PublishFailed as exc:
+        except errors.PublishFailed as exc:
             raise merge_errors(queue_error, exc) from exc.__cause__
         if queue_error is not None:
             raise queue_error
@@ -278,14 +271,14 @@ class QueuedPublisher(SyncContext[W], Generic[W, T]):
         """Send the message even if the publisher raises earlier failures first; the next call raises those."""
         try:
             await send()
-        except PublishFailed as exc:
+        except errors.PublishFailed as exc:
             self._queue.fail(exc)
             await send()
 
     def _check_open(self) -> None:
         self._portal.check()
         if not self._open:
-            raise LocalProtocolError("publish inside the publisher's block: with js.publisher() as pub")
+            raise errors.LocalProtocolError("publish inside the publisher's block: with js.publisher() as pub")
 
 
 class Publisher(QueuedPublisher[publisher.Publisher, "tuple[_Message, AckFuture, float]"]):
@@ -449,19 +442,19 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
         while True:
             try:
                 await self._despite_failures(partial(self._publish, item))
-            except NatsError as exc:
-                if isinstance(exc, RequestTimeout) and not self._inner._ended:
+            except errors.NatsError as exc:
+                if isinstance(exc, errors.RequestTimeout) and not self._inner._ended:
                     continue  # its number is given: it is sent later
                 self._queue.fail(self._not_sent([item], exc))
             return
 
-    def _not_sent(self, messages: list[_Message], error: NatsError) -> PublishFailed:
+    def _not_sent(self, messages: list[_Message], error: errors.NatsError) -> errors.PublishFailed:
         """Return the error of the next messages, which the async publisher has not accepted."""
         first = self._inner.published + self._not_sent_count + 1
         self._not_sent_count += len(messages)
-        failed = PublishFailed(
+        failed = errors.PublishFailed(
             [
-                FailedMessage(number, each.subject, len(each.payload), error)
+                errors.FailedMessage(number, each.subject, len(each.payload), error)
                 for number, each in enumerate(messages, first)
             ]
         )
@@ -474,7 +467,7 @@ class FastPublisher(QueuedPublisher[fast_batch.FastPublisher, _Message]):
         left = self._not_sent([*self._queue.being_sent, *self._queue.take_back()], error)
         try:
             self._inner._give_up(error)
-        except PublishFailed as exc:
+        except errors.PublishFailed as exc:
             self._queue.fail(exc)
         self._queue.fail(left)
         self._queue.raise_errors()

@@ -15,11 +15,10 @@ from functools import partial
 from queue import SimpleQueue
 from typing import Any, Final, Generic, TypeAlias, TypeVar, cast
 
-from natsproto import service
+from natsproto import errors, service
 from natsproto._durations import DEFAULT, Default
 from natsproto._handler_threads import in_threads
 from natsproto._handlers import check_handler, is_async_generator
-from natsproto.errors import ConnectionClosed, ServiceError
 from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED
 from natsproto.service._endpoint import CONCURRENCY
@@ -39,7 +38,7 @@ class Request(Received[service.Request]):
     respond_error: Final = blocking(service.Request.respond_error)
 
     @property
-    def error(self) -> ServiceError | None:
+    def error(self) -> errors.ServiceError | None:
         """The error that was sent as the response, if any."""
         return self._inner.error
 
@@ -186,7 +185,7 @@ class HandlerThreads:
             error.__cause__ = exc
         try:
             self._portal.post(partial(_finish, done, error))
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             return  # the event loop has ended, so no task waits for this handler
 
 
@@ -214,7 +213,7 @@ class LeftThreads:
         """The current thread ends. Called in it."""
         try:
             self._portal.post(partial(self._discard, threading.current_thread()))
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             return  # the event loop has ended
 
     def _discard(self, thread: threading.Thread) -> None:

@@ -7,9 +7,9 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar
 
+from natsproto import errors
 from natsproto._core.inbox import subscription
 from natsproto._core.inbox.inbox_limits import SlowPolicy
-from natsproto.errors import NatsError
 from natsproto.protocol import frames
 from natsproto.protocol.headers import Headers
 from natsproto.sync._wrapper import BufferedReader, SyncWrapper, blocking
@@ -115,7 +115,7 @@ class Subscription(BufferedReader[subscription.Subscription, frames.Message]):
         return self._inner.closed
 
     @property
-    def error(self) -> NatsError | None:
+    def error(self) -> errors.NatsError | None:
         """The error that ended the subscription: the server refused it, or it was a slow consumer. None otherwise."""
         return self._inner.error
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from natsproto import errors
 from natsproto._handlers import check_handler, check_result, is_async_callable, layer_of
-from natsproto.errors import ConfigError
 
 AnyHandler = Callable[[Any], object]
 
@@ -14,7 +14,7 @@ AnyHandler = Callable[[Any], object]
 def check_threads(threads: int) -> None:
     """ConfigError unless it is a number of threads."""
     if type(threads) is not int or threads < 1:
-        raise ConfigError("threads", threads, "must be a positive int")
+        raise errors.ConfigError("threads", threads, "must be a positive int")
 
 
 def thread_handler(

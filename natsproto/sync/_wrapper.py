@@ -31,8 +31,8 @@ from typing import (
     overload,
 )
 
+from natsproto import errors
 from natsproto._durations import seconds
-from natsproto.errors import ConnectionClosed, SubscriptionClosed
 from natsproto.sync._portal import Portal
 from natsproto.sync._threads import TrackedContext, TrackedReader
 
@@ -139,7 +139,7 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
         """Iterate over what ``read`` returns, in the current thread; a draining client waits for the end."""
         try:
             iteration = self._portal.run(self._portal.threads.track_iteration, self._inner, threading.current_thread())
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             if self._portal.stopped:
                 return  # as below
             raise
@@ -152,9 +152,9 @@ class BufferedReader(SyncWrapper[K], Generic[K, I]):
             while True:
                 try:
                     item = read()
-                except (SubscriptionClosed, StopIteration):
+                except (errors.SubscriptionClosed, StopIteration):
                     return
-                except ConnectionClosed:
+                except errors.ConnectionClosed:
                     if self._portal.stopped:
                         return  # closing the client ends the iteration, whichever thread notices it first
                     raise

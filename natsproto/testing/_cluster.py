@@ -16,7 +16,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.testing._config import HOST, ClusterSettings, ServerSettings, ServerTls, StrPath
 from natsproto.testing._links import ClusterLinks
 from natsproto.testing._ports import ReservedPort
@@ -74,7 +74,7 @@ def run_cluster(
         start_timeout: Seconds for every start of a server, after which ServerFailed has its log.
     """
     if size < 2:
-        raise ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")
+        raise errors.ConfigError("size", size, "a cluster needs at least two servers; run_server() starts one")
     settings = ServerSettings(
         jetstream=jetstream,
         config=config,
@@ -219,12 +219,12 @@ class Cluster:
 
     def _proxies(self, operation: str) -> ClusterLinks:
         if self._links is None:
-            raise ConfigError("link_faults", False, f"{operation}() needs run_cluster(link_faults=True)")
+            raise errors.ConfigError("link_faults", False, f"{operation}() needs run_cluster(link_faults=True)")
         return self._links
 
     def _index(self, server: Server) -> int:
         if server not in self.servers:
-            raise ConfigError("server", server.name, "this is not a node of the cluster")
+            raise errors.ConfigError("server", server.name, "this is not a node of the cluster")
         return self.servers.index(server)
 
     def _complete(self) -> Steps:

@@ -10,7 +10,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 
 HOST = "127.0.0.1"
 """The only address that test servers listen on."""
@@ -21,7 +21,7 @@ StrPath = str | os.PathLike[str]
 def check_port(port: object) -> None:
     """ConfigError for a port that nothing can listen on."""
     if type(port) is not int or not 0 <= port <= 65535:
-        raise ConfigError("port", port, "must be an int from 1 to 65535, or 0 for a free port")
+        raise errors.ConfigError("port", port, "must be an int from 1 to 65535, or 0 for a free port")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,11 +74,11 @@ class ServerSettings:
 
     def __post_init__(self) -> None:
         if (self.user is None) != (self.password is None):
-            raise ConfigError("user", self.user, "give both user and password, or neither")
+            raise errors.ConfigError("user", self.user, "give both user and password, or neither")
         if self.user is not None and self.token is not None:
-            raise ConfigError("token", "(hidden)", "give user and password or a token, not both")
+            raise errors.ConfigError("token", "(hidden)", "give user and password or a token, not both")
         if self.tls is not None and self.tls.verify and self.tls.ca is None:
-            raise ConfigError("tls.ca", None, "verify=True needs the clients' certificate authority")
+            raise errors.ConfigError("tls.ca", None, "verify=True needs the clients' certificate authority")
         if self.port is not None:
             check_port(self.port)
 

@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.testing._config import HOST, ClusterSettings
 from natsproto.testing._ports import ReservedPort
 from natsproto.testing._proxy import FaultProxy
@@ -47,7 +47,7 @@ class ClusterLinks:
     def between(self, one: int, other: int) -> FaultProxy:
         """Return the proxy between two nodes. ConfigError when they are the same."""
         if one == other:
-            raise ConfigError("other", other, "a link needs two different nodes")
+            raise errors.ConfigError("other", other, "a link needs two different nodes")
         return self._proxies[min(one, other), max(one, other)]
 
     def routes_of(self, name: str, index: int) -> ClusterSettings:
@@ -76,7 +76,7 @@ def _finish(call: Callable[[], Coroutine[object, None, None]]) -> Steps:
     try:
         loop = asyncio.get_running_loop()
     except RuntimeError:
-        raise ConfigError("link_faults", True, "the proxies need an event loop: use async with") from None
+        raise errors.ConfigError("link_faults", True, "the proxies need an event loop: use async with") from None
     task = loop.create_task(call())
     try:
         yield from wait_until(task.done, _TIMEOUT_S)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
-from natsproto.errors import NatsError
+from natsproto import errors
 from natsproto.testing._config import StrPath
 
 BINARY_VARIABLE = "NATSPROTO_SERVER_BINARY"
@@ -32,7 +32,7 @@ that thread; it needs code between fork and exec; and only Linux has it.
 """
 
 
-class ServerNotFound(NatsError):
+class ServerNotFound(errors.NatsError):
     """There is no nats-server binary. ``searched`` lists the places searched, in order."""
 
     searched: tuple[str, ...]
@@ -45,7 +45,7 @@ class ServerNotFound(NatsError):
         )
 
 
-class ServerFailed(NatsError):
+class ServerFailed(errors.NatsError):
     """The server failed to start or to obey. ``log`` is the end of what it logged meanwhile."""
 
     operation: str

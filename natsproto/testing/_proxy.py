@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.testing._config import HOST, check_port
 
 _MAX_CHUNK_BYTES = 64 * 1024
@@ -423,7 +423,7 @@ class FaultProxy:
             bytes_per_second: The most bytes per second; None: no limit.
         """
         if bytes_per_second is not None and not bytes_per_second > 0:
-            raise ConfigError("bytes_per_second", bytes_per_second, "give a number above 0, or stall()")
+            raise errors.ConfigError("bytes_per_second", bytes_per_second, "give a number above 0, or stall()")
         self._bandwidth = bytes_per_second
 
     def chop(self, size: int | None = 1) -> None:

@@ -16,9 +16,9 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from natsproto import errors
 from natsproto._help.guesses import wrong_keywords
 from natsproto._help.nats_py_names import RUN_SERVER
-from natsproto.errors import ConfigError
 from natsproto.testing._config import HOST, ServerSettings, ServerTls, StrPath
 from natsproto.testing._ports import ReservedPort
 from natsproto.testing._process import Process, ServerFailed, find_binary
@@ -141,7 +141,7 @@ class Server:
     def websocket_url(self) -> str:
         """The URL for WebSocket clients: ``ws://`` or ``wss://``. ConfigError without ``websocket=True``."""
         if self._websocket_port is None:
-            raise ConfigError("websocket_url", None, "this server was started without websocket=True")
+            raise errors.ConfigError("websocket_url", None, "this server was started without websocket=True")
         return f"{'wss' if self._settings.tls else 'ws'}://{HOST}:{self._websocket_port.number}"
 
     @property

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+from natsproto import errors
 from natsproto._core.ending import Ending, Reader
 from natsproto._core.engine.registry import SubscriptionRegistry
 from natsproto._core.event_bus import EventBus
@@ -17,7 +18,6 @@ from natsproto._core.inbox.readers import ActiveReaders, give_turns
 from natsproto._core.notifier import Notifier
 from natsproto._core.outbox import Outbox
 from natsproto._core.socket.session import Session
-from natsproto.errors import ConnectionClosed, NatsError
 
 OUTAGE_TIMEOUT_S: Final = 10.0
 """Seconds that a drain waits for a connection; handlers that run get its whole timeout."""
@@ -142,9 +142,11 @@ class Drain:
         """Wait until the server has handled everything, or this connection ends. Return the error if there was one."""
         try:
             await self._engine.flush_connection()
-        except ConnectionClosed as exc:  # by another task of the application, or because there is no other server
+        except (
+            errors.ConnectionClosed
+        ) as exc:  # by another task of the application, or because there is no other server
             return exc if await asyncio.shield(self._engine.closed) else None
-        except NatsError as exc:
+        except errors.NatsError as exc:
             return exc
         return None
 

@@ -34,6 +34,7 @@ import logging
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 
+from natsproto import errors
 from natsproto._core import events
 from natsproto._core.cleanups import Cleanups
 from natsproto._core.ending import CUT_TIMEOUT_S
@@ -52,17 +53,6 @@ from natsproto._core.socket.session import Session
 from natsproto._core.socket.wire import Runtime, nuid
 from natsproto._durations import NO_LIMIT_S
 from natsproto._options.options import Options
-from natsproto.errors import (
-    ConnectFailed,
-    ConnectionClosed,
-    ConnectionLost,
-    DrainTimeout,
-    InvalidSubject,
-    NatsError,
-    NotAuthorized,
-    PayloadTooLarge,
-    TooManySubscriptions,
-)
 from natsproto.protocol.commands import arguments_length, subjects_of
 from natsproto.protocol.frames import NO_INFO, Responder, ServerInfo
 from natsproto.protocol.link import InfoChanged, Link, LinkEvent, PongFor, ServerErr
@@ -201,12 +191,12 @@ class Engine:
                 if session.wire is not None:
                     session.wire.write(lines)
         except BaseException:
-            session.end(ConnectionClosed())
+            session.end(errors.ConnectionClosed())
             raise
         finally:
             self._new_session = None
         if session.wire is None or session.ended.done() or self.state is State.CLOSED:
-            session.end(ConnectionClosed())
+            session.end(errors.ConnectionClosed())
             self._end_too_long(session.ended.result())
             return False
         self.supervisor.on_session_adopted(session)
@@ -255,8 +245,8 @@ class Engine:
 
     def on_give_up(self, reason: Exception | None, *, quiet: bool = False) -> None:
         """There will be no other connection; ``quiet`` is set when the event loop ends."""
-        if reason is not None and not isinstance(reason, NatsError):
-            cause, reason = reason, ConnectionLost(f"{type(reason).__name__}: {reason}")
+        if reason is not None and not isinstance(reason, errors.NatsError):
+            cause, reason = reason, errors.ConnectionLost(f"{type(reason).__name__}: {reason}")
             reason.__cause__ = cause
         self._finish(reason, quiet=quiet)
 
@@ -270,9 +260,9 @@ class Engine:
         self._fail_flush_tokens(session, _lost_error(session))
         self._end_too_long(cause)
         self.outages.begin()
-        reason = cause.reason if isinstance(cause, ConnectionLost) else cause
+        reason = cause.reason if isinstance(cause, errors.ConnectionLost) else cause
         self.registry.on_disconnect(
-            (lambda subject: ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
+            (lambda subject: errors.ConnectionLost(f"request to {subject!r} unanswered: {reason}", server))
             if self.options.fail_requests_on_disconnect
             else None
         )
@@ -284,7 +274,7 @@ class Engine:
         self.event_bus.emit(events.Disconnected(server=server, cause=cause, in_flight=in_flight, buffered=buffered))
 
     @staticmethod
-    def _fail_flush_tokens(session: Session, error: NatsError) -> None:
+    def _fail_flush_tokens(session: Session, error: errors.NatsError) -> None:
         """Fail the waiters for pings of this session."""
         for token in session.link.take_pending_pings():
             if isinstance(token, FlushToken) and token.answered is not None and not token.answered.done():
@@ -308,10 +298,10 @@ class Engine:
                     self.outbox.detach()
                     session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                     await answered
-        except (TimeoutError, NatsError):
+        except (TimeoutError, errors.NatsError):
             self.event_bus.log.info("%s did not confirm the sent messages before reconnect()", session.address)
         finally:
-            session.end(ConnectionLost("reconnect() was called", str(session.address)))
+            session.end(errors.ConnectionLost("reconnect() was called", str(session.address)))
 
     # ---------------------------------------------------------------- callbacks of a session
 
@@ -331,7 +321,7 @@ class Engine:
             if session is self.session:
                 self._on_info(session, event.info)
         elif isinstance(event, ServerErr):
-            if not isinstance(event.error, TooManySubscriptions):
+            if not isinstance(event.error, errors.TooManySubscriptions):
                 self.registry.on_server_error(event.error)
             elif session is self.session:
                 self.registry.rejected_subs.on_error()
@@ -412,7 +402,7 @@ class Engine:
     def _drop_too_large(self, limit: int) -> None:
         """Drop waiting messages that exceed the limit of this server; it would close the connection."""
         for line, size in self.outbox.take_back_larger(limit) if limit else ():
-            self.registry.on_message_dropped(*subjects_of(line), PayloadTooLarge(size, limit))
+            self.registry.on_message_dropped(*subjects_of(line), errors.PayloadTooLarge(size, limit))
 
     def _drop_too_long(self) -> None:
         """Drop waiting messages whose line this server has shown to be too long."""
@@ -421,7 +411,7 @@ class Engine:
             for head in self.outbox.take_back(b"", lambda head: arguments_length(head) > limit.max):
                 subject, reply = subjects_of(head.partition(b"\r\n")[0])
                 rule = f"makes a control line longer than {limit.max} bytes"
-                self.registry.on_message_dropped(subject, reply, InvalidSubject("subject", subject, rule))
+                self.registry.on_message_dropped(subject, reply, errors.InvalidSubject("subject", subject, rule))
 
     def _end_too_long(self, cause: Exception) -> None:
         """The connection has ended: if for a line that was too long, end the subscriptions that are surely too long."""
@@ -506,7 +496,7 @@ class Engine:
                 self.session.ping(FlushToken(answered, self.outbox.frames_out, self.registry.table.last_sid))
                 await answered
         except TimeoutError as exc:
-            if isinstance(exc, NatsError):
+            if isinstance(exc, errors.NatsError):
                 raise
             raise self.outages.timeout_error("flush", timeout) from None
 
@@ -523,7 +513,7 @@ class Engine:
                 if flushing.done():
                     await flushing
                     return
-            except ConnectionLost:
+            except errors.ConnectionLost:
                 pass
             finally:
                 flushing.cancel()
@@ -552,14 +542,14 @@ class Engine:
             try:
                 if not await drain.wait():
                     return
-            except DrainTimeout as exc:
+            except errors.DrainTimeout as exc:
                 left = list(exc.unfinished)
             timeout, ending_at = drain.ending.seconds, drain.ending.deadline
         unhandled = await self.event_bus.wait_handled(max(CLOSE_TIMEOUT_S, ending_at - self._loop.time()))
         if unhandled:
             left.append(f"{unhandled} events not handled by on_event")
         if left:
-            raise DrainTimeout("drain", timeout, left)
+            raise errors.DrainTimeout("drain", timeout, left)
 
     def _begin_drain(self, timeout: float) -> Drain | None:
         """Begin to drain, or bring the deadline forward. None for a client that was closed."""
@@ -640,7 +630,7 @@ class Engine:
         self.event_bus.log.warning(
             "%s accepts no data; connection cut with %d unsent messages", session.address, self.outbox.frames
         )
-        session.end(ConnectionClosed())
+        session.end(errors.ConnectionClosed())
 
     def _end_all(self, reason: Exception | None) -> None:
         """Refuse new work and end all waiters: the client was closed, or the reason."""
@@ -648,9 +638,9 @@ class Engine:
         self.outbox.close(reason)
         if self.session is not None:
             self._fail_flush_tokens(self.session, self.outbox.closed_error("flush"))
-        error = reason if reason is None or isinstance(reason, NatsError) else ConnectionLost(str(reason))
-        if isinstance(error, ConnectFailed) and not isinstance(error, NotAuthorized):
-            error = ConnectionLost(f"no server is left: {error}")  # an established connection has ended
+        error = reason if reason is None or isinstance(reason, errors.NatsError) else errors.ConnectionLost(str(reason))
+        if isinstance(error, errors.ConnectFailed) and not isinstance(error, errors.NotAuthorized):
+            error = errors.ConnectionLost(f"no server is left: {error}")  # an established connection has ended
             error.__cause__ = reason
         self.registry.end_all(error)
 
@@ -665,7 +655,7 @@ class Engine:
             self.event_bus.log.warning("closed with %d unsent messages", self.outbox.frames)
         if self.session is not None:
             if not self.session.ended.done():
-                self.session.end(ConnectionClosed())
+                self.session.end(errors.ConnectionClosed())
             self.session = None
         self.supervisor.end_old_sessions()
         self._cancel_confirm_ping()  # its timer would keep the client alive for a second
@@ -682,7 +672,9 @@ class Engine:
         self.state_changed.wake()
 
 
-def _lost_error(session: Session) -> ConnectionLost:
+def _lost_error(session: Session) -> errors.ConnectionLost:
     """Return the error for calls that waited for an answer on a session that has ended."""
     cause = session.ended.result()
-    return cause if isinstance(cause, ConnectionLost) else ConnectionLost(str(cause), str(session.address))
+    return (
+        cause if isinstance(cause, errors.ConnectionLost) else errors.ConnectionLost(str(cause), str(session.address))
+    )

@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from typing import Protocol, TypeAlias, cast
 
+from natsproto import errors
 from natsproto._core import events
 from natsproto._core.engine.loop_watch import LoopWatch
 from natsproto._core.engine.rejected_subs import RejectedSubFinder, RejectionProbe
@@ -24,15 +25,6 @@ from natsproto._core.replies.pending_replies import RequestMux
 from natsproto._core.replies.reply_handler import ReplyHandler
 from natsproto._core.socket.session import Session
 from natsproto._core.time_slice import TimeSlice
-from natsproto.errors import (
-    ConnectionClosed,
-    InvalidSubject,
-    NatsError,
-    PayloadTooLarge,
-    PermissionDenied,
-    ServerError,
-    TooManySubscriptions,
-)
 from natsproto.protocol import commands
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message, Responder, Route
@@ -293,14 +285,14 @@ class SubscriptionRegistry:
             self._engine.send_control_line(sub_line)
         return self.mux
 
-    def fail_requests(self, error: Callable[[str], NatsError], subject: str | None = None) -> bool:
+    def fail_requests(self, error: Callable[[str], errors.NatsError], subject: str | None = None) -> bool:
         """Fail the pending requests to ``subject`` (None: all) with the error made for their subject.
 
         False if there was none.
         """
         return self.mux is not None and self.mux.fail(error, subject) > 0
 
-    def on_disconnect(self, make_error: Callable[[str], NatsError] | None) -> None:
+    def on_disconnect(self, make_error: Callable[[str], errors.NatsError] | None) -> None:
         """The connection was lost: fail the requests that were sent, unless ``make_error`` is None."""
         if self.mux is not None:
             self.mux.on_disconnect(make_error)
@@ -335,22 +327,24 @@ class SubscriptionRegistry:
         """Return UNSUB for every subscription, but not for the receivers of replies."""
         return b"".join(commands.unsub(entry.sid) for entry in self.table if isinstance(entry.owner, Subscription))
 
-    def on_message_dropped(self, subject: str, reply: str, error: PayloadTooLarge | InvalidSubject) -> None:
+    def on_message_dropped(
+        self, subject: str, reply: str, error: errors.PayloadTooLarge | errors.InvalidSubject
+    ) -> None:
         """A waiting message exceeds a limit of the server: fail its request, or report it."""
         was_request = bool(reply) and self.fail_requests(lambda _: error, reply)
         if not was_request:
             self._event_bus.emit(events.MessageDropped(subject=subject, error=error))
 
-    def end_all(self, error: NatsError | None) -> None:
+    def end_all(self, error: errors.NatsError | None) -> None:
         """End all receivers: the client was closed, or has failed with this error."""
         self._loop_watch.stop()
         if self.mux is not None:
-            self.mux.fail(lambda subject: ConnectionClosed(f"request to {subject!r}", error))
+            self.mux.fail(lambda subject: errors.ConnectionClosed(f"request to {subject!r}", error))
             self.mux.close()
             self.mux = None
         handlers, self.reply_handlers = self.reply_handlers, {}
         for handler in handlers:
-            handler.on_end(error or ConnectionClosed("publish"))
+            handler.on_end(error or errors.ConnectionClosed("publish"))
         for subscription in self.subscriptions:
             self._unregister(subscription)
             discard = error is None and subscription.has_callback
@@ -364,18 +358,18 @@ class SubscriptionRegistry:
 
     # ---------------------------------------------------------------- errors of the server
 
-    def on_server_error(self, error: NatsError) -> None:
+    def on_server_error(self, error: errors.NatsError) -> None:
         """Report an error of the server to the subscription or request that caused it.
 
         An error after which the server closes the connection is reported once, as the cause of Disconnected.
         """
         if isinstance(error, SubscriptionDenied):
             self._end_denied_subscriptions(error)
-        elif isinstance(error, PermissionDenied):
+        elif isinstance(error, errors.PermissionDenied):
             self.fail_requests(lambda subject: error, error.subject)
             for handler in list(self.reply_handlers):
                 handler.on_permission_error(error)
-        if isinstance(error, PermissionDenied):
+        if isinstance(error, errors.PermissionDenied):
             self._event_bus.emit(events.PermissionViolation(error=error))
         elif not is_final(error):
             self._event_bus.emit(events.ServerErrorEvent(error=error))
@@ -390,11 +384,11 @@ class SubscriptionRegistry:
         """End the subscriptions whose SUB has at least this length: the server closes the connection at such a line."""
         for entry, size in self.table.longest(length):
             what = f"subscription to {entry.subject!r}{f' queue {entry.queue!r}' if entry.queue else ''}"
-            error = ServerError(f"{what} ended: its {size} bytes exceed the server's max_control_line")
+            error = errors.ServerError(f"{what} ended: its {size} bytes exceed the server's max_control_line")
             self._end_refused(entry, error)
             self._event_bus.emit(events.ServerErrorEvent(error=error))
 
-    def _end_refused(self, entry: SubscriptionEntry[Owner], error: NatsError) -> None:
+    def _end_refused(self, entry: SubscriptionEntry[Owner], error: errors.NatsError) -> None:
         """End a subscription that the server does not have."""
         self.table.remove(entry)
         if isinstance(entry.owner, Subscription):
@@ -414,8 +408,8 @@ class SubscriptionRegistry:
 
     def _on_subscription_refused(self, entry: SubscriptionEntry[Owner] | None) -> None:
         """The server has reached its limit of subscriptions; None: a subscription that has already ended."""
-        error = TooManySubscriptions("maximum subscriptions exceeded")
+        error = errors.TooManySubscriptions("maximum subscriptions exceeded")
         if entry is not None:
-            error = TooManySubscriptions(error.text, entry.subject, entry.queue or "")
+            error = errors.TooManySubscriptions(error.text, entry.subject, entry.queue or "")
             self._end_refused(entry, error)
         self._event_bus.emit(events.ServerErrorEvent(error=error))

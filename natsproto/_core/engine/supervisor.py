@@ -23,6 +23,7 @@ from functools import partial
 from itertools import count
 from typing import Any, Protocol
 
+from natsproto import errors
 from natsproto._core import events
 from natsproto._core.event_bus import EventBus
 from natsproto._core.notifier import release
@@ -33,18 +34,6 @@ from natsproto._options.options import DEFAULT_SERVER, Options
 from natsproto._options.rules import no_plain_websocket
 from natsproto._race import STAGGER_S, Race
 from natsproto._signals import calling_on_signal, is_stopping
-from natsproto.errors import (
-    ConnectFailed,
-    ConnectionClosed,
-    ConnectionLost,
-    InvalidCredentials,
-    LoginRefused,
-    NatsError,
-    NotAuthorized,
-    RequestTimeout,
-    TlsConnectFailed,
-    TlsFailed,
-)
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import NO_INFO, ServerInfo
 from natsproto.protocol.link import Link
@@ -157,7 +146,7 @@ class Supervisor:
             if not until_signal.expired():
                 raise
             for address in self._dials.running:
-                failures[str(address)] = RequestTimeout(f"connecting to {address}", self._loop.time() - started)
+                failures[str(address)] = errors.RequestTimeout(f"connecting to {address}", self._loop.time() - started)
         finally:
             self._dials.cut()
         if self._options.retry_on_failed_connect and self._options.allow_reconnect:
@@ -237,25 +226,25 @@ class Supervisor:
 
     def _connect_failed(
         self, failures: Mapping[str, Exception], started: float, *, is_first: bool = False, advice: str = ""
-    ) -> ConnectFailed:
+    ) -> errors.ConnectFailed:
         """Return the error that sums up all attempts; its advice is found here, unless it is given."""
         elapsed = self._loop.time() - started
         if advice:
-            return ConnectFailed(list(failures.items()), elapsed, advice=advice)
-        refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, NotAuthorized)]
+            return errors.ConnectFailed(list(failures.items()), elapsed, advice=advice)
+        refusals = [(server, exc) for server, exc in failures.items() if isinstance(exc, errors.NotAuthorized)]
         if refusals and len(refusals) == len(failures):
             anonymous = all(map(self._options._anonymous_to, self._options.addresses))
-            return LoginRefused(refusals, elapsed, anonymous=anonymous)
-        tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, TlsFailed)]
+            return errors.LoginRefused(refusals, elapsed, anonymous=anonymous)
+        tls_failures = [(server, exc) for server, exc in failures.items() if isinstance(exc, errors.TlsFailed)]
         if tls_failures and len(tls_failures) == len(failures):
-            return TlsConnectFailed(tls_failures, elapsed)
+            return errors.TlsConnectFailed(tls_failures, elapsed)
         if failures and all(isinstance(exc, UnknownHost) for exc in failures.values()):
             advice = "check the name of the host, and the DNS of this machine"
         elif is_first and not self._options.retry_connect_for and any(map(_is_refused, failures.values())):
             is_default = self._options.servers == DEFAULT_SERVER
             other = "give the URL of another (only Options.from_env() reads NATS_URL), " if is_default else ""
             advice = f"start a server there, {other}or pass retry_connect_for= to wait for one"
-        return ConnectFailed(list(failures.items()), elapsed, advice=advice)
+        return errors.ConnectFailed(list(failures.items()), elapsed, advice=advice)
 
     def run(self, session: Session | None) -> None:
         """Start the task that keeps a session or looks for one."""
@@ -267,7 +256,7 @@ class Supervisor:
     def _on_task_done(self, _: asyncio.Task[None]) -> None:
         """Give up if the task was cancelled from outside, as event loops do at their end."""
         if self._engine.wants_connection:
-            reason = ConnectionLost(
+            reason = errors.ConnectionLost(
                 "its task was cancelled, as at the end of asyncio.run(): a client works only in the one that made it"
             )
             self._engine.on_give_up(reason, quiet=True)
@@ -299,7 +288,7 @@ class Supervisor:
     def end_old_sessions(self) -> None:
         """End the old sessions of moves."""
         for session in list(self._old_sessions):
-            session.end(ConnectionClosed())
+            session.end(errors.ConnectionClosed())
 
     async def _supervise(self, session: Session | None) -> None:
         """Wait for the end of the session and find the next one, until the client is closed."""
@@ -342,7 +331,7 @@ class Supervisor:
             if task is None or task.cancelling():
                 raise
             # This task was not cancelled: a callable of the options awaited something that was.
-            raise ConnectionLost("a callable in the options was cancelled", str(address)) from exc
+            raise errors.ConnectionLost("a callable in the options was cancelled", str(address)) from exc
         except Exception as exc:
             if isinstance(exc, TimeoutError) or self._loop.time() < silence.when():
                 self.pool.set_silent(address, silent=isinstance(exc, TimeoutError))
@@ -368,7 +357,7 @@ class Supervisor:
             self.pool.carried_traffic()
 
     def _record_failure(self, address: ServerAddress, exc: Exception) -> None:
-        refusal = exc.reason if isinstance(exc, NotAuthorized) else None
+        refusal = exc.reason if isinstance(exc, errors.NotAuthorized) else None
         self.pool.failed(address, self._loop.time(), refusal)
 
     async def _watch(self, session: Session) -> Session:
@@ -404,7 +393,7 @@ class Supervisor:
                 if session is None:
                     continue
                 if not self._engine.wants_connection:  # closed by a callable in the options
-                    session.end(ConnectionClosed())
+                    session.end(errors.ConnectionClosed())
                     return None, None
                 server, first = str(session.address), self._engine.info is NO_INFO
                 if not await self._engine.on_connected(session):
@@ -475,7 +464,7 @@ class Supervisor:
         if following is None:
             return session
         if session.ended.done() or not self._engine.can_move:
-            following.end(ConnectionClosed())
+            following.end(errors.ConnectionClosed())
             return session
         return await self._switch(session, following, reason)
 
@@ -502,7 +491,7 @@ class Supervisor:
     @staticmethod
     def end_old_session(session: Session) -> None:
         """End a session that has delivered all its messages."""
-        session.end(ConnectionLost("the client moved to another server"))
+        session.end(errors.ConnectionLost("the client moved to another server"))
 
     def _remove_old_session(self, session: Session) -> None:
         self._old_sessions.discard(session)
@@ -522,7 +511,7 @@ def _expire(loop: asyncio.AbstractEventLoop, timeout: asyncio.Timeout) -> None:
 
 def _end_late_session(session: Session) -> None:
     """End a session that nobody needs: another one was faster."""
-    session.end(ConnectionClosed())
+    session.end(errors.ConnectionClosed())
 
 
 def _request_attention(attention: asyncio.Future[None], _: asyncio.Future[Exception]) -> None:
@@ -534,10 +523,10 @@ def _without_dial_frames(error: Exception) -> Exception:
 
     The error of a user's callable is the cause of an InvalidCredentials, and keeps its frames.
     """
-    if isinstance(error, (NatsError, OSError)):
+    if isinstance(error, (errors.NatsError, OSError)):
         error.with_traceback(None)
         error.__suppress_context__ = True
-        if isinstance(error.__cause__, OSError) and not isinstance(error, InvalidCredentials):
+        if isinstance(error.__cause__, OSError) and not isinstance(error, errors.InvalidCredentials):
             error.__cause__.with_traceback(None)
             error.__cause__.__suppress_context__ = True
     return error

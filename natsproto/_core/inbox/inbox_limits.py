@@ -11,7 +11,7 @@ from enum import StrEnum
 from itertools import islice
 from typing import Generic, Literal, TypeAlias, TypeVar
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.protocol.frames import Message
 
 M = TypeVar("M", bound=Message)
@@ -161,4 +161,4 @@ def check_policy(policy: SlowPolicyLike) -> SlowPolicy:
     try:
         return SlowPolicy(policy)
     except ValueError:
-        raise ConfigError("slow_policy", policy, f"must be one of {', '.join(SlowPolicy)}") from None
+        raise errors.ConfigError("slow_policy", policy, f"must be one of {', '.join(SlowPolicy)}") from None

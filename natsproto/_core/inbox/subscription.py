@@ -21,6 +21,7 @@ from datetime import timedelta
 from time import monotonic, time_ns
 from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from natsproto import errors
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.inbox.handler import Handler, HandlerCallbacks, HandlerRunner
 from natsproto._core.inbox.inbox_limits import InboxLimits, SlowPolicy
@@ -29,15 +30,6 @@ from natsproto._core.instrumentation import Instrumentation, ReaderInfo, Reporte
 from natsproto._core.notifier import Notifier
 from natsproto._durations import seconds, time_limit
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import (
-    ConfigError,
-    ConnectionClosed,
-    LocalProtocolError,
-    NatsError,
-    RequestTimeout,
-    SlowConsumer,
-    SubscriptionClosed,
-)
 from natsproto.protocol.frames import Message, Route
 
 if TYPE_CHECKING:
@@ -133,7 +125,7 @@ class Subscription(AsyncForHint, Generic[M]):
         self._readers = SubscriptionReaders(subject, self._callback, self._limits, self._notifier)
         self._holds_reading = False
         self._pause_disabled = False
-        self._close_reason: NatsError | None = None
+        self._close_reason: errors.NatsError | None = None
 
     # ---------------------------------------------------------------- state
 
@@ -183,9 +175,9 @@ class Subscription(AsyncForHint, Generic[M]):
         return self._close_reason is not None
 
     @property
-    def error(self) -> NatsError | None:
+    def error(self) -> errors.NatsError | None:
         """The error that ended the subscription: the server rejected it, or it was too slow. None otherwise."""
-        return None if isinstance(self._close_reason, SubscriptionClosed) else self._close_reason
+        return None if isinstance(self._close_reason, errors.SubscriptionClosed) else self._close_reason
 
     def __repr__(self) -> str:
         queue = f", queue={self.queue!r}" if self.queue else ""
@@ -221,7 +213,7 @@ class Subscription(AsyncForHint, Generic[M]):
             max_messages: The most messages of one list; None: all that have arrived.
         """
         if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages < 2**63):
-            raise ConfigError("max_messages", max_messages, "must be a positive number, and less than 2**63")
+            raise errors.ConfigError("max_messages", max_messages, "must be a positive number, and less than 2**63")
         return self._iterate_batches(max_messages)
 
     async def _iterate_batches(self, max_messages: int | None) -> AsyncGenerator[list[M]]:
@@ -257,7 +249,7 @@ class Subscription(AsyncForHint, Generic[M]):
                 if self._close_reason is not None:
                     raise self._close_reason.with_traceback(None)
                 assert wait is not None
-                raise RequestTimeout(f"next message on {self.subject!r}", wait, missing="message")
+                raise errors.RequestTimeout(f"next message on {self.subject!r}", wait, missing="message")
         message = inbox.popleft()
         if self._holds_reading:
             self._on_inbox_read()
@@ -367,7 +359,7 @@ class Subscription(AsyncForHint, Generic[M]):
             self._registry.stop_delivery(self)
             try:
                 await self._registry.flush_connection()
-            except ConnectionClosed:
+            except errors.ConnectionClosed:
                 pass  # nothing more comes
             finally:
                 self._registry.remove(self)
@@ -399,10 +391,10 @@ class Subscription(AsyncForHint, Generic[M]):
         self._pause_disabled = True
         self._release_reading()
 
-    def _close(self, error: NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
+    def _close(self, error: errors.NatsError | None, *, discard: bool = False, reason: str = "unsubscribed") -> None:
         """End the subscription. Readers get ``error`` after the remaining messages, or end for this ``reason``."""
         if self._close_reason is None:
-            self._close_reason = error or SubscriptionClosed(self.subject, reason)
+            self._close_reason = error or errors.SubscriptionClosed(self.subject, reason)
         if discard:
             self._limits.discard_all()
         self._release_reading()  # no more messages will come
@@ -473,9 +465,9 @@ class Subscription(AsyncForHint, Generic[M]):
         if limits.has_reader_progress():
             self._registry.yield_to_readers()
 
-    def _slow_error(self, dropped: int) -> SlowConsumer:
+    def _slow_error(self, dropped: int) -> errors.SlowConsumer:
         """Return the error for a reader that is too slow."""
-        return SlowConsumer(self.subject, dropped, len(self._inbox), self._limits.count_bytes())
+        return errors.SlowConsumer(self.subject, dropped, len(self._inbox), self._limits.count_bytes())
 
     # ---------------------------------------------------------------- internals
 
@@ -484,7 +476,7 @@ class Subscription(AsyncForHint, Generic[M]):
 
     def _check_readable(self) -> None:
         if self._callback is not None:
-            raise LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
+            raise errors.LocalProtocolError(f"cannot read the subscription to {self.subject!r}: it has a callback")
 
     def _raise_error(self) -> None:
         """Raise the error that ended the subscription, if any."""
@@ -510,4 +502,4 @@ class Subscription(AsyncForHint, Generic[M]):
 def check_max_messages(max_messages: int | None) -> None:
     """Raise ConfigError for a number of messages after which no subscription can end."""
     if max_messages is not None and (type(max_messages) is not int or not 1 <= max_messages <= MAX_AUTO_UNSUBSCRIBE):
-        raise ConfigError("max_messages", max_messages, "must be from 1 to 999,999,999 messages")
+        raise errors.ConfigError("max_messages", max_messages, "must be from 1 to 999,999,999 messages")

@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 from math import inf
 from typing import Protocol
 
-from natsproto.errors import RequestTimeout
+from natsproto import errors
 
 
 class WaitConnected(Protocol):
@@ -73,7 +73,7 @@ class Outages:
 
     def timeout_error(
         self, operation: str, timeout: float, *, waited: float | None = None, sent: bool = True, advice: str = ""
-    ) -> RequestTimeout:
+    ) -> errors.RequestTimeout:
         """Return the error of a call that ends now, after ``timeout`` seconds (None: ``waited`` is the same)."""
         disconnected = self.seconds_of_last(timeout if waited is None else waited)
-        return RequestTimeout(operation, timeout, sent=sent, disconnected=disconnected, advice=advice)
+        return errors.RequestTimeout(operation, timeout, sent=sent, disconnected=disconnected, advice=advice)

@@ -20,11 +20,11 @@ from math import inf
 from operator import itemgetter
 from typing import Generic, NamedTuple, TypeVar
 
+from natsproto import errors
 from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._core.replies.held_requests import HeldRequests, MessageQueue
 from natsproto._core.replies.outages import Outages
 from natsproto._core.socket.wire import RANDOM_BITS
-from natsproto.errors import ConnectionClosed, NatsError, NoResponders, OutboxFull
 from natsproto.protocol.commands import ControlLines
 from natsproto.protocol.frames import Message
 
@@ -247,9 +247,9 @@ class RequestMux:
             self._remove_cancelled()
         try:
             self._put(control, payload)
-        except ConnectionClosed as exc:
+        except errors.ConnectionClosed as exc:
             pending.pop(token, None)
-            raise ConnectionClosed("request", exc.reason) from exc.reason
+            raise errors.ConnectionClosed("request", exc.reason) from exc.reason
         except BaseException:
             pending.pop(token, None)
             raise
@@ -262,7 +262,7 @@ class RequestMux:
         try:
             future, subject, *_ = self._pending.pop(message.subject[self._skip :])
             if not message.data and message.is_no_responders:
-                future.set_exception(NoResponders(subject))
+                future.set_exception(errors.NoResponders(subject))
             else:
                 future.set_result(message)
         except KeyError:  # checking first would slow down every other reply
@@ -297,7 +297,7 @@ class RequestMux:
         finally:
             self._awaiting_further.pop(subject, None)
 
-    def fail(self, make_error: Callable[[str], NatsError], subject: str | None = None) -> int:
+    def fail(self, make_error: Callable[[str], errors.NatsError], subject: str | None = None) -> int:
         """Fail all pending requests, or those to (or with a reply on) one subject; return their number."""
         pending = self._pending
         asked = subject[self._skip :] if subject is not None and subject.startswith(self._prefix) else ""
@@ -306,7 +306,7 @@ class RequestMux:
             make_error,
         )
 
-    def _fail(self, tokens: Iterable[str], make_error: Callable[[str], NatsError]) -> int:
+    def _fail(self, tokens: Iterable[str], make_error: Callable[[str], errors.NatsError]) -> int:
         failed = 0
         for token in tokens:
             future, to, *_ = self._pending.pop(token)
@@ -315,7 +315,7 @@ class RequestMux:
                 failed += 1
         return failed
 
-    def on_disconnect(self, make_error: Callable[[str], NatsError] | None) -> None:
+    def on_disconnect(self, make_error: Callable[[str], errors.NatsError] | None) -> None:
         """The connection was lost: fail the requests that were sent, unless ``make_error`` is None. The others wait,
         and those that may be repeated.
         """
@@ -337,7 +337,7 @@ class RequestMux:
         """Send a request again; False if there is no room, or the client closes."""
         try:
             copy.context.run(self._put, copy.control, copy.payload)
-        except (OutboxFull, ConnectionClosed):
+        except (errors.OutboxFull, errors.ConnectionClosed):
             return False
         return True
 

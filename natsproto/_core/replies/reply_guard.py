@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 
+from natsproto import errors
 from natsproto._core.event_bus import EventBus
 from natsproto._core.events import ReplyRefused
-from natsproto.errors import InvalidSubject
 from natsproto.protocol.subject import is_api_subject, publish_subject
 
 REPORT_INTERVAL_S = 1.0
@@ -29,7 +29,7 @@ def reply_subject(reply: str) -> bytes:
     """Return a reply subject of a received message as it is sent. InvalidSubject."""
     wire = publish_subject(reply, "reply subject")
     if len(wire) > MAX_REPLY_LENGTH:
-        raise InvalidSubject("reply subject", reply, f"is {len(wire)} bytes long, more than {MAX_REPLY_LENGTH}")
+        raise errors.InvalidSubject("reply subject", reply, f"is {len(wire)} bytes long, more than {MAX_REPLY_LENGTH}")
     return wire
 
 
@@ -54,7 +54,7 @@ class ReplyGuard:
         """True if messages may be sent to this subject; reports a refusal, and an invalid subject."""
         try:
             reply_subject(reply)
-        except InvalidSubject as exc:
+        except errors.InvalidSubject as exc:
             self.refuse(reply, exc.rule)
             return False
         return reply[:1] != "$" or not self.is_refused(reply)

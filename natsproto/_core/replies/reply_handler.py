@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from natsproto.errors import ConnectionLost, NatsError, PermissionDenied
+from natsproto import errors
 from natsproto.protocol.frames import Message
 
 
@@ -37,7 +37,7 @@ class ReplyHandler(Protocol):
         """All replies of one chunk were passed to on_message; wake waiters now."""
         ...
 
-    def on_disconnect(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: errors.ConnectionLost) -> None:
         """The connection has ended. Messages in the outbox go out on the next one unless they are taken back."""
         ...
 
@@ -45,10 +45,10 @@ class ReplyHandler(Protocol):
         """There is a connection again, or another one after a move; the subscription is restored."""
         ...
 
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects messages to ``error.subject``."""
         ...
 
-    def on_end(self, error: NatsError) -> None:
+    def on_end(self, error: errors.NatsError) -> None:
         """No more replies will come: the client is closed, or the server rejected the subscription."""
         ...

@@ -14,19 +14,10 @@ from collections import deque
 from collections.abc import Callable, Coroutine
 from typing import Protocol, TypeVar
 
+from natsproto import errors
 from natsproto._core.socket.wire import READ_BUFFER_SIZE, DialPlan, Runtime, Wire
 from natsproto._options.options import Options
 from natsproto._version import __version__
-from natsproto.errors import (
-    ConnectionClosed,
-    ConnectionLost,
-    NatsError,
-    NotAuthorized,
-    RequestTimeout,
-    StaleConnection,
-    TlsFailed,
-    UnsupportedByServer,
-)
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.auth import connect_fields
 from natsproto.protocol.frames import Route, ServerInfo
@@ -146,14 +137,14 @@ class Session:
                 info = await self._handshake()
         except TimeoutError as exc:
             self.end(exc)
-            if isinstance(exc, NatsError):
+            if isinstance(exc, errors.NatsError):
                 raise
             waited = self._options.connect_timeout
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"connecting to {self.address}, {self._current_phase}{self._info_hint()}", waited
             ) from None
         except BaseException as exc:
-            self.end(exc if isinstance(exc, Exception) else ConnectionLost("cancelled", str(self.address)))
+            self.end(exc if isinstance(exc, Exception) else errors.ConnectionLost("cancelled", str(self.address)))
             if isinstance(exc, ssl.SSLError):
                 raise self._tls_failure(exc, after_info=self.link.info_in_clear) from exc
             if isinstance(exc, ConnectionError):
@@ -177,7 +168,9 @@ class Session:
     async def _handshake(self) -> ServerInfo:
         options, address = self._options, self.address
         if self.link.tls_required and address.scheme == "ws":
-            raise TlsFailed("it is required, but the URL of this server is ws://; nothing was sent to it", str(address))
+            raise errors.TlsFailed(
+                "it is required, but the URL of this server is ws://; nothing was sent to it", str(address)
+            )
         self._phase = "getting the TLS context and WebSocket headers"
         first = options._tls_context() if options.tls_first or address.scheme == "wss" else None
         hostname = options._tls_hostname_for(address)
@@ -208,7 +201,7 @@ class Session:
                 self.encrypted = True
                 step = self.link.secured()
             if _is_too_old(info := self.link.info):
-                raise UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
+                raise errors.UnsupportedByServer("headers", f"{address} runs nats-server {info.version}; 2.2 is needed")
             if isinstance(step, NeedCredentials):
                 self.wire.write(self.link.authenticate(await self._connect_fields(step.info)))
             elif isinstance(step, (Ready, ServerErr)):
@@ -329,7 +322,7 @@ class Session:
         if not self.wire_closed.done():
             self.wire_closed.set_result(None)
         if not self.ended.done():
-            self.end(ConnectionClosed() if self._is_closing else self._disconnect_cause(cause))
+            self.end(errors.ConnectionClosed() if self._is_closing else self._disconnect_cause(cause))
 
     def on_write_paused(self) -> None:
         """The wire accepts no data for now."""
@@ -384,14 +377,14 @@ class Session:
 
     # ---------------------------------------------------------------- diagnostics
 
-    def _server_refusal(self) -> NatsError | None:
+    def _server_refusal(self) -> errors.NatsError | None:
         """Return the last -ERR, if the server closes the connection after it."""
         server_err = self.link.server_err
-        if isinstance(server_err, NotAuthorized):
-            return NotAuthorized(server_err.reason, str(self.address))
+        if isinstance(server_err, errors.NotAuthorized):
+            return errors.NotAuthorized(server_err.reason, str(self.address))
         return server_err if is_final(server_err) else None
 
-    def _tls_failure(self, cause: OSError, *, after_info: bool = False) -> TlsFailed:
+    def _tls_failure(self, cause: OSError, *, after_info: bool = False) -> errors.TlsFailed:
         from natsproto._core.socket.tls_failure import (
             tls_failure,  # few connections need it; importing natsproto is fast
         )
@@ -402,10 +395,10 @@ class Session:
         """Return the reason for the end of the wire: the last -ERR, else the error of the socket."""
         if (refusal := self._server_refusal()) is not None:
             return refusal
-        if isinstance(cause, NatsError):
+        if isinstance(cause, errors.NatsError):
             return cause
         server = str(self.address)
-        blamed: NatsError
+        blamed: errors.NatsError
         if isinstance(cause, ssl.SSLError):
             blamed = self._tls_failure(cause, after_info=self.link.info_in_clear)
         else:
@@ -416,9 +409,9 @@ class Session:
             if self._may_be_certificate_error():
                 from natsproto._core.socket.tls_failure import CLIENT_CERTIFICATE_HINT
 
-                blamed = TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}", server)
+                blamed = errors.TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}", server)
             else:
-                blamed = ConnectionLost(reason, server)
+                blamed = errors.ConnectionLost(reason, server)
         blamed.__cause__ = cause
         return blamed
 
@@ -464,11 +457,11 @@ class Session:
         ticks = ticks + 1 if unsent and passed <= before else 0
         self._stuck = (passed, ticks)
         if ticks > self._options.max_outstanding_pings:
-            self.end(ConnectionLost(f"the server accepts no data: {unsent} bytes are stuck", str(self.address)))
+            self.end(errors.ConnectionLost(f"the server accepts no data: {unsent} bytes are stuck", str(self.address)))
             return
         silent = self.link.count_silent_tick()
         if silent > self._options.max_outstanding_pings and not self._is_held:
-            self.end(StaleConnection(silent - 1, str(self.address)))
+            self.end(errors.StaleConnection(silent - 1, str(self.address)))
             return
         self.ping(None)
         self._arm_keep_alive()

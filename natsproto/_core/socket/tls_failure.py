@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ssl
 
-from natsproto.errors import TlsFailed
+from natsproto import errors
 
 CLIENT_CERTIFICATE_HINT = "the server may require a client certificate, or a different one from that in the tls context"
 
@@ -42,11 +42,11 @@ _STRICT_X509_HINT = (
 )
 
 
-def tls_failure(exc: OSError, server: str, *, after_info: bool = False) -> TlsFailed:
+def tls_failure(exc: OSError, server: str, *, after_info: bool = False) -> errors.TlsFailed:
     """Return a TlsFailed for an OpenSSL error, with advice. ``after_info``: the server has offered TLS."""
     if not isinstance(exc, ssl.SSLError):
         reason = "the server closed the connection during the handshake"
-        return TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}, or does not support TLS", server)
+        return errors.TlsFailed(f"{reason}: {CLIENT_CERTIFICATE_HINT}, or does not support TLS", server)
     said = getattr(exc, "verify_message", "") or exc.reason or str(exc)
     if isinstance(exc, ssl.SSLCertVerificationError):
         if exc.verify_code in _HOST_MISMATCH_CODES:
@@ -61,4 +61,4 @@ def tls_failure(exc: OSError, server: str, *, after_info: bool = False) -> TlsFa
         hint = _REFUSED_HINT
     else:
         hint = next((hint for words, hint in _TLS_HINTS if any(word in said for word in words)), "see the cause")
-    return TlsFailed(f"{hint} ({said})", server)
+    return errors.TlsFailed(f"{hint} ({said})", server)

@@ -11,9 +11,9 @@ import socket
 import ssl
 from typing import cast
 
+from natsproto import errors
 from natsproto._core.socket.wire import READ_BUFFER_SIZE, DialPlan, Wire, WireHandler
 from natsproto._sockets import connect_first, resolve
-from natsproto.errors import ConfigError
 from natsproto.protocol.addresses import ServerAddress
 
 UnknownHost = socket.gaierror
@@ -87,8 +87,8 @@ async def _adopt(sock: socket.socket, plan: DialPlan, handler: WireHandler) -> S
     return wire
 
 
-def _no_plain_socket(made: object) -> ConfigError:
-    return ConfigError("what dialer returned", made, "must be a connected, unencrypted stream socket")
+def _no_plain_socket(made: object) -> errors.ConfigError:
+    return errors.ConfigError("what dialer returned", made, "must be a connected, unencrypted stream socket")
 
 
 class SocketWire(asyncio.BufferedProtocol):

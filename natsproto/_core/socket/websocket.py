@@ -17,8 +17,8 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Protocol
 
+from natsproto import errors
 from natsproto._core.socket.wire import DialPlan, Wire, WireHandler
-from natsproto.errors import ConfigError, ConnectionLost, RemoteProtocolError
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.parser import MAX_INFO
 
@@ -32,7 +32,7 @@ try:
     from websockets.typing import ExtensionParameter
     from websockets.uri import parse_uri
 except ImportError as exc:
-    raise ConfigError("ws:// URL", "ws", "needs the package websockets: pip install natsproto[ws]") from exc
+    raise errors.ConfigError("ws:// URL", "ws", "needs the package websockets: pip install natsproto[ws]") from exc
 
 MAX_CHUNK_SIZE = 65_536
 """Bytes passed on at once. A frame can hold all pending data of a server, and readers need turns in between."""
@@ -226,7 +226,7 @@ class WebSocketWire:
             self._upgraded.set_exception(self._refused(protocol.handshake_exc))
         # Do not wait for the peer to close the socket: it may send a close frame and stay.
         if protocol.parser_exc is not None:
-            self._end.append(RemoteProtocolError(f"not WebSocket: {protocol.parser_exc}", self._received_bytes))
+            self._end.append(errors.RemoteProtocolError(f"not WebSocket: {protocol.parser_exc}", self._received_bytes))
         elif protocol.close_rcvd is not None:
             self._end.append(self._close_reason())
         self._received_bytes += len(chunk)
@@ -242,7 +242,9 @@ class WebSocketWire:
         """The socket has ended."""
         self._protocol.receive_eof()
         if not self._upgraded.done():
-            self._upgraded.set_exception(cause or ConnectionLost("closed during the WebSocket handshake", self._server))
+            self._upgraded.set_exception(
+                cause or errors.ConnectionLost("closed during the WebSocket handshake", self._server)
+            )
         self._end.append(cause)
         self._deliver()
 
@@ -275,18 +277,20 @@ class WebSocketWire:
 
     def _refuse_more(self) -> None:
         if not self._end:
-            error = RemoteProtocolError(f"more than {_MAX_BEFORE_LOGIN} bytes before the login", self._received_bytes)
+            error = errors.RemoteProtocolError(
+                f"more than {_MAX_BEFORE_LOGIN} bytes before the login", self._received_bytes
+            )
             self._end.append(error)
             if not self._upgraded.done():
                 self._upgraded.set_exception(error)
             self._deliver()
 
-    def _close_reason(self) -> ConnectionLost | None:
+    def _close_reason(self) -> errors.ConnectionLost | None:
         """Return the reason of the server's close frame; None if it answers ours."""
         said = self._protocol.close_rcvd
         if self._closing or said is None:
             return None
-        return ConnectionLost(
+        return errors.ConnectionLost(
             f"WebSocket closed with {said.code}{f' {said.reason}' if said.reason else ''}", self._server
         )
 
@@ -299,8 +303,8 @@ class WebSocketWire:
             if not data[-1]:
                 self._wire.close()  # the library ends the connection with an empty write
 
-    def _refused(self, exc: Exception) -> ConnectionLost:
+    def _refused(self, exc: Exception) -> errors.ConnectionLost:
         what = str(exc) if isinstance(exc, InvalidHandshake) else f"{type(exc).__name__}: {exc}"
-        refusal = ConnectionLost(f"the WebSocket handshake was refused: {what}", self._server)
+        refusal = errors.ConnectionLost(f"the WebSocket handshake was refused: {what}", self._server)
         refusal.__cause__ = exc if all(str(one).isprintable() for one in _chain(exc)) else None
         return refusal

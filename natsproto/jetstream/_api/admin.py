@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from natsproto.errors import ApiError, ConfigError, JetStreamNotEnabled, LocalProtocolError
+from natsproto import errors
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._values.asset_names import check_consumer_name, check_stream_name
 from natsproto.jetstream._values.codec import Duration, decode, dumps, nanoseconds, parse
@@ -254,18 +254,18 @@ class Admin:
         api, operation = self._api, f"rescue meta with a quorum of {quorum}"
         self._check_account(operation)
         if type(quorum) is not int or quorum < 1:
-            raise ConfigError("quorum", quorum, "must be a positive number of servers")
+            raise errors.ConfigError("quorum", quorum, "must be a positive number of servers")
         await api.require_api_level(5, "2.15", operation, timeout)
         wait = nanoseconds(api.timeout if timeout is None else timeout) / 1e9
         agreed: list[MetaRescue] = []
-        refused: list[ApiError] = []
+        refused: list[errors.ApiError] = []
         inbox = api.connection.new_inbox()
         async with api.connection.subscribe(inbox) as answers:
             await api.connection.publish(f"{api.prefix}.META.RESCUE", dumps({"quorum_needed": quorum}), reply=inbox)
             while came := await answers._read_batch(RESCUE_QUIET_S if agreed or refused else wait):
                 for answer in came:
                     if answer.is_no_responders:
-                        raise JetStreamNotEnabled(
+                        raise errors.JetStreamNotEnabled(
                             503, ErrCode.NOT_ENABLED, f"no server answers on {api.prefix}.META.RESCUE", operation
                         )
                     payload = parse(answer.data, operation)
@@ -304,14 +304,14 @@ class Admin:
         """Raise LocalProtocolError in another account, where the server silently drops these calls."""
         info = self._api.connection.server_info
         if info.remote_account and not info.acc_is_sys:
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"{operation}: needs a connection to the system account; this one is of account {info.remote_account!r}"
             )
 
 
 def _server(server: str, peer_id: str) -> dict[str, str]:
     if bool(server) == bool(peer_id):
-        raise ConfigError("server", server, "give the name of a server, or its peer id")
+        raise errors.ConfigError("server", server, "give the name of a server, or its peer id")
     return {"peer": server} if server else {"peer": "", "peer_id": peer_id}
 
 
@@ -319,5 +319,5 @@ def _account(account: str) -> str:
     """Return the name of an account, checked as a token of a subject."""
     publish_subject(account, "account")
     if "." in account:
-        raise ConfigError("account", account, "must not contain a dot: it is a token of the subject")
+        raise errors.ConfigError("account", account, "must not contain a dot: it is a token of the subject")
     return account

@@ -18,8 +18,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
-from natsproto.errors import NatsError
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.protocol.subject import matches
@@ -175,7 +175,7 @@ class KnownStreams:
                 if not is_open:
                     await asyncio.wait((info,), timeout=LOOKUP_TURN_S)
             self.add(await info)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if not is_transient(exc):  # no permission, for example
                 self._put(subject, KnownStream("", (subject,), DEFAULT_DUPLICATE_WINDOW_S))
 

@@ -13,6 +13,7 @@ from itertools import chain, repeat
 from time import monotonic, perf_counter
 from typing import NoReturn, TypeVar
 
+from natsproto import errors
 from natsproto._core.cleanups import IN_CLEANUP
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Backoff, Deadline
@@ -20,19 +21,6 @@ from natsproto._core.events import HandlerFailed
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._core.replies.pending_replies import AFTER_LOSS, Resending
 from natsproto._durations import positive_seconds
-from natsproto.errors import (
-    ConfigError,
-    ConnectionClosed,
-    InvalidReply,
-    JetStreamNotEnabled,
-    NatsError,
-    NoResponders,
-    NoStream,
-    RequestTimeout,
-    StreamNotFound,
-    SubscriptionClosed,
-    UnsupportedByServer,
-)
 from natsproto.errors._base import Transience
 from natsproto.jetstream._api.known_streams import KnownStreams
 from natsproto.jetstream._api.retry import retry_request
@@ -82,7 +70,7 @@ async def raise_closed(connection: Connection, subscription: Subscription, opera
     """Raise the error that ended an inbox: a permission violation, or the closing of the client."""
     try:
         await subscription.next(0)
-    except SubscriptionClosed:
+    except errors.SubscriptionClosed:
         pass
     raise connection._outbox.closed_error(operation)
 
@@ -101,12 +89,12 @@ class Api:
         inbox_prefix: str | None = None,
     ) -> None:
         if trace is not None and not callable(trace):
-            raise ConfigError("trace", trace, "must be a callable with one ApiTrace")
+            raise errors.ConfigError("trace", trace, "must be a callable with one ApiTrace")
         if domain is not None and prefix is not None:
-            raise ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
+            raise errors.ConfigError("prefix", prefix, "cannot be given together with a domain: a domain is a prefix")
         if domain is not None:
             if "." in publish_subject(domain, "domain").decode():
-                raise ConfigError("domain", domain, "must be one word, without dots")
+                raise errors.ConfigError("domain", domain, "must be one word, without dots")
             prefix = f"$JS.{domain}.API"
         elif prefix is not None and not isinstance(prefix, str):
             raise TypeError(f"prefix must be a str, not {type(prefix).__name__}")
@@ -132,7 +120,7 @@ class Api:
         found = await self.call("STREAM.NAMES", {"subject": subject}, operation=f"stream of {subject!r}")
         names = found.get("streams")
         if not isinstance(names, list) or not names:
-            raise NoStream(subject)
+            raise errors.NoStream(subject)
         return str(names[0])
 
     async def _info_of(self, name: str) -> StreamInfo:
@@ -149,10 +137,10 @@ class Api:
             return
         try:
             await self.call_for(StreamInfo, f"STREAM.INFO.{stream.name}", operation="leader", timeout=seconds)
-        except StreamNotFound as exc:
+        except errors.StreamNotFound as exc:
             self.streams.remove(stream.name)
-            raise NoStream(subject) from exc
-        except NatsError:
+            raise errors.NoStream(subject) from exc
+        except errors.NatsError:
             return  # there may be an election
 
     def new_inbox(self) -> str:
@@ -233,18 +221,18 @@ class Api:
                 self.connection._outages,
                 on_silence=self.on_silence,
             )
-        except RequestTimeout:
+        except errors.RequestTimeout:
             self.on_silence()
             raise
-        except NoResponders:
+        except errors.NoResponders:
             self.on_silence()
             reason = (
                 f"nobody serves {self.prefix}: JetStream is off, the domain does not exist, or this is a leaf node "
                 "whose hub is away"
             )
-            raise JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
-        except ConnectionClosed as exc:
-            raise ConnectionClosed(operation, exc.reason) from exc.reason
+            raise errors.JetStreamNotEnabled(503, ErrCode.NOT_ENABLED, reason, operation) from None
+        except errors.ConnectionClosed as exc:
+            raise errors.ConnectionClosed(operation, exc.reason) from exc.reason
 
     def seconds(self, timeout: Duration | None) -> float:
         """Return a checked timeout in seconds; None is the default one."""
@@ -331,7 +319,7 @@ class Api:
         it does not know.
         """
         if not await self.supports_api_level(level, operation, timeout):
-            raise UnsupportedByServer(operation, f"needs nats-server {version} or newer")
+            raise errors.UnsupportedByServer(operation, f"needs nats-server {version} or newer")
 
     async def require_feature(self, needed: RequiredFeature, operation: str, timeout: Duration | None) -> None:
         """Raise UnsupportedByServer when the API does not have the feature that the operation needs."""
@@ -347,7 +335,7 @@ class Api:
             return True
         try:
             found = await self.call("INFO", operation=operation, timeout=timeout)
-        except NatsError:
+        except errors.NatsError:
             return True  # perhaps without permission; the next request will show it
         return decode(AccountInfo, found).api.level >= level
 
@@ -378,7 +366,9 @@ class Api:
         """``call`` for a request whose reply only reports success. InvalidReply for any other reply."""
         payload = await self.call(endpoint, body, operation=operation, timeout=timeout)
         if payload.get("success") is not True:
-            raise InvalidReply(operation, "success", payload.get("success"), "must be true where there is no error")
+            raise errors.InvalidReply(
+                operation, "success", payload.get("success"), "must be true where there is no error"
+            )
 
     def pages(
         self,

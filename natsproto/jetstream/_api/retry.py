@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TypeVar
 
+from natsproto import errors
 from natsproto._core.replies.outages import Outages
-from natsproto.errors import RequestTimeout
 
 T = TypeVar("T")
 
@@ -43,7 +43,7 @@ async def retry_request(
                 questions.append(asyncio.ensure_future(ask(left)))
             done, _ = await asyncio.wait(questions, timeout=min(pause, left), return_when=asyncio.FIRST_COMPLETED)
             for question in [question for question in questions if question in done]:  # the first reply counts
-                if not isinstance(question.exception(), RequestTimeout):
+                if not isinstance(question.exception(), errors.RequestTimeout):
                     return question.result()
                 questions.remove(question)
             left = begun + patience - loop.time()

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Concatenate, ParamSpec, Protocol, TypeVar
 
-from natsproto.errors import JetStreamError, NatsError
+from natsproto import errors
 
 
 class UnexpectedErrorHandler(Protocol):
@@ -38,13 +38,13 @@ def fail_on_unexpected(method: Callable[Concatenate[B, P], None]) -> Callable[Co
     return guarded
 
 
-def wrap_unexpected(operation: str, cause: Exception) -> NatsError:
+def wrap_unexpected(operation: str, cause: Exception) -> errors.NatsError:
     """Return the error for users when a background step (a task, a timer, a callback) fails.
 
     ``operation`` names the step. A NatsError is returned as it is; any other exception is wrapped as a bug.
     """
-    if isinstance(cause, NatsError):
+    if isinstance(cause, errors.NatsError):
         return cause
-    error = JetStreamError(f"{operation} ended because of a bug in natsproto: {cause!r}")
+    error = errors.JetStreamError(f"{operation} ended because of a bug in natsproto: {cause!r}")
     error.__cause__ = cause
     return error

@@ -14,6 +14,7 @@ from time import monotonic
 from types import TracebackType
 from typing import Literal, TypeAlias, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending
 from natsproto._core.events import HandlerFailed
@@ -24,7 +25,6 @@ from natsproto._handlers import HandlerResult, check_result, finish, is_async_ca
 from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
 from natsproto._value import Value
-from natsproto.errors import AlreadyAcked, ConfigError, ConsumerGone, LocalProtocolError, NatsError
 from natsproto.jetstream._consumer.delivery.key_lanes import KeyLanes
 from natsproto.jetstream._consumer.delivery.worker_prefetch import FAST_CALL_S, SAMPLE_MASK
 from natsproto.jetstream._consumer.end_waiters import EndWaiters
@@ -77,11 +77,11 @@ class HandlerOptions(Value):
 
     def _check(self) -> None:
         if type(self.concurrency) is not int or not 1 <= self.concurrency <= MAX_CONCURRENCY:
-            raise ConfigError("concurrency", self.concurrency, f"must be from 1 to {MAX_CONCURRENCY:,} messages")
+            raise errors.ConfigError("concurrency", self.concurrency, f"must be from 1 to {MAX_CONCURRENCY:,} messages")
         if self.on_success not in ("ack", "ack_sync", "nothing"):
-            raise ConfigError("on_success", self.on_success, 'must be "ack", "ack_sync" or "nothing"')
+            raise errors.ConfigError("on_success", self.on_success, 'must be "ack", "ack_sync" or "nothing"')
         if self.on_error not in ("nak", "term", "nothing"):
-            raise ConfigError("on_error", self.on_error, 'must be "nak", "term" or "nothing"')
+            raise errors.ConfigError("on_error", self.on_error, 'must be "nak", "term" or "nothing"')
         if self.nak_delay is not None and not callable(self.nak_delay):
             accept_seconds("nak_delay", self.nak_delay)
         if not isinstance(self.keep_alive, bool):
@@ -257,7 +257,7 @@ class HandlerTasks:
     def report_end(self) -> None:
         """Log the error that ended it, unless a call waits for it."""
         error = self._messages.error
-        self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, ConsumerGone) else "")
+        self.end_waiters.on_end("consume()", error, _GONE_ADVICE if isinstance(error, errors.ConsumerGone) else "")
 
     async def _handle(self, message: JsMessage) -> None:
         options = self._options
@@ -282,7 +282,7 @@ class HandlerTasks:
         if isinstance(error, (GeneratorExit, KeyboardInterrupt, SystemExit)):
             raise error
         if called:
-            if not isinstance(error, NatsError):
+            if not isinstance(error, errors.NatsError):
                 raise error
             self._on_ack_failed(self._options.on_success, error)
             return
@@ -340,7 +340,7 @@ class HandlerTasks:
                     await message.nak(delay)
                 else:
                     await message.term()
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 self._on_ack_failed(how, exc)
         if self._options.error_cb is not None:
             try:
@@ -373,8 +373,8 @@ class HandlerTasks:
             self.connection._event_bus.emit(HandlerFailed(handler=f"nak_delay of {self._description}", error=exc))
             return MAX_NAK_DELAY_S
 
-    def _on_ack_failed(self, how: OnSuccess | OnError, error: NatsError) -> None:
-        if not isinstance(error, AlreadyAcked):  # which another task of the handler caused
+    def _on_ack_failed(self, how: OnSuccess | OnError, error: errors.NatsError) -> None:
+        if not isinstance(error, errors.AlreadyAcked):  # which another task of the handler caused
             # Without a connection the server redelivers it; log and emit the failure.
             where = f"{how} of a message of {self._description}"
             self.connection._event_bus.log.warning("%s failed: %s", where, error)
@@ -580,7 +580,7 @@ class ConsumeContext(RunHint):
     def _on_end(self, _: asyncio.Future[None]) -> None:
         """No more messages come. If the consumer is gone, calls that run have ``drain_timeout``, as in ``stop``."""
         error = self._messages.error
-        if isinstance(error, ConsumerGone) and (self.in_progress or self.pending):
+        if isinstance(error, errors.ConsumerGone) and (self.in_progress or self.pending):
             wait = self._connection._options.drain_timeout
             self._connection._event_bus.log.warning(
                 "consume() ends, and cancels after %g s what is left of %d messages being handled: %s",
@@ -599,7 +599,7 @@ class ConsumeContext(RunHint):
         self._begun = True  # suppresses the warning about an unused object
         self._connection._check_loop()
         if not self._tasks:
-            raise LocalProtocolError(f"enter consume() of {self._description} with async with first")
+            raise errors.LocalProtocolError(f"enter consume() of {self._description} with async with first")
 
     async def _all_done(self, until: asyncio.Event | None = None, timeout: float = NO_LIMIT_S) -> None:
         await self._handler_tasks.end_waiters.wait(self._tasks, until, timeout)

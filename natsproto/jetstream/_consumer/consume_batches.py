@@ -11,11 +11,11 @@ from collections.abc import Callable, Collection
 from time import monotonic
 from typing import TypeAlias, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.time_slice import TimeSlice
 from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
-from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.delivery.batch_window import BatchWindow
 from natsproto.jetstream._consumer.message import JsMessage, nak_all
@@ -134,5 +134,5 @@ class BatchTasks(HandlerTasks):
                     message.nak_nowait(self._nak_delay_for(message))
                 else:
                     message.ack_nowait()
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._on_ack_failed("ack", exc)

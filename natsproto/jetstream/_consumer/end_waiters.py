@@ -6,10 +6,10 @@ import asyncio
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 
+from natsproto import errors
 from natsproto._core.event_bus import ClientLog
 from natsproto._durations import NO_LIMIT_S
 from natsproto._signals import check_until
-from natsproto.errors import NatsError, Unavailable
 
 
 class EndWaiters:
@@ -26,7 +26,7 @@ class EndWaiters:
         self._count += 1
         try:
             yield
-        except NatsError:
+        except errors.NatsError:
             self._is_told = True
             raise
         finally:
@@ -56,11 +56,11 @@ class EndWaiters:
             for future in stopped:
                 future.cancel()
 
-    def on_end(self, what: str, error: NatsError | None, advice: str) -> None:
+    def on_end(self, what: str, error: errors.NatsError | None, advice: str) -> None:
         """The reader has ended. Log the error once, unless a call waits, which raises it, or the client was closed,
         which is in the log already.
         """
-        if error is None or isinstance(error, Unavailable) or self._count or self._is_told:
+        if error is None or isinstance(error, errors.Unavailable) or self._count or self._is_told:
             return
         self._is_told = True
         self._log.error("%s has ended: %s", what, f"{error}: {advice}" if advice else error)

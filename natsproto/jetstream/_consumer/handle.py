@@ -11,11 +11,11 @@ from contextlib import suppress
 from datetime import datetime
 from typing import Unpack
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.engine.engine import State
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
@@ -68,7 +68,9 @@ class Consumer:
     def cached_info(self) -> ConsumerInfo:
         """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
-            raise LocalProtocolError(f"{self._description} was bound without asking the server: call info() first")
+            raise errors.LocalProtocolError(
+                f"{self._description} was bound without asking the server: call info() first"
+            )
         return self._info
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
@@ -579,12 +581,12 @@ def create_endpoint(stream: str, config: ConsumerConfig) -> str:
     return f"{endpoint}.{config.filter_subject}" if name and config.filter_subject else endpoint
 
 
-def no_message_error(connection: Connection, what: str, timeout: Duration | None) -> NatsError:
+def no_message_error(connection: Connection, what: str, timeout: Duration | None) -> errors.NatsError:
     """Return the error of ``next`` when no message arrived."""
     operation = f"next message of {what}"
     if connection.state in (State.DRAINING, State.CLOSED):
         return connection._outbox.closed_error(operation)
-    return RequestTimeout(operation, time_limit("timeout", timeout), missing="message")
+    return errors.RequestTimeout(operation, time_limit("timeout", timeout), missing="message")
 
 
 def check_stream_sequence(what: str, sequence: int) -> int:
@@ -592,5 +594,5 @@ def check_stream_sequence(what: str, sequence: int) -> int:
     if not isinstance(sequence, int) or isinstance(sequence, bool):
         raise TypeError(f"{what} must be an int, not {type(sequence).__name__}")
     if not 1 <= sequence <= UINT64:
-        raise ConfigError(what, sequence, "must be from 1 to 2**64 - 1: sequences begin with 1")
+        raise errors.ConfigError(what, sequence, "must be from 1 to 2**64 - 1: sequences begin with 1")
     return sequence

@@ -13,22 +13,11 @@ from operator import attrgetter
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NoReturn, cast
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
 from natsproto._value import Value
-from natsproto.errors import (
-    AlreadyAcked,
-    ConfigError,
-    ConnectionClosed,
-    ConnectionLost,
-    ConsumerNotFound,
-    DeliveryUnknown,
-    LocalProtocolError,
-    NatsError,
-    RequestTimeout,
-    StreamNotFound,
-)
 from natsproto.errors._base import is_transient, shown_payload
 from natsproto.jetstream._values.codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._values.error_codes import api_error, consumer_gone
@@ -202,7 +191,7 @@ class JsMessage(Message):
         try:
             return tokens[first].decode(), int(tokens[first + 3]), int(tokens[first + 2])
         except (ValueError, IndexError):
-            raise LocalProtocolError(f"{self.reply!r} is not an ack subject") from None
+            raise errors.LocalProtocolError(f"{self.reply!r} is not an ack subject") from None
 
     @property
     def stream(self) -> str:
@@ -265,7 +254,7 @@ class JsMessage(Message):
                 headers.
             headers: A mapping of names to values (a str or a list of str), pairs, or Headers; None: no headers.
         """
-        raise LocalProtocolError(
+        raise errors.LocalProtocolError(
             f"cannot respond to message on {self.subject!r}: it comes from a stream, which keeps no reply subject: "
             "acknowledge it with ack(), nak() or term(), or publish the response"
         )
@@ -328,14 +317,14 @@ class JsMessage(Message):
             try:
                 await connection.request(subject, b"+ACK", timeout=min(resend, deadline.left or wait))
                 return
-            except RequestTimeout:
-                error: NatsError = RequestTimeout(f"ack_sync of a message of {self.subject!r}", wait)
+            except errors.RequestTimeout:
+                error: errors.NatsError = errors.RequestTimeout(f"ack_sync of a message of {self.subject!r}", wait)
                 resend *= 2
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise
                 error = exc
-            if (left := deadline.left) > 0 and not isinstance(error, ConnectionLost):
+            if (left := deadline.left) > 0 and not isinstance(error, errors.ConnectionLost):
                 await self._check_delivery(connection, min(left, RESEND_INTERVAL_S), api_prefix)
             if not await backoff.pause(deadline):
                 raise error
@@ -347,18 +336,18 @@ class JsMessage(Message):
         try:
             endpoint = f"{api_prefix}.CONSUMER.INFO.{stream}.{consumer}"
             payload = parse((await connection.request(endpoint, timeout=wait)).data, operation)
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             raise
-        except NatsError:
+        except errors.NatsError:
             return
         if "error" in payload:
             error = api_error(payload, operation)
-            if isinstance(error, (ConsumerNotFound, StreamNotFound)):
+            if isinstance(error, (errors.ConsumerNotFound, errors.StreamNotFound)):
                 raise consumer_gone(error, consumer, stream)
             return
         last_known = decode(ConsumerInfo, payload).delivered.consumer_seq
         if last_known < mine:
-            raise DeliveryUnknown(stream, consumer, mine, last_known)
+            raise errors.DeliveryUnknown(stream, consumer, mine, last_known)
 
     def _ack_next_nowait(self, request: bytes, reply: str) -> None:
         """Acknowledge the message and pull the next with one command, for ``PullConsumer.next(acking=…)``."""
@@ -427,7 +416,7 @@ class JsMessage(Message):
         """
         pause = self.ack_wait / 3 if interval is None else seconds("interval", interval)
         if pause <= 0:
-            raise ConfigError("interval", interval, "must be more than 0 seconds")
+            raise errors.ConfigError("interval", interval, "must be more than 0 seconds")
         teller = asyncio.create_task(self._repeat_in_progress(pause), name="natsproto keep_alive")
         try:
             yield
@@ -441,7 +430,7 @@ class JsMessage(Message):
                 return
             try:
                 await self.in_progress()
-            except NatsError:
+            except errors.NatsError:
                 continue  # a full outbox or a closed client: the acknowledgement will raise it
 
     # ---------------------------------------------------------------- internals
@@ -480,7 +469,7 @@ class JsMessage(Message):
 
     def _check_unacked(self, words: bytes) -> None:
         if type(self._note) is bytes:
-            raise AlreadyAcked(self.subject, _ack_name(self._note), _ack_name(words))
+            raise errors.AlreadyAcked(self.subject, _ack_name(self._note), _ack_name(words))
 
     def _ack_subject(self) -> bytes:
         reply = self._reply
@@ -489,7 +478,9 @@ class JsMessage(Message):
         if isinstance(reply, str):
             reply = reply.encode("utf-8", "surrogateescape")
         if reply is None or not reply.startswith(_ACK_PREFIX):
-            raise LocalProtocolError(f"message on {self.subject!r} was not delivered by a consumer: nothing to ack")
+            raise errors.LocalProtocolError(
+                f"message on {self.subject!r} was not delivered by a consumer: nothing to ack"
+            )
         return reply
 
     def _stream_seq(self) -> int:
@@ -502,7 +493,7 @@ class JsMessage(Message):
 
     def _connection(self) -> Connection:
         if self._origin is None:
-            raise LocalProtocolError(f"message on {self.subject!r} has no connection: it cannot be acknowledged")
+            raise errors.LocalProtocolError(f"message on {self.subject!r} has no connection: it cannot be acknowledged")
         return self._origin  # type: ignore[return-value]  # what made the message
 
     def __repr__(self) -> str:
@@ -554,7 +545,7 @@ def consumer_seq(message: JsMessage) -> int:
     """Return the consumer sequence; 0 for a message that no consumer delivered: any client may publish to an inbox."""
     try:
         return message._position[1]
-    except LocalProtocolError:
+    except errors.LocalProtocolError:
         return 0
 
 
@@ -587,14 +578,14 @@ def read_ack_subject(subject: str) -> Metadata:
     elif len(tokens) >= 11:
         domain, rest = ("" if tokens[2] == "_" else tokens[2]), tokens[4:11]
     else:
-        raise LocalProtocolError(f"{subject!r} is not an ack subject: {len(tokens)} tokens")
+        raise errors.LocalProtocolError(f"{subject!r} is not an ack subject: {len(tokens)} tokens")
     stream, consumer, *numbers = rest
     try:
         delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
         if not -_MAX_NANOS < nanos < _MAX_NANOS:
             raise ValueError("no time")
     except ValueError:
-        raise LocalProtocolError(f"{subject!r} is not an ack subject: its numbers cannot be read") from None
+        raise errors.LocalProtocolError(f"{subject!r} is not an ack subject: its numbers cannot be read") from None
     made = Metadata.__new__(Metadata)
     made.__dict__.update(
         domain=domain,
@@ -624,9 +615,9 @@ def nak_all(messages: list[JsMessage]) -> None:
     for message in messages:
         try:
             message.nak_nowait()
-        except (AlreadyAcked, LocalProtocolError):
+        except (errors.AlreadyAcked, errors.LocalProtocolError):
             continue  # or no consumer has delivered it: any client may publish to an inbox
-        except NatsError:
+        except errors.NatsError:
             return  # nothing can be sent now; the server redelivers them all after ack_wait
 
 
@@ -657,7 +648,7 @@ def send_acks(connection: Connection, subjects: Iterable[bytes | str | None]) ->
         reply = subject.encode("utf-8", "surrogateescape") if isinstance(subject, str) else subject
         try:
             connection._outbox.put_reply(reply or b"", _ACK_ENDING)
-        except NatsError:
+        except errors.NatsError:
             return  # nothing can be sent now: the server delivers them once more
 
 
@@ -666,9 +657,9 @@ def extend_all(messages: list[JsMessage]) -> None:
     for message in messages:
         try:
             message.in_progress_nowait()
-        except (AlreadyAcked, LocalProtocolError):
+        except (errors.AlreadyAcked, errors.LocalProtocolError):
             continue  # or no consumer has delivered it
-        except NatsError:
+        except errors.NatsError:
             return  # nothing can be sent now: the server redelivers them all after ack_wait
 
 

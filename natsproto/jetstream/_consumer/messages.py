@@ -13,6 +13,7 @@ from time import monotonic, time_ns
 from types import TracebackType
 from typing import Any, Protocol, TypeVar
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.ending import Reader
 from natsproto._core.events import Event
@@ -22,7 +23,6 @@ from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto._core.time_slice import TimeSlice
 from natsproto._durations import seconds
 from natsproto._help.async_hints import AsyncForHint, AwaitHint
-from natsproto.errors import LocalProtocolError, NatsError, RequestTimeout, SubscriptionClosed
 from natsproto.jetstream._consumer.delivery.batch_window import MAX_BATCH_MESSAGES, BatchWindow, check_window
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.fetch_iterator import FetchIterator
@@ -39,7 +39,7 @@ class ConsumerNotice(Event):
 
     stream: str
     consumer: str
-    error: NatsError
+    error: errors.NatsError
     """HeartbeatMissed, ConsumerGone, PullRefused, PermissionDenied …"""
 
     line = "%(error)s"
@@ -121,7 +121,7 @@ class Messages(AsyncForHint):
         return self.buffer.ended
 
     @property
-    def error(self) -> NatsError | None:
+    def error(self) -> errors.NatsError | None:
         """The error that ended it; None if its owner did."""
         return self.buffer.error
 
@@ -298,14 +298,14 @@ class Messages(AsyncForHint):
         buffer, loop = self.buffer, asyncio.get_running_loop()
         while not buffer.ready:
             if self._at_end():
-                raise SubscriptionClosed(self.what, "stopped")
+                raise errors.SubscriptionClosed(self.what, "stopped")
             self._count_released()
             waiter = buffer.next_change()
             if deadline is None:
                 await waiter
                 continue
             if loop.time() >= deadline:
-                raise RequestTimeout(f"next message of {self.what}", wait or 0.0, missing="message")
+                raise errors.RequestTimeout(f"next message of {self.what}", wait or 0.0, missing="message")
             timer = loop.call_at(deadline, release, waiter)
             try:
                 await waiter
@@ -433,7 +433,7 @@ class Messages(AsyncForHint):
         self._end()
         self._return_unread(unread)
 
-    def _fail(self, error: NatsError | None) -> None:
+    def _fail(self, error: errors.NatsError | None) -> None:
         """End it with this error, which readers get after the pending messages."""
         self._source.close()
         self.buffer.end(error)
@@ -457,7 +457,7 @@ class Messages(AsyncForHint):
 
     def _check_started(self) -> None:
         if not self._started:
-            raise LocalProtocolError(
+            raise errors.LocalProtocolError(
                 f"enter the messages of {self.what} first: async with consumer.messages() as messages"
             )
         self._source.connection._check_loop()

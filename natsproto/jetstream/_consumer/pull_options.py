@@ -6,8 +6,8 @@ from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict, Unpack
 
+from natsproto import errors
 from natsproto._durations import seconds, time_limit
-from natsproto.errors import ConfigError
 from natsproto.jetstream._values.asset_names import check_priority_group
 from natsproto.jetstream._values.codec import INT64, Duration, Record, integer, text
 
@@ -146,7 +146,7 @@ def pull_options(
     if heartbeat is not None:
         heartbeat = seconds("heartbeat", heartbeat)
     if expires <= 0:
-        raise ConfigError("expires", expires, "must be more than 0 seconds")
+        raise errors.ConfigError("expires", expires, "must be more than 0 seconds")
     if heartbeat is None:
         heartbeat = (
             0.0
@@ -154,7 +154,7 @@ def pull_options(
             else min(expires / 2, MAX_PULL_HEARTBEAT_S)
         )
     elif heartbeat * 2 > expires:
-        raise ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
+        raise errors.ConfigError("heartbeat", heartbeat, f"must be from 0 to half of expires ({expires:g} s)")
     priority_options = NO_PRIORITY
     if priority_group != "" or min_pending != 0 or min_ack_pending != 0 or priority != 0:
         priority_options = PriorityOptions(
@@ -197,13 +197,13 @@ def _check_bounds(
         if type(bound) is not int:
             raise TypeError(f"{what} must be an int, not {type(bound).__name__}")
         if not least <= bound <= INT64:
-            raise ConfigError(what, bound, f"must be at least {least}, and less than 2**63")
+            raise errors.ConfigError(what, bound, f"must be at least {least}, and less than 2**63")
     for what, given, bound in (
         ("refill_at", refill_at, max_messages),
         ("refill_at_bytes", refill_at_bytes, max_bytes or 0),
     ):
         if given is not None and given > bound:
-            raise ConfigError(what, given, f"cannot be above its bound of {bound}")
+            raise errors.ConfigError(what, given, f"cannot be above its bound of {bound}")
 
 
 def default_heartbeat(expires: float) -> float:

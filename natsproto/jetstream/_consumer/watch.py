@@ -12,17 +12,10 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 
+from natsproto import errors
 from natsproto._core.ending import Reader
 from natsproto._durations import seconds
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import (
-    BucketNotFound,
-    LocalProtocolError,
-    NatsError,
-    RequestTimeout,
-    StreamNotFound,
-    SubscriptionClosed,
-)
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.message import JsMessage
@@ -67,7 +60,7 @@ class WatchBase(AsyncForHint, Generic[H]):
         """
         while not self._initial_done:
             if not await self._wait_more():
-                raise SubscriptionClosed(self.what, "stopped")
+                raise errors.SubscriptionClosed(self.what, "stopped")
 
     async def stop(self) -> None:
         """Stop the watch and drop unread messages.."""
@@ -122,10 +115,10 @@ class WatchBase(AsyncForHint, Generic[H]):
             async with asyncio.timeout(wait):
                 while not buffered:
                     if not await self._wait_more() and not buffered:
-                        raise SubscriptionClosed(self.what, "stopped")
+                        raise errors.SubscriptionClosed(self.what, "stopped")
         except TimeoutError:
             if not buffered:
-                raise RequestTimeout(f"next {name} of {self.what}", wait or 0.0, missing=name) from None
+                raise errors.RequestTimeout(f"next {name} of {self.what}", wait or 0.0, missing=name) from None
         return buffered.popleft()
 
     async def _wait_more(self) -> bool:
@@ -141,14 +134,14 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     def _require_entered(self) -> Messages:
         if self._messages is None:
-            raise LocalProtocolError(f"enter the {self.what} first: async with … as watcher")
+            raise errors.LocalProtocolError(f"enter the {self.what} first: async with … as watcher")
         self._ordered._state.connection._check_loop()
         return self._messages
 
     def _check_end(self, buffer: Buffer) -> None:
         """Raise the error that ended reading, if there is one."""
-        if isinstance(buffer.error, StreamNotFound):
-            raise BucketNotFound(self._bucket) from buffer.error
+        if isinstance(buffer.error, errors.StreamNotFound):
+            raise errors.BucketNotFound(self._bucket) from buffer.error
         if buffer.error is not None:
             raise buffer.error.with_traceback(None)
 
@@ -191,5 +184,5 @@ class WatchBase(AsyncForHint, Generic[H]):
     async def _pending(self, before: int) -> int:
         try:
             return (await self._ordered.info()).num_pending
-        except NatsError:
+        except errors.NatsError:
             return before

@@ -10,12 +10,12 @@ from collections.abc import AsyncIterator, Callable
 from types import TracebackType
 from typing import Generic, Protocol, TypeVar
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.ending import CUT_TIMEOUT_S, Ending, Reader
 from natsproto._handlers import HandlerResult, check_handler, finish
 from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
-from natsproto.errors import LocalProtocolError, NatsError, SubscriptionClosed
 from natsproto.jetstream._consumer.end_waiters import EndWaiters
 
 E = TypeVar("E")
@@ -95,7 +95,7 @@ class WatchCallback(RunHint, Generic[E]):
                     called.cancel()
                 if task.done():
                     _raise_error(task)
-                    raise SubscriptionClosed(self._watcher.what, "stopped")
+                    raise errors.SubscriptionClosed(self._watcher.what, "stopped")
 
     async def wait(self, until: asyncio.Event | None = None) -> None:
         """Wait until the watch has ended, or until the event is set. Raises the error that ended it, if any.
@@ -184,7 +184,7 @@ class WatchCallback(RunHint, Generic[E]):
         self._begun = True  # suppresses the warning about an unused object
         self._connection._check_loop()
         if self._task is None:
-            raise LocalProtocolError(f"enter the {self._watcher.what} with async with first")
+            raise errors.LocalProtocolError(f"enter the {self._watcher.what} with async with first")
         return self._task
 
     async def _run(self) -> None:
@@ -196,7 +196,7 @@ class WatchCallback(RunHint, Generic[E]):
                 finally:
                     self._busy = False
                     self._called.set()
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._end_waiters.on_end("watch(cb=...)", exc, "then watch it again")
             raise
 

@@ -8,8 +8,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Generator
 
+from natsproto import errors
 from natsproto._core.notifier import release
-from natsproto.errors import NatsError
 from natsproto.jetstream._values.info import PubAck, pub_ack
 
 
@@ -26,7 +26,7 @@ class AckFuture:
 
     subject: str
     """Where the message was published to."""
-    _outcome: list[asyncio.Future[None]] | bytes | PubAck | NatsError | None
+    _outcome: list[asyncio.Future[None]] | bytes | PubAck | errors.NatsError | None
     """The waiters, or None, before the outcome is known; then the server's reply, unparsed or parsed, or the error."""
     _head: bytes
     _payload: bytes
@@ -45,7 +45,7 @@ class AckFuture:
             self._outcome = outcome = pub_ack(outcome, f"publish to {self.subject!r}")
         if type(outcome) is PubAck:
             return outcome
-        if isinstance(outcome, NatsError):
+        if isinstance(outcome, errors.NatsError):
             self._seen = True
             raise outcome.with_traceback(None)
         raise asyncio.InvalidStateError(f"message to {self.subject!r} is not acknowledged yet")
@@ -64,13 +64,13 @@ class AckFuture:
         outcome = self._outcome
         if type(outcome) is bytes and b'"duplicate"' not in outcome:
             return False  # nearly always
-        return self.done() and not isinstance(outcome, NatsError) and self.result().duplicate
+        return self.done() and not isinstance(outcome, errors.NatsError) and self.result().duplicate
 
-    def exception(self) -> NatsError | None:
+    def exception(self) -> errors.NatsError | None:
         """Return the error, or None for a stored message. asyncio.InvalidStateError before done()."""
         try:
             self.result()
-        except NatsError as exc:
+        except errors.NatsError as exc:
             return exc.with_traceback(None)  # which would keep the caller's frame while the publisher keeps the error
         return None
 
@@ -108,18 +108,18 @@ class AckFuture:
         waiters.append(waiter)
         return waiters
 
-    def _settle(self, outcome: bytes | PubAck | NatsError) -> None:
+    def _settle(self, outcome: bytes | PubAck | errors.NatsError) -> None:
         """Set the outcome and wake the waiters. For the window."""
         waiters, self._outcome = self._outcome, outcome
         if type(waiters) is list:  # most have no waiters
             for waiter in waiters:
                 release(waiter)
 
-    def _unseen_error(self) -> NatsError | None:
+    def _unseen_error(self) -> errors.NatsError | None:
         """Return the error if there is one that was never read. For the window."""
         outcome = self._outcome
-        return outcome if isinstance(outcome, NatsError) and not hasattr(self, "_seen") else None
+        return outcome if isinstance(outcome, errors.NatsError) and not hasattr(self, "_seen") else None
 
     def __repr__(self) -> str:
         state = "acknowledged" if self.done() else "waiting"
-        return f"AckFuture({self.subject!r}, {'failed' if isinstance(self._outcome, NatsError) else state})"
+        return f"AckFuture({self.subject!r}, {'failed' if isinstance(self._outcome, errors.NatsError) else state})"

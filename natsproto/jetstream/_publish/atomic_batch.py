@@ -20,21 +20,10 @@ from functools import partial
 from types import TracebackType
 from typing import NamedTuple, Unpack
 
+from natsproto import errors
 from natsproto._core.deadline import Deadline
 from natsproto._core.engine.engine import State
 from natsproto._core.instrumentation import UNREPORTED
-from natsproto.errors import (
-    ApiError,
-    ConfigError,
-    ConnectionLost,
-    LocalProtocolError,
-    NatsError,
-    NoResponders,
-    NoStream,
-    PublishUncertain,
-    RequestTimeout,
-    UnsupportedByServer,
-)
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._publish.headers import MessageArgs, as_dict, header_pairs
@@ -138,7 +127,7 @@ class AtomicBatch:
         """
         if self._ack is None:
             why = "it has no messages" if self._ended and not self._messages else "it was not committed"
-            raise LocalProtocolError(f"a batch is acknowledged as a whole when it is committed: {why}")
+            raise errors.LocalProtocolError(f"a batch is acknowledged as a whole when it is committed: {why}")
         return self._ack
 
     def __len__(self) -> int:
@@ -177,9 +166,9 @@ class AtomicBatch:
         """Return the message as it can be appended, or raise the error of one that cannot be sent."""
         self._check_open()
         if (msg_id := args.get("expected_last_msg_id")) is not None:
-            raise ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
+            raise errors.ConfigError("expected_last_msg_id", msg_id, "cannot be used in a batch")
         if (seq := args.get("expected_last_seq")) is not None and self._messages:
-            raise ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
+            raise errors.ConfigError("expected_last_seq", seq, "belongs to the first message of a batch")
         payload, pairs, lines = as_bytes(payload), header_pairs(subject, headers, args), self._connection._outbox.lines
         head, wire = encode_headers(as_dict(pairs))[:-2], lines.encode_subject(subject)
         lines.message_line(wire, _LONGEST_REPLY, head + self._longest_headers, len(payload))
@@ -187,7 +176,9 @@ class AtomicBatch:
 
     async def _append(self, message: BatchMessage) -> None:
         if len(self._messages) >= self._max:
-            raise LocalProtocolError(f"an atomic batch holds {self._max} messages at most: commit it and start another")
+            raise errors.LocalProtocolError(
+                f"an atomic batch holds {self._max} messages at most: commit it and start another"
+            )
         self._messages.append(message)
         if len(self._messages) > 1:
             await self._send_up_to(len(self._messages) - 1)
@@ -229,12 +220,16 @@ class AtomicBatch:
             try:
                 await self._send_up_to(max(self._sent, len(self._messages) - 1))
                 return await self._send_commit(deadline)
-            except ConnectionLost as exc:  # before the commit was sent
-                failure: NatsError = exc
+            except errors.ConnectionLost as exc:  # before the commit was sent
+                failure: errors.NatsError = exc
                 await self._connection._outages.wait_connected(deadline)
-            except (NoResponders, ApiError) as exc:
-                failure = NoStream(self._messages[0].subject) if isinstance(exc, NoResponders) else exc
-                if isinstance(exc, ApiError) and exc.err_code in _RESTARTABLE_CODES and restarts < MAX_BATCH_RESTARTS:
+            except (errors.NoResponders, errors.ApiError) as exc:
+                failure = errors.NoStream(self._messages[0].subject) if isinstance(exc, errors.NoResponders) else exc
+                if (
+                    isinstance(exc, errors.ApiError)
+                    and exc.err_code in _RESTARTABLE_CODES
+                    and restarts < MAX_BATCH_RESTARTS
+                ):
                     restarts += 1
                 else:
                     pause = await self._pause_after(exc, retry_counter, deadline)
@@ -247,9 +242,9 @@ class AtomicBatch:
         exists = self._is_confirmed or self._api.streams.of_subject(self._messages[0].subject) is not None
         return RetryCounter(UNTIL_TIMEOUT if exists else self._retry_attempts, self._retry_wait)
 
-    async def _pause_after(self, error: NatsError, retry_counter: RetryCounter, deadline: float) -> float | None:
+    async def _pause_after(self, error: errors.NatsError, retry_counter: RetryCounter, deadline: float) -> float | None:
         """Return the seconds until the next attempt; None when there is none. Raises for a stream that is gone."""
-        if isinstance(error, NoResponders):
+        if isinstance(error, errors.NoResponders):
             left = deadline - asyncio.get_running_loop().time()
             await self._await_leader(self._messages[0].subject, max(TIMER_SLACK_S, min(left, LEADER_CHECK_S)))
         return retry_counter.pause_after(error)
@@ -276,7 +271,7 @@ class AtomicBatch:
     def _check_open(self) -> None:
         self._connection._check_loop()
         if self._ended:
-            raise LocalProtocolError("the batch is over: it was committed or abandoned")
+            raise errors.LocalProtocolError("the batch is over: it was committed or abandoned")
 
     async def _wait_for_server(self) -> None:
         """Wait for the connection that gets the next message: it may be to another server than before."""
@@ -306,7 +301,7 @@ class AtomicBatch:
             if sequence == 1 or (confirm and sequence == count):
                 try:
                     await self._send_and_wait(message, sequence)
-                except ConnectionLost:
+                except errors.ConnectionLost:
                     if self._ended:
                         raise
                     self._restart()  # nothing is stored yet: all are sent again with the next message
@@ -333,7 +328,7 @@ class AtomicBatch:
         retry_counter = self._retry_counter()
         patience = RESEND_AFTER_S if sequence == 1 else self._timeout
         while True:
-            failure: NatsError
+            failure: errors.NatsError
             pause: float | None = 0.0
             pairs = [*message.pairs, *self._headers(sequence)]
             wait = min(patience, max(TIMER_SLACK_S, deadline - loop.time()))
@@ -343,13 +338,13 @@ class AtomicBatch:
                     self._is_confirmed = True
                     return
                 raise _stored_alone_error(pub_ack(reply.data, f"atomic batch to {message.subject!r}"))
-            except RequestTimeout as exc:
+            except errors.RequestTimeout as exc:
                 failure = self._connection._outages.timeout_error(exc.operation, self._timeout, sent=exc.sent)
                 if sequence == 1:
                     self._restart()
                 patience *= 2
-            except (NoResponders, ApiError) as exc:
-                failure = NoStream(message.subject) if isinstance(exc, NoResponders) else exc
+            except (errors.NoResponders, errors.ApiError) as exc:
+                failure = errors.NoStream(message.subject) if isinstance(exc, errors.NoResponders) else exc
                 pause = await self._pause_after(exc, retry_counter, deadline)
             if pause is None or loop.time() + pause >= deadline - TIMER_SLACK_S:
                 raise failure
@@ -363,7 +358,7 @@ class AtomicBatch:
         turns = self._api.streams.batch_turns(subject)
         if not await turns.take(self._timeout):
             operation = f"atomic batch to {subject!r}, behind other open batches of the stream"
-            raise RequestTimeout(operation, self._timeout, sent=False)
+            raise errors.RequestTimeout(operation, self._timeout, sent=False)
         self._leave_turn = weakref.finalize(self, turns.release)
 
     def _end_turn(self) -> None:
@@ -393,10 +388,10 @@ class AtomicBatch:
                     if not ack.batch:
                         raise _stored_alone_error(ack)
                     return ack
-                except (ConnectionLost, RequestTimeout, SubscriptionDenied) as exc:
-                    if isinstance(exc, RequestTimeout) and not exc.sent and change.uncertain is None:
+                except (errors.ConnectionLost, errors.RequestTimeout, SubscriptionDenied) as exc:
+                    if isinstance(exc, errors.RequestTimeout) and not exc.sent and change.uncertain is None:
                         raise
-                    change.uncertain = uncertain = PublishUncertain(
+                    change.uncertain = uncertain = errors.PublishUncertain(
                         message.subject, f"commit of a batch of {count}: {exc}"
                     )
                     ack_found = await self._find(sent_at, deadline)
@@ -406,12 +401,12 @@ class AtomicBatch:
                         raise uncertain from exc
                     patience *= 2
                     await self._wait_for_server()
-                except NoResponders as exc:
+                except errors.NoResponders as exc:
                     pause = await self._pause_after(exc, retry_counter, deadline)
                     if change.uncertain is None or pause is None or loop.time() + pause >= deadline:
                         raise
                     await asyncio.sleep(pause)
-                except ApiError as exc:
+                except errors.ApiError as exc:
                     expected = max(expectation_of(one.subject, one.pairs).seq for one in self._messages)
                     if change.uncertain is None and not is_uncertain_commit(exc, expected):
                         raise
@@ -430,7 +425,7 @@ class AtomicBatch:
         return None if evidence.ack is None else evidence.ack.replace(batch=self._id, count=len(self._messages))
 
     async def _resolve(
-        self, refusal: UncertainRefusal, refused: Message, error: ApiError, sent_at: float, change: Change
+        self, refusal: UncertainRefusal, refused: Message, error: errors.ApiError, sent_at: float, change: Change
     ) -> PubAck:
         """Return the acknowledgement of another server, or that of a lookup. Raises the refusal if it is certain after
         all, and PublishUncertain if nothing decides.
@@ -462,11 +457,11 @@ class AtomicBatch:
         try:
             ATOMIC_BATCH.check(self._connection.server_info)
             self._connection._outbox.put_message(self._messages[0].subject, b"", None, self._headers(self._sent + 2))
-        except NatsError:
+        except errors.NatsError:
             pass  # the server discards it in ten seconds
 
 
-def _stored_alone_error(ack: PubAck) -> UnsupportedByServer:
+def _stored_alone_error(ack: PubAck) -> errors.UnsupportedByServer:
     """Return the error for a stream that has acknowledged a message of a batch like any other message."""
     reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.12 is needed)"
-    return UnsupportedByServer("atomic batch", reason)
+    return errors.UnsupportedByServer("atomic batch", reason)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TypeAlias
 
-from natsproto.errors import FailedMessage, NatsError, PublishFailed
+from natsproto import errors
 from natsproto.jetstream._values.info import PubAck
 
 PendingMessage: TypeAlias = tuple[str, bytes, bytes | None]
@@ -39,12 +39,12 @@ class BatchMessages:
         """The numbers of committing messages, and the acknowledgements of their batches."""
         self.ended = 0
         """The number of the last message of the batches that have ended, with or without an acknowledgement."""
-        self.fatal_error: NatsError | None = None
+        self.fatal_error: errors.NatsError | None = None
         """The error that ended the publisher."""
         self.is_reported = False
         """True if it was raised, after all failures."""
         self._last_subject = ""  # of the settled messages
-        self._failed: list[FailedMessage] = []
+        self._failed: list[errors.FailedMessage] = []
 
     @property
     def count(self) -> int:
@@ -83,35 +83,35 @@ class BatchMessages:
             if self.ended < number <= self.settled:
                 self.awaited[number] = ack
 
-    def fail(self, index: int, error: NatsError) -> None:
+    def fail(self, index: int, error: errors.NatsError) -> None:
         """Record the failure of one pending message."""
         if 0 <= index < len(self.pending):
             subject, payload, _ = self.pending[index]
-            self._failed.append(FailedMessage(self.settled + index + 1, subject, len(payload), error))
+            self._failed.append(errors.FailedMessage(self.settled + index + 1, subject, len(payload), error))
 
-    def finish(self, errors: Iterable[NatsError | None], fatal_error: NatsError) -> None:
+    def finish(self, refusals: Iterable[errors.NatsError | None], fatal_error: errors.NatsError) -> None:
         """End the publisher with an error for each pending message, and one for all later calls."""
-        for index, error in enumerate(errors):
+        for index, error in enumerate(refusals):
             if error is not None:
                 self.fail(index, error)
         self.settle(len(self.pending))
         self.fatal_error = fatal_error
 
-    def take_error(self) -> NatsError | None:
+    def take_error(self) -> errors.NatsError | None:
         """Return the error to raise: for messages that failed since the last call, or for the end of the publisher."""
         failed, self._failed = self._failed, []
         self.is_reported = self.fatal_error is not None
         if failed:
-            error = PublishFailed(failed)
+            error = errors.PublishFailed(failed)
             error.__cause__ = failed[0].error
             return error
         return self.fatal_error
 
-    def take_error_of(self, number: int) -> NatsError | None:
+    def take_error_of(self, number: int) -> errors.NatsError | None:
         """Return the error to raise if this message, one of the first, was rejected."""
         if self.fatal_error is None:  # the publisher continues; other calls report the other failures
             own = [failed for failed in self._failed if failed.number == number]
             self._failed = [failed for failed in self._failed if failed.number != number]
             return own[0].error if own else None
         error = self.take_error()
-        return error.failures[0].error if isinstance(error, PublishFailed) else error
+        return error.failures[0].error if isinstance(error, errors.PublishFailed) else error

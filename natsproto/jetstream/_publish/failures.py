@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from natsproto.errors import FailedMessage, LocalProtocolError, NatsError, StreamWentBack
+from natsproto import errors
 from natsproto.jetstream._publish.ack_future import AckFuture
 
 
@@ -14,13 +14,13 @@ class Failures:
     def __init__(self) -> None:
         self.count = 0
         """The number of failures so far, reported or not."""
-        self.fatal_error: NatsError | None = LocalProtocolError(
+        self.fatal_error: errors.NatsError | None = errors.LocalProtocolError(
             "a publisher publishes inside its block: async with js.publisher() as pub"
         )
         """The error of calls that publish; None while the publisher is open."""
-        self.went_back: StreamWentBack | None = None
+        self.went_back: errors.StreamWentBack | None = None
         """The stream lost messages, which was not raised yet."""
-        self.unexpected_error: NatsError | None = None
+        self.unexpected_error: errors.NatsError | None = None
         """The unexpected error that ended the window."""
         self._unreported: dict[int, tuple[AckFuture, int]] = {}
 
@@ -33,11 +33,11 @@ class Failures:
         self.count += 1
         self._unreported[number] = future, size
 
-    def take(self) -> list[FailedMessage]:
+    def take(self) -> list[errors.FailedMessage]:
         """Return the failures whose futures were not examined, in publishing order, and forget them."""
         unreported, self._unreported = self._unreported, {}
         return [
-            FailedMessage(number, future.subject, size, error)
+            errors.FailedMessage(number, future.subject, size, error)
             for number, (future, size) in sorted(unreported.items())
             if (error := future._unseen_error()) is not None
         ]

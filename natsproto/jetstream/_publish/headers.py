@@ -12,9 +12,9 @@ from itertools import count, repeat
 from operator import attrgetter
 from typing import Literal, TypedDict
 
+from natsproto import errors
 from natsproto._help.nats_py_names import PUBLISH, hint
 from natsproto._value import did_you_mean
-from natsproto.errors import ConfigError
 from natsproto.jetstream._publish.schedule import Schedule, ttl_text
 from natsproto.jetstream._values.asset_names import check_stream_name
 from natsproto.jetstream._values.codec import Duration
@@ -127,20 +127,24 @@ def ttl_of(headers: Headers) -> float | None:
     return sum(float(number) * _GO_UNITS[unit] for number, unit in _GO_PART.findall(said)) if found else None
 
 
-def _trace_only_error() -> ConfigError:
+def _trace_only_error() -> errors.ConfigError:
     """The error for a message that no stream stores, and so none acknowledges."""
-    return ConfigError("headers", TRACE_ONLY_HEADER, "keeps a message from being stored: use nc.trace, or nc.publish")
+    return errors.ConfigError(
+        "headers", TRACE_ONLY_HEADER, "keeps a message from being stored: use nc.trace, or nc.publish"
+    )
 
 
-def _batch_header_error(name: str) -> ConfigError:
+def _batch_header_error(name: str) -> errors.ConfigError:
     """The error for the header of a batch: the server would take the message for a part of that one, and a copied
     commit for the end of another batch.
     """
-    return ConfigError("headers", name, "belongs to the batch of the message that it was copied from: leave it out")
+    return errors.ConfigError(
+        "headers", name, "belongs to the batch of the message that it was copied from: leave it out"
+    )
 
 
-def _duplicate_header_error(name: str) -> ConfigError:
-    return ConfigError("headers", name, "is also set by a named argument: use one of them")
+def _duplicate_header_error(name: str) -> errors.ConfigError:
+    return errors.ConfigError("headers", name, "is also set by a named argument: use one of them")
 
 
 def header_block(subject: str, headers: HeadersLike | None, args: Mapping[str, object]) -> bytes | None:
@@ -251,11 +255,13 @@ def _argument_headers(subject: str, args: Mapping[str, object]) -> Iterator[tupl
             yield header, write(name, value)
     pattern = args.get("expected_last_subject_seq_subject")
     if pattern is not None and args.get("expected_last_subject_seq") is None:
-        raise ConfigError("expected_last_subject_seq_subject", pattern, "needs expected_last_subject_seq as well")
+        raise errors.ConfigError(
+            "expected_last_subject_seq_subject", pattern, "needs expected_last_subject_seq as well"
+        )
     if schedule is not None:
         yield from _schedule(schedule, target)._headers(subject)
     elif target is not None:
-        raise ConfigError("schedule_target", target, "has no effect without a schedule")
+        raise errors.ConfigError("schedule_target", target, "has no effect without a schedule")
 
 
 def _as_schedule(schedule: object) -> Schedule:
@@ -273,7 +279,7 @@ def _schedule(given: object, target: object) -> Schedule:
     if not isinstance(target, str):
         raise TypeError(f"schedule_target must be a str, not {type(target).__name__}")
     if schedule.target and schedule.target != target:
-        raise ConfigError("schedule_target", target, f"the schedule has the target {schedule.target!r}")
+        raise errors.ConfigError("schedule_target", target, f"the schedule has the target {schedule.target!r}")
     return schedule.replace(target=target)
 
 
@@ -281,7 +287,7 @@ def _text(name: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
     if not value or value != value.strip():
-        raise ConfigError(name, value, "must not be empty, nor begin or end with a space")
+        raise errors.ConfigError(name, value, "must not be empty, nor begin or end with a space")
     return value
 
 
@@ -289,7 +295,7 @@ def _number(name: str, value: object) -> str:
     if type(value) is not int:
         raise TypeError(f"{name} must be an int, not {type(value).__name__}")
     if not 0 <= value < 2**64:
-        raise ConfigError(name, value, "must be a sequence: 0 or more")
+        raise errors.ConfigError(name, value, "must be a sequence: 0 or more")
     return str(value)
 
 
@@ -303,7 +309,7 @@ def _pattern(name: str, value: object) -> str:
 
 def _rollup(name: str, value: object) -> str:
     if value not in ("sub", "all"):
-        raise ConfigError(name, value, 'must be "sub" or "all"')
+        raise errors.ConfigError(name, value, 'must be "sub" or "all"')
     return str(value)
 
 

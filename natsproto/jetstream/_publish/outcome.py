@@ -43,14 +43,7 @@ from enum import Enum, IntEnum
 from types import TracebackType
 from typing import Final, NamedTuple, TypeAlias
 
-from natsproto.errors import (
-    ApiError,
-    BucketNotFound,
-    NatsError,
-    PublishUncertain,
-    StreamNotFound,
-    WrongLastSequence,
-)
+from natsproto import errors
 from natsproto.jetstream._values.error_codes import ErrCode
 from natsproto.jetstream._values.info import PubAck
 
@@ -165,19 +158,19 @@ class Stored(NamedTuple):
 class Refused(NamedTuple):
     """No copy of the message is stored."""
 
-    error: NatsError
+    error: errors.NatsError
 
 
 class NotStored(NamedTuple):
     """No message of a change is stored. The proof that what belongs to it may be removed."""
 
-    error: NatsError
+    error: errors.NatsError
 
 
 class Unknown(NamedTuple):
     """The message may be stored."""
 
-    error: PublishUncertain
+    error: errors.PublishUncertain
 
 
 Outcome: TypeAlias = Stored | Refused | Unknown
@@ -245,7 +238,7 @@ def uncertain_refusal(
     ``expected`` is the last sequence that the message expects; ``may_be_stored``: an earlier copy may be stored, and
     the stream would not recognise the message by its id. ``has_own_id``: a lookup recognises it.
     """
-    if not isinstance(error, WrongLastSequence):
+    if not isinstance(error, errors.WrongLastSequence):
         return None
     if error.err_code == ErrCode.STREAM_WRONG_LAST_SEQUENCE_CONSTANT:
         return UncertainRefusal.IN_PROCESS
@@ -256,20 +249,20 @@ def uncertain_refusal(
     return UncertainRefusal.EMPTY if has_own_id and expected == 0 else None
 
 
-def is_uncertain_commit(error: ApiError, expected: int) -> bool:
+def is_uncertain_commit(error: errors.ApiError, expected: int) -> bool:
     """Return True if the refusal of a commit is not certain; ``expected`` is the highest sequence that it expects."""
     is_incomplete = error.err_code == ErrCode.ATOMIC_PUBLISH_INCOMPLETE_BATCH
     return is_incomplete or uncertain_refusal(error, expected) is not None
 
 
-def refusal_error(subject: str, refusal: UncertainRefusal, error: ApiError) -> PublishUncertain:
+def refusal_error(subject: str, refusal: UncertainRefusal, error: errors.ApiError) -> errors.PublishUncertain:
     """Return the error of a message whose refusal is not certain."""
-    uncertain = PublishUncertain(subject, f"{refusal.value} ({error.description})")
+    uncertain = errors.PublishUncertain(subject, f"{refusal.value} ({error.description})")
     uncertain.__cause__ = error
     return uncertain
 
 
-_NO_STREAM = (StreamNotFound, BucketNotFound)
+_NO_STREAM = (errors.StreamNotFound, errors.BucketNotFound)
 """Without a stream nothing is stored."""
 
 
@@ -284,19 +277,19 @@ class Change:
 
     def __init__(self, subject: str) -> None:
         self.subject: str = subject
-        self.uncertain: PublishUncertain | None = None
+        self.uncertain: errors.PublishUncertain | None = None
         """Why the change may have been made."""
 
-    def not_stored(self, error: NatsError) -> NotStored:
+    def not_stored(self, error: errors.NatsError) -> NotStored:
         """Return the proof that no write is stored; raise PublishUncertain while one may be."""
-        if isinstance(error, PublishUncertain):
+        if isinstance(error, errors.PublishUncertain):
             raise error
         if self.uncertain is not None:
             raise self._uncertain_error(self.uncertain, error) from error
         return NotStored(error)
 
-    def _uncertain_error(self, before: PublishUncertain, error: NatsError) -> PublishUncertain:
-        return PublishUncertain(self.subject, f"{before.reason}, and then {error}")
+    def _uncertain_error(self, before: errors.PublishUncertain, error: errors.NatsError) -> errors.PublishUncertain:
+        return errors.PublishUncertain(self.subject, f"{before.reason}, and then {error}")
 
     def __enter__(self) -> Change:
         return self
@@ -304,7 +297,7 @@ class Change:
     def __exit__(
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if isinstance(exc, PublishUncertain):
+        if isinstance(exc, errors.PublishUncertain):
             self.uncertain = exc
-        elif self.uncertain is not None and isinstance(exc, NatsError) and not isinstance(exc, _NO_STREAM):
+        elif self.uncertain is not None and isinstance(exc, errors.NatsError) and not isinstance(exc, _NO_STREAM):
             raise self._uncertain_error(self.uncertain, exc) from exc

@@ -8,19 +8,9 @@ from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import NamedTuple, TypeAlias
 
+from natsproto import errors
 from natsproto._core.events import Event
 from natsproto._core.replies.pending_replies import Resending
-from natsproto.errors import (
-    ApiError,
-    ConnectionClosed,
-    ConnectionLost,
-    NatsError,
-    NoResponders,
-    PublishUncertain,
-    RequestTimeout,
-    StreamWentBack,
-    UnsupportedByServer,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
@@ -98,7 +88,7 @@ class Recognition(NamedTuple):
 
 
 async def resolve(
-    error: ApiError,
+    error: errors.ApiError,
     sent: Callable[[], Sent],
     step_of: Callable[[int, Evidence | None], Step],
     await_reply: Callable[[float], Awaitable[PubAck | None]],
@@ -126,7 +116,7 @@ async def resolve(
             return Unknown(refusal_error("", refusal, error))
 
 
-def refused_below(error: ApiError, expected: int) -> int | None:
+def refused_below(error: errors.ApiError, expected: int) -> int | None:
     """Return the last sequence that a refusal names, if it is below the expected one."""
     last: int | None = getattr(error, "last", None)
     return last if last is not None and last < expected else None
@@ -176,9 +166,9 @@ async def publish(
         try:
             reply = await request(subject, encoded(subject), payload, timeout=left, headers=own, resending=resending)
             ack = pub_ack(reply.data, f"publish to {subject!r}")
-        except ConnectionClosed as exc:
-            raise ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
-        except NatsError as exc:  # nearly every message is acknowledged at once
+        except errors.ConnectionClosed as exc:
+            raise errors.ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason
+        except errors.NatsError as exc:  # nearly every message is acknowledged at once
             if sending is None:
                 state = PublishState(
                     subject, timeout, retry_attempts, retry_wait, has_id=has_id, is_guarded=is_guarded, now=sent_at
@@ -192,7 +182,7 @@ async def publish(
             return ack
         try:
             outcome = await sending.after(error, reply, sent_at, left)
-        except PublishUncertain as exc:
+        except errors.PublishUncertain as exc:
             if change is not None:
                 change.uncertain = exc
             raise
@@ -225,7 +215,9 @@ class _Sending:
     def _left(self) -> float:
         return max(self._state.deadline - self._clock(), TIMER_SLACK_S)
 
-    async def after(self, error: NatsError, reply: Message | None, sent_at: float, timeout: float) -> Stored | float:
+    async def after(
+        self, error: errors.NatsError, reply: Message | None, sent_at: float, timeout: float
+    ) -> Stored | float:
         """Return the acknowledgement in spite of an error of an attempt, or, after the pause before the next one, the
         seconds that this may take. ``reply`` is the last one. Raises the error for the caller.
         """
@@ -240,30 +232,32 @@ class _Sending:
             await self._check_id()
         return self._left
 
-    async def _after(self, error: NatsError, reply: Message | None, sent_at: float, timeout: float) -> Stored | float:
+    async def _after(
+        self, error: errors.NatsError, reply: Message | None, sent_at: float, timeout: float
+    ) -> Stored | float:
         """Return the acknowledgement in spite of an error, or the seconds until the message is sent again."""
-        if isinstance(error, (RequestTimeout, NoResponders)):
+        if isinstance(error, (errors.RequestTimeout, errors.NoResponders)):
             self._api.on_silence()
         if is_transient(error):
             self._api.streams.unsettle(self._state.subject)
-        if isinstance(error, ConnectionLost) and self._state.is_resendable:
+        if isinstance(error, errors.ConnectionLost) and self._state.is_resendable:
             await self._await_connection(error)
-        elif isinstance(error, NoResponders) and self._await_leader is not None:
+        elif isinstance(error, errors.NoResponders) and self._await_leader is not None:
             await self._await_leader(min(self._left, LEADER_CHECK_S))
         outcome = await self._after_refusal(error, reply, sent_at)
         if outcome is not None:
             return outcome
-        in_a_row = self._api.on_ack_timeout(timeout) if isinstance(error, RequestTimeout) else 0
+        in_a_row = self._api.on_ack_timeout(timeout) if isinstance(error, errors.RequestTimeout) else 0
         return self._state.pause_after(error, sent_at, self._clock(), in_a_row=in_a_row)
 
-    async def _await_connection(self, error: ConnectionLost) -> None:
+    async def _await_connection(self, error: errors.ConnectionLost) -> None:
         """Wait for the next connection, and find out whether its server may get the message."""
         await self._api.connection._outages.wait_connected(self._state.deadline)
         try:
             if self._check_server is not None:
                 await self._check_server()
-        except UnsupportedByServer as refusal:
-            raise PublishUncertain(self._state.subject, f"{error}, and then {refusal}") from refusal
+        except errors.UnsupportedByServer as refusal:
+            raise errors.PublishUncertain(self._state.subject, f"{error}, and then {refusal}") from refusal
 
     async def _check_id(self) -> None:
         """Find out whether the stream still knows the id of a message that it may have stored."""
@@ -272,14 +266,16 @@ class _Sending:
         if not streams.knows_id(subject, self._first_sent_at):
             self._state.forget_id()
 
-    async def _after_refusal(self, error: NatsError, reply: Message | None, sent_at: float) -> Stored | float | None:
+    async def _after_refusal(
+        self, error: errors.NatsError, reply: Message | None, sent_at: float
+    ) -> Stored | float | None:
         """Return the acknowledgement in spite of a refusal, or the seconds until it is sent again; None for an error
         that is no uncertain refusal. Raises the refusal if it is certain after all.
         """
         state, clock, recognition = self._state, self._clock, self._recognition
         has_own_id = recognition is not None and recognition.is_empty_checked
         situation = state.situation(error, self._expected, sent_at, clock(), has_own_id=has_own_id)
-        if situation is None or not isinstance(error, ApiError):
+        if situation is None or not isinstance(error, errors.ApiError):
             return None
         below = refused_below(error, self._expected.seq)
         outcome = await resolve(
@@ -320,7 +316,7 @@ def acknowledgement_of(reply: Message | None) -> PubAck | None:
         return None
     try:
         return pub_ack(reply.data)
-    except NatsError:
+    except errors.NatsError:
         return None
 
 
@@ -332,9 +328,9 @@ async def report_lost_messages(api: Api, ack: PubAck, before: AckedSequence) -> 
     try:
         operation = f"info of stream {ack.stream!r}"
         info = await api.call_for(StreamInfo, f"STREAM.INFO.{ack.stream}", operation=operation, timeout=INFO_TIMEOUT_S)
-    except NatsError:
+    except errors.NatsError:
         return
     age = (info.ts - info.created).total_seconds()
     if age > asyncio.get_running_loop().time() - before.acked_at:
         api.connection._event_bus.emit(StreamLostMessages(stream=ack.stream, first_lost=ack.seq, last_lost=before.seq))
-        raise StreamWentBack(ack.stream, ack.seq, before.seq)
+        raise errors.StreamWentBack(ack.stream, ack.seq, before.seq)

@@ -15,24 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.notifier import Notifier
 from natsproto._core.replies.pending_replies import PendingReplies, number_of
 from natsproto._core.socket.wire import RANDOM_BITS
-from natsproto.errors import (
-    ApiError,
-    ConnectionLost,
-    LocalProtocolError,
-    NatsError,
-    OutboxFull,
-    PermissionDenied,
-    PublishFailed,
-    PublishTimeout,
-    PublishUncertain,
-    StreamWentBack,
-    WrongLastSequence,
-)
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.sequence_log import AckedSequence
 from natsproto.jetstream._api.unexpected import fail_on_unexpected, wrap_unexpected
@@ -97,7 +85,7 @@ class RetryState:
 
     retry_counter: RetryCounter
     """Its temporary failures."""
-    error: NatsError | None = None
+    error: errors.NatsError | None = None
     """The last error."""
     refused_since_check: bool = False
     """It was rejected since the last check for missing replies."""
@@ -192,7 +180,7 @@ class PublishWindow:
         failures = self._failures.take()
         self._wake_waiters()
         if failures:
-            raise PublishFailed(failures) from failures[0].error
+            raise errors.PublishFailed(failures) from failures[0].error
         if (went_back := self._failures.went_back) is not None:
             self._failures.went_back = None
             raise went_back
@@ -201,7 +189,9 @@ class PublishWindow:
 
     def close(self) -> None:
         """Accept no more messages, and stop waiting for replies."""
-        self._finish(LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up")
+        self._finish(
+            errors.LocalProtocolError("the publisher has ended: its block was left"), "the publisher was given up"
+        )
         if self._unsubscribe is not None:
             self._unsubscribe()
 
@@ -300,11 +290,11 @@ class PublishWindow:
     async def _report_lost_messages(self, api: Api, ack: PubAck, before: AckedSequence) -> None:
         try:
             await report_lost_messages(api, ack, before)
-        except StreamWentBack as exc:
+        except errors.StreamWentBack as exc:
             self._failures.went_back = exc
 
     @fail_on_unexpected
-    def on_disconnect(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: errors.ConnectionLost) -> None:
         """The connection was lost: messages with an id are sent again, the others fail unless they were not written."""
         self._sending = False
         unsent = set(self._outbox.take_back(self.replies.prefix))
@@ -325,7 +315,7 @@ class PublishWindow:
         self._wake_waiters()
 
     @fail_on_unexpected
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects messages on a subject."""
         for token, future in list(self._pending.items()):
             if future.subject == error.subject:
@@ -333,7 +323,7 @@ class PublishWindow:
         self._wake_waiters()
 
     @fail_on_unexpected
-    def on_end(self, error: NatsError) -> None:
+    def on_end(self, error: errors.NatsError) -> None:
         """No more replies will come."""
         self._finish(error, str(error))
 
@@ -348,10 +338,10 @@ class PublishWindow:
         """Handle a reply that is not a plain acknowledgement."""
         try:
             ack = pub_ack(payload, f"publish to {future.subject!r}")
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if is_rejected_for_now(exc):
                 self._on_refused(token, future, exc)
-            elif isinstance(exc, WrongLastSequence):
+            elif isinstance(exc, errors.WrongLastSequence):
                 self._on_wrong_sequence(token, future, exc)
             else:
                 self._fail(token, future, exc)
@@ -361,7 +351,7 @@ class PublishWindow:
                     f"stream {ack.stream!r} has its automatic message id already, as sequence {ack.seq}, although the "
                     "message was sent once: another client may have used the id"
                 )
-                self._fail(token, future, PublishUncertain(future.subject, reason))
+                self._fail(token, future, errors.PublishUncertain(future.subject, reason))
             else:
                 self._settle(token, future, payload)
 
@@ -371,7 +361,7 @@ class PublishWindow:
         is_sent_once = retry is None or not (retry.maybe_stored or retry.error is not None)
         return is_sent_once and self._auto_ids is not None and self._auto_ids.is_in(future._head)
 
-    def _settle(self, token: str, future: AckFuture, outcome: bytes | PubAck | NatsError) -> None:
+    def _settle(self, token: str, future: AckFuture, outcome: bytes | PubAck | errors.NatsError) -> None:
         del self._pending[token]
         self.nbytes -= len(future._payload)
         future._head = future._payload = b""
@@ -381,16 +371,16 @@ class PublishWindow:
         if self._retry_states:
             self._retry_states.pop(token, None)
 
-    def _fail(self, token: str, future: AckFuture, error: NatsError) -> None:
+    def _fail(self, token: str, future: AckFuture, error: errors.NatsError) -> None:
         retry = self._retry_states.get(token)
-        if retry is not None and retry.maybe_stored and not isinstance(error, PublishUncertain):
+        if retry is not None and retry.maybe_stored and not isinstance(error, errors.PublishUncertain):
             reason = f"it was sent and not answered, and then: {error}"
-            error = PublishUncertain(future.subject, reason)
+            error = errors.PublishUncertain(future.subject, reason)
         self._failures.add(number_of(token), future, len(future._payload))
         self.full = self.full or self._has_too_many_failures
         self._settle(token, future, error)
 
-    def _on_wrong_sequence(self, token: str, future: AckFuture, error: WrongLastSequence) -> None:
+    def _on_wrong_sequence(self, token: str, future: AckFuture, error: errors.WrongLastSequence) -> None:
         """The message was refused for its expectation; see ``outcome`` for the refusals that are not certain."""
         retry, has_id = self._retry_states.get(token), has_msg_id(future._head)
         block = future._head.partition(b"\r\n")[2]
@@ -412,7 +402,7 @@ class PublishWindow:
             task.add_done_callback(lambda _: self._resolving.pop(token, None))
 
     async def _resolve(
-        self, token: str, future: AckFuture, situation: Situation, error: ApiError, sent: Callable[[], Sent]
+        self, token: str, future: AckFuture, situation: Situation, error: errors.ApiError, sent: Callable[[], Sent]
     ) -> None:
         """Find the outcome of a message, which another reply may settle meanwhile."""
         refusal, lookup_of = situation.refusal, self._limits.lookup_of
@@ -443,7 +433,7 @@ class PublishWindow:
             self.on_unexpected_error(exc)
         self._wake_waiters()
 
-    def _on_refused(self, token: str, future: AckFuture, error: NatsError) -> None:
+    def _on_refused(self, token: str, future: AckFuture, error: errors.NatsError) -> None:
         """The message was not stored this time, and a retry may succeed."""
         retry = self._retry_state(token, future)
         retry.error, retry.refused_since_check = error, True
@@ -492,7 +482,7 @@ class PublishWindow:
                 if not self._is_stream_known(future):  # it is looked up
                     self._pause_sending(retry.retry_counter.busy_pause())
                     return
-                self._fail(token, future, PublishUncertain(future.subject, FORGOTTEN_ID))
+                self._fail(token, future, errors.PublishUncertain(future.subject, FORGOTTEN_ID))
                 continue
             try:
                 if retry is not None and retry.required is not None:
@@ -500,10 +490,10 @@ class PublishWindow:
                 check(len(head) - head.index(b"\r\n") - 2 + len(payload))  # the server may have other limits now
                 limit.check(arguments_length(head), future.subject)
                 self._outbox.put(head, payload)
-            except OutboxFull:
+            except errors.OutboxFull:
                 self._pause_sending(self._limits.retry_wait / 8)
                 return
-            except NatsError as exc:  # too big for this server or not heeded by it, or the client is closed
+            except errors.NatsError as exc:  # too big for this server or not heeded by it, or the client is closed
                 self._fail(token, future, exc)
             else:
                 del self._waiting[token]
@@ -562,7 +552,7 @@ class PublishWindow:
         if token not in self._waiting:
             in_a_row = self._limits.api.on_ack_timeout(timeout) if self._limits.api is not None else 0
             disconnected = self._connection._outages.seconds_of_last(timeout)
-            self._fail(token, future, PublishTimeout(subject, timeout, in_a_row, disconnected=disconnected))
+            self._fail(token, future, errors.PublishTimeout(subject, timeout, in_a_row, disconnected=disconnected))
         elif retry is not None and retry.error is not None:
             self._fail(token, future, retry.error)
         else:
@@ -598,7 +588,7 @@ class PublishWindow:
             and not self._has_too_many_failures
         )
 
-    def _finish(self, error: NatsError, reason: str) -> None:
+    def _finish(self, error: errors.NatsError, reason: str) -> None:
         """End the window: every message sent without a reply may be stored."""
         if self._failures.fatal_error is None:
             self._failures.fatal_error = error

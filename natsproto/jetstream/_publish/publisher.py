@@ -7,9 +7,9 @@ from functools import partial
 from types import TracebackType
 from typing import Unpack
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.instrumentation import Sending
-from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.headers import AutoMsgIds, ExpectationArgs, message_block, required_feature
 from natsproto.jetstream._publish.publish_window import PublisherOptions, PublishWindow
@@ -130,7 +130,7 @@ class Publisher:
     async def __aenter__(self) -> Publisher:
         self._connection._check_loop()
         if self._entered:
-            raise LocalProtocolError("a publisher can be entered once: make another one")
+            raise errors.LocalProtocolError("a publisher can be entered once: make another one")
         self._window.open()
         self._entered = True
         return self
@@ -151,9 +151,9 @@ class Publisher:
 def _end_sending(sending: Sending, future: AckFuture) -> None:
     """End the sending of an acknowledged message; errors stay unseen."""
     outcome = future._outcome
-    if not isinstance(outcome, NatsError):
+    if not isinstance(outcome, errors.NatsError):
         try:
             outcome = future.result()
-        except NatsError as exc:  # the server's reply is not an acknowledgement
+        except errors.NatsError as exc:  # the server's reply is not an acknowledgement
             outcome = exc
     sending.end(outcome)

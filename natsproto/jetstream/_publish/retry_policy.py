@@ -10,18 +10,7 @@ Three rules decide everything, for one message, for windows and for batches:
 
 from __future__ import annotations
 
-from natsproto.errors import (
-    ApiError,
-    ConnectionLost,
-    NatsError,
-    NoResponders,
-    NoStream,
-    OutboxFull,
-    PublishTimeout,
-    PublishUncertain,
-    RequestTimeout,
-    WrongLastSequence,
-)
+from natsproto import errors
 from natsproto.errors._base import Transience
 from natsproto.jetstream._publish.outcome import (
     Decision,
@@ -54,20 +43,20 @@ UNTIL_TIMEOUT = -1
 """A number of attempts: for a stream that exists, "no responders" is an election."""
 
 
-def is_rejected_for_now(error: NatsError) -> bool:
+def is_rejected_for_now(error: errors.NatsError) -> bool:
     """Return True for a rejection that ends by itself: the message was not stored, and a retry will succeed."""
-    return isinstance(error, ApiError) and error._transience is Transience.ELECTION
+    return isinstance(error, errors.ApiError) and error._transience is Transience.ELECTION
 
 
 def uncertain_error(
-    subject: str, error: NatsError, timeout: float, reason: str = "", *, in_a_row: int = 0
-) -> PublishUncertain:
+    subject: str, error: errors.NatsError, timeout: float, reason: str = "", *, in_a_row: int = 0
+) -> errors.PublishUncertain:
     """Return the error of a message that was sent and gets no reply because of ``error``; the ``timeout`` in seconds is
     that of the message. ``in_a_row`` counts timeouts, see PublishTimeout.
     """
-    if isinstance(error, RequestTimeout):
-        return PublishTimeout(subject, timeout, in_a_row, disconnected=error.disconnected)
-    uncertain = PublishUncertain(subject, reason or str(error))
+    if isinstance(error, errors.RequestTimeout):
+        return errors.PublishTimeout(subject, timeout, in_a_row, disconnected=error.disconnected)
+    uncertain = errors.PublishUncertain(subject, reason or str(error))
     uncertain.__cause__ = error
     return uncertain
 
@@ -90,13 +79,13 @@ class RetryCounter:
         """The number of attempts without a stream."""
         self._transient = 0
 
-    def no_stream_error(self, subject: str, timeout: float) -> NoStream:
+    def no_stream_error(self, subject: str, timeout: float) -> errors.NoStream:
         """The error of a message that no stream receives within its attempts, or else within ``timeout`` seconds."""
-        return NoStream(subject, timeout if self._attempts < 0 else 0.0)
+        return errors.NoStream(subject, timeout if self._attempts < 0 else 0.0)
 
-    def pause_after(self, error: NatsError) -> float | None:
+    def pause_after(self, error: errors.NatsError) -> float | None:
         """Return the seconds until the next attempt, short at first for a busy server; None when there is none."""
-        if isinstance(error, NoResponders | NoStream):
+        if isinstance(error, errors.NoResponders | errors.NoStream):
             self.no_stream += 1
             return None if self.no_stream > self._attempts >= 0 else self._wait
         return self.busy_pause() if is_rejected_for_now(error) else None
@@ -151,7 +140,7 @@ class PublishState:
         self.deadline = now + timeout
         self._timeout, self._retry_wait = timeout, retry_wait
         self._retry_counter = RetryCounter(attempts, retry_wait, has_id=has_id)
-        self._maybe_stored: PublishUncertain | None = None  # why an earlier copy may be stored
+        self._maybe_stored: errors.PublishUncertain | None = None  # why an earlier copy may be stored
         self._is_answered = True  # every copy was
         self._stale_resends = 0
 
@@ -161,10 +150,10 @@ class PublishState:
         return self.has_id or self.is_guarded
 
     def situation(
-        self, error: NatsError, expected: Expectation, sent_at: float, now: float, *, has_own_id: bool
+        self, error: errors.NatsError, expected: Expectation, sent_at: float, now: float, *, has_own_id: bool
     ) -> Situation | None:
         """Return the situation after a refusal that is not certain; None if it is, or this is no refusal."""
-        if not isinstance(error, WrongLastSequence):
+        if not isinstance(error, errors.WrongLastSequence):
             return None
         self._note_silence(sent_at, now)
         may_be_stored = self._maybe_stored is not None and not self.has_id
@@ -183,7 +172,7 @@ class PublishState:
         """The stream may not know the id any more: raises PublishUncertain if another copy would be stored twice."""
         self.has_id = False
         if self._maybe_stored is not None and not self.is_guarded:
-            raise PublishUncertain(self.subject, FORGOTTEN_ID) from self._maybe_stored
+            raise errors.PublishUncertain(self.subject, FORGOTTEN_ID) from self._maybe_stored
 
     def step(self, situation: Situation, waits: int, evidence: Evidence | None, now: float) -> Step:
         """Return ``next_step`` within the time that is left."""
@@ -191,7 +180,7 @@ class PublishState:
         step = next_step(situation, waits, evidence, pause)
         return Decision.UNKNOWN if isinstance(step, Resend) and self.deadline - now <= pause else step
 
-    def pause_after_refusal(self, refusal: UncertainRefusal, error: ApiError) -> float:
+    def pause_after_refusal(self, refusal: UncertainRefusal, error: errors.ApiError) -> float:
         """Return the seconds until it is sent again after a refusal that is not certain."""
         self._maybe_stored = refusal_error(self.subject, refusal, error)
         pause = self._retry_counter.busy_pause()
@@ -203,31 +192,38 @@ class PublishState:
     def _note_silence(self, sent_at: float, now: float) -> None:
         if self.is_resendable and now - sent_at >= RESEND_AFTER_S:  # it was sent again after a silence
             self._is_answered = False
-            self._maybe_stored = self._maybe_stored or PublishTimeout(self.subject, now - sent_at)
+            self._maybe_stored = self._maybe_stored or errors.PublishTimeout(self.subject, now - sent_at)
 
-    def pause_after(self, error: NatsError, sent_at: float, now: float, *, in_a_row: int = 0) -> float:
+    def pause_after(self, error: errors.NatsError, sent_at: float, now: float, *, in_a_row: int = 0) -> float:
         """Return the seconds until it is sent again, after this reply to an attempt. Raises the error for the caller
         when it is not sent again. ``in_a_row`` counts timeouts, see PublishTimeout.
         """
         failure = error
-        if isinstance(error, RequestTimeout) and not error.sent and self._maybe_stored is None:
-            raise RequestTimeout(
+        if isinstance(error, errors.RequestTimeout) and not error.sent and self._maybe_stored is None:
+            raise errors.RequestTimeout(
                 f"publish to {self.subject!r}", self._timeout, sent=False, disconnected=error.disconnected
             )
-        if isinstance(error, RequestTimeout | ConnectionLost | SubscriptionDenied):  # sent, but no reply will come
+        if isinstance(
+            error, errors.RequestTimeout | errors.ConnectionLost | SubscriptionDenied
+        ):  # sent, but no reply will come
             self._is_answered = False
             self._maybe_stored = uncertain_error(self.subject, error, self._timeout, in_a_row=in_a_row)
-            if isinstance(error, ConnectionLost) and self.is_resendable and now < self.deadline:
+            if isinstance(error, errors.ConnectionLost) and self.is_resendable and now < self.deadline:
                 return 0.0
             raise self._maybe_stored
         self._note_silence(sent_at, now)
-        if isinstance(error, OutboxFull):
+        if isinstance(error, errors.OutboxFull):
             pause = None if self._maybe_stored is None else self._retry_wait
         else:
             pause = self._retry_counter.pause_after(error)
-            if pause is None and isinstance(error, NoResponders) and self._maybe_stored is not None and self.is_guarded:
+            if (
+                pause is None
+                and isinstance(error, errors.NoResponders)
+                and self._maybe_stored is not None
+                and self.is_guarded
+            ):
                 pause = self._retry_wait  # the server may be starting
-            if isinstance(error, NoResponders):
+            if isinstance(error, errors.NoResponders):
                 failure = self._retry_counter.no_stream_error(self.subject, self._timeout)
             elif pause is None and (self.has_id or self._maybe_stored is None):
                 raise error  # a permanent rejection: no copy is stored
@@ -235,4 +231,4 @@ class PublishState:
             return pause
         if self._maybe_stored is None:
             raise failure
-        raise PublishUncertain(self.subject, f"{self._maybe_stored.reason}, and then {failure}") from failure
+        raise errors.PublishUncertain(self.subject, f"{self._maybe_stored.reason}, and then {failure}") from failure

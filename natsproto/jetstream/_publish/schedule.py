@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from typing import TypedDict, Unpack, cast
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError
 from natsproto.jetstream._values.codec import Duration, accept_lifetime, nanoseconds, server_time
 from natsproto.protocol.subject import publish_subject
 
@@ -75,7 +75,7 @@ class Schedule(Value):
         """
         ns = _nanoseconds("after", delay)
         if not ns:
-            raise ConfigError("after", delay, "must be a positive number of seconds")
+            raise errors.ConfigError("after", delay, "must be a positive number of seconds")
         return cls.at(datetime.now().astimezone() + timedelta(microseconds=ns / 1000), **more)
 
     @classmethod
@@ -88,7 +88,7 @@ class Schedule(Value):
         """
         ns = _nanoseconds("every", interval)
         if ns < _SECOND_NS:
-            raise ConfigError("every", interval, "must be at least one second")
+            raise errors.ConfigError("every", interval, "must be at least one second")
         return cls(pattern=f"@every {to_go_duration(ns)}", **more)
 
     @classmethod
@@ -155,12 +155,12 @@ class Schedule(Value):
             raise TypeError(f"a schedule is a str, not {type(pattern).__name__}")
         if pattern.startswith("@"):
             if self.time_zone and pattern not in PREDEFINED_SCHEDULES:
-                raise ConfigError("time_zone", self.time_zone, f"goes with a crontab line, not with {pattern!r}")
+                raise errors.ConfigError("time_zone", self.time_zone, f"goes with a crontab line, not with {pattern!r}")
             if pattern not in PREDEFINED_SCHEDULES and not pattern.startswith(("@at ", "@every ")):
                 forms = f"@at TIME, @every DURATION, six fields, or one of {', '.join(PREDEFINED_SCHEDULES)}"
-                raise ConfigError("schedule", pattern, f"must be {forms}")
+                raise errors.ConfigError("schedule", pattern, f"must be {forms}")
         elif len(pattern.split()) != 6:
-            raise ConfigError("schedule", pattern, "must have six fields: second minute hour day month weekday")
+            raise errors.ConfigError("schedule", pattern, "must have six fields: second minute hour day month weekday")
         for what, subject in (("target", self.target), ("source", self.source)):
             if subject:
                 publish_subject(subject, what)
@@ -170,9 +170,9 @@ class Schedule(Value):
     def _headers(self, subject: str) -> Iterator[tuple[str, str]]:
         """Return the headers of a message to ``subject`` with this schedule. ConfigError without a target."""
         if not self.target:
-            raise ConfigError("schedule_target", self.target, "a schedule needs a subject to publish to")
+            raise errors.ConfigError("schedule_target", self.target, "a schedule needs a subject to publish to")
         if self.target == subject:
-            raise ConfigError("schedule_target", self.target, "must not be the subject of the schedule itself")
+            raise errors.ConfigError("schedule_target", self.target, "must not be the subject of the schedule itself")
         yield "Nats-Schedule", self.pattern
         yield "Nats-Schedule-Target", self.target
         if self.time_zone:
@@ -190,10 +190,10 @@ def ttl_text(ttl: object) -> str:
     if ttl == "never":
         return "never"
     if isinstance(ttl, bool) or not isinstance(ttl, (int, float, timedelta)):
-        raise ConfigError("ttl", ttl, 'must be seconds (1 or more), a timedelta, or "never"')
+        raise errors.ConfigError("ttl", ttl, 'must be seconds (1 or more), a timedelta, or "never"')
     ns = _nanoseconds("ttl", ttl)
     if ns < _SECOND_NS:
-        raise ConfigError("ttl", ttl, "must be at least one second")
+        raise errors.ConfigError("ttl", ttl, "must be at least one second")
     return str(-(-ns // _SECOND_NS))  # rounded up: servers drop fractions, and nothing may go before its time
 
 

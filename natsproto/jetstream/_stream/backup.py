@@ -17,18 +17,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
+from natsproto import errors
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._core.inbox.subscription import Subscription
 from natsproto._durations import positive_seconds
 from natsproto._value import Value
-from natsproto.errors import (
-    ApiError,
-    ConfigError,
-    ConnectionLost,
-    InvalidReply,
-    NatsError,
-    RequestTimeout,
-)
 from natsproto.jetstream._api.requests import Api, raise_closed
 from natsproto.jetstream._values.codec import Duration, decode, encode, parse
 from natsproto.jetstream._values.config import StreamConfig
@@ -76,7 +69,7 @@ async def save(
     """Write a stream to a folder; see Stream.backup."""
     for what, size, most in (("chunk_size", chunk_size, 2**20), ("window_size", window_size, 32 * 2**20)):
         if type(size) is not int or not 1024 <= size <= most:
-            raise ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
+            raise errors.ConfigError(what, size, f"must be from 1,024 to {most:,} bytes")
     target = Path(path)
     partial = target.with_name(f"{target.name}.{api.connection._runtime.new_id()}.partial")
     partial.mkdir(mode=0o700)
@@ -140,7 +133,7 @@ async def _receive(
         if end is not None:
             headers = received[end].headers
             if headers._status not in (0, 204):
-                raise ApiError(headers._status, 0, headers._description, transfer.operation)
+                raise errors.ApiError(headers._status, 0, headers._description, transfer.operation)
             return Progress(bytes=size, chunks=chunks, total=total)
 
 
@@ -150,7 +143,7 @@ def _check_order(message: Message, number: int, operation: str) -> None:
         return
     words = message.reply.split(".")[-2:]
     if words != [str(len(message.data)), str(number)]:
-        raise InvalidReply(operation, f"chunk {number}", message.reply, "is not the chunk that follows")
+        raise errors.InvalidReply(operation, f"chunk {number}", message.reply, "is not the chunk that follows")
 
 
 async def restore(
@@ -217,7 +210,7 @@ def _read_answer(answer: Message, operation: str) -> dict[str, object]:
     if "error" in payload:
         raise api_error(payload, operation)
     if answer.headers._status >= 400:
-        raise ApiError(
+        raise errors.ApiError(
             answer.headers._status, 0, answer.headers._description or "the server accepts no chunks", operation
         )
     return payload
@@ -226,10 +219,10 @@ def _read_answer(answer: Message, operation: str) -> dict[str, object]:
 def _read_meta(text: bytes, path: str) -> SnapshotReply:
     try:
         saved = decode(SnapshotReply, parse(text, path))
-    except InvalidReply:
-        raise ConfigError("path", path, f"is not a backup of a stream: {META_FILE} cannot be read") from None
+    except errors.InvalidReply:
+        raise errors.ConfigError("path", path, f"is not a backup of a stream: {META_FILE} cannot be read") from None
     if not saved.config.name:
-        raise ConfigError("path", path, f"is not a backup of a stream: {META_FILE} names none")
+        raise errors.ConfigError("path", path, f"is not a backup of a stream: {META_FILE} names none")
     return saved
 
 
@@ -256,7 +249,7 @@ class _TransferInbox:
         self.operation = operation
         self.inbox = api.new_inbox()
         self._timeout = api.timeout if timeout is None else positive_seconds("timeout", timeout)
-        self._error: NatsError | None = None
+        self._error: errors.NatsError | None = None
 
     async def __aenter__(self) -> _TransferInbox:
         # Not bounded here: the window bounds what is sent.
@@ -272,9 +265,9 @@ class _TransferInbox:
 
     def _on_event(self, event: Event) -> None:
         if isinstance(event, Disconnected):
-            self._error = ConnectionLost(f"{self.operation} cannot go on", event.server)
+            self._error = errors.ConnectionLost(f"{self.operation} cannot go on", event.server)
         elif isinstance(event, Moved):
-            self._error = ConnectionLost(f"{self.operation} cannot go on", event.previous_server)
+            self._error = errors.ConnectionLost(f"{self.operation} cannot go on", event.previous_server)
         elif isinstance(event, PermissionViolation) and event.error.subject.startswith("$JS.SNAPSHOT."):
             self._error = event.error
         elif not isinstance(event, Closed):
@@ -293,7 +286,7 @@ class _TransferInbox:
             raise self._error
         if self._subscription.closed:
             await raise_closed(self.connection, self._subscription, self.operation)
-        raise RequestTimeout(self.operation, self._timeout)
+        raise errors.RequestTimeout(self.operation, self._timeout)
 
     def take_nowait(self) -> list[Message]:
         """Return the messages that have arrived, if any."""

@@ -12,17 +12,11 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import cast
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.events import Closed, Disconnected, Event, Moved, PermissionViolation
 from natsproto._durations import positive_seconds
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    PermissionDenied,
-    RequestTimeout,
-    UnsupportedByServer,
-)
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api, raise_closed
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._stream.direct_get import (
@@ -157,7 +151,7 @@ class StoredMessages(AsyncForHint):
         LocalProtocolError when it was read before. Cancelling ends it.
         """
         if self._read:
-            raise LocalProtocolError(f"{self._operation}: read before; request it again")
+            raise errors.LocalProtocolError(f"{self._operation}: read before; request it again")
         self._read = True
         return self._source
 
@@ -195,7 +189,7 @@ class BatchGet:
         self._needs_page = True  # whether the next page is to be asked for
         self._is_unconfirmed = False  # a server has no further message; the leader may have
         self._newest: int | None = None  # the leader's, once a server had less than it; the end
-        self._refused: PermissionDenied | None = None
+        self._refused: errors.PermissionDenied | None = None
         self.pages = 0
         """Pages requested so far."""
 
@@ -231,7 +225,7 @@ class BatchGet:
             await self._check_allowed(deadline, is_answered)
             self._needs_page = True
             if not await backoff.pause(deadline):
-                raise RequestTimeout(f"{self._operation}, which has no leader", self._timeout)
+                raise errors.RequestTimeout(f"{self._operation}, which has no leader", self._timeout)
         async for message in self._single_gets():
             yield [message]
 
@@ -241,7 +235,7 @@ class BatchGet:
         info = await self._api.call_for(StreamInfo, endpoint, operation=self._operation, timeout=left)
         if is_answered or not info.config.allow_direct:
             reason = "needs a stream with allow_direct, and nats-server 2.11 or newer"
-            raise UnsupportedByServer(self._operation, reason)
+            raise errors.UnsupportedByServer(self._operation, reason)
 
     async def _single_gets(self) -> AsyncGenerator[RawMessage]:
         while not self._cursor.done:
@@ -288,7 +282,7 @@ class BatchGet:
         while True:
             try:
                 return await find(body, operation=self._operation, timeout=left)
-            except ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
+            except errors.ConnectionLost:  # reading twice is harmless; the next request waits for the next connection
                 left = deadline - loop.time()
                 if left <= TIMER_SLACK_S:
                     raise
@@ -330,7 +324,7 @@ class BatchGet:
                 if not received and not self._needs_page:
                     if subscription.closed:
                         await raise_closed(connection, subscription, self._operation)
-                    raise RequestTimeout(self._operation, self._timeout)
+                    raise errors.RequestTimeout(self._operation, self._timeout)
                 found, status = self._read_page(received)
                 if status is not None:
                     self._end_page(status)

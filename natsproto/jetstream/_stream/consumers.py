@@ -8,10 +8,10 @@ from contextlib import aclosing
 from datetime import datetime
 from typing import Unpack
 
+from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._help.async_hints import items
 from natsproto._options.rules import note_milliseconds
-from natsproto.errors import ConfigError, ConsumerExists, ConsumerNotFound, NatsError
 from natsproto.jetstream._api.listing import Listing, Page
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.handle import PullConsumer, check_stream_sequence, create_endpoint
@@ -107,7 +107,7 @@ class ConsumerManager:
             partial, fields = named_changes(ConsumerConfig, target, changes, "durable_name", "name")
             partial.check()  # before anything is sent
             if "pause_until" in fields:
-                raise ConfigError("pause_until", partial.pause_until, "is changed by pause() and resume() alone")
+                raise errors.ConfigError("pause_until", partial.pause_until, "is changed by pause() and resume() alone")
             needed = needed_by_consumer(partial, pedantic=pedantic)
             operation = f"update consumer {partial.durable_name!r} of {self._description}"
             await self._api.require_feature(needed, operation, timeout)
@@ -157,7 +157,7 @@ class ConsumerManager:
             return self._consumer(name, None)
         info = await self.consumer_info(name, timeout=timeout)
         if info.config.deliver_subject:
-            raise ConfigError("name", name, "is a push consumer: open it with push_consumer(name)")
+            raise errors.ConfigError("name", name, "is a push consumer: open it with push_consumer(name)")
         return self._consumer(name, info)
 
     def ordered_consumer(
@@ -191,14 +191,14 @@ class ConsumerManager:
             **fields: The fields of ConsumerConfig, by keyword, except those that an ordered consumer sets itself.
         """
         if push and not fields.get("flow_control", True):
-            raise ConfigError("flow_control", False, "is required for an ordered push consumer")
+            raise errors.ConfigError("flow_control", False, "is required for an ordered push consumer")
         config = amended(ConsumerConfig, config, fields, "durable_name")
         if start_seq is not None:
             start_seq = check_stream_sequence("start_seq", start_seq)
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start_seq)
         if start_time is not None:
             if start_seq is not None:
-                raise ConfigError("start_time", start_time, "cannot be given together with start_seq")
+                raise errors.ConfigError("start_time", start_time, "cannot be given together with start_seq")
             since = server_time("start_time", start_time)
             config = config.replace(deliver_policy=DeliverPolicy.BY_START_TIME, opt_start_time=since)
         self._warn_about_filters(config)
@@ -287,10 +287,10 @@ class ConsumerManager:
         """
         try:
             return await self._consumer(name, None).info(timeout=timeout)
-        except ConsumerNotFound as exc:
+        except errors.ConsumerNotFound as exc:
             raise await self._name_existing(exc, timeout) from None
 
-    async def _name_existing(self, error: ConsumerNotFound, timeout: Duration | None) -> ConsumerNotFound:
+    async def _name_existing(self, error: errors.ConsumerNotFound, timeout: Duration | None) -> errors.ConsumerNotFound:
         """Add names of consumers of the stream, with one request, if they can be looked up."""
         try:
             page = await self._api.call_for(
@@ -300,9 +300,9 @@ class ConsumerManager:
                 operation=f"names of the consumers of {self._description}",
                 timeout=timeout,
             )
-        except NatsError:
+        except errors.NatsError:
             return error  # perhaps without permission
-        return ConsumerNotFound(error.code, error.err_code, error.description, error.operation, page.consumers)
+        return errors.ConsumerNotFound(error.code, error.err_code, error.description, error.operation, page.consumers)
 
     def consumers(self, *, timeout: Duration | None = None) -> Listing[ConsumerInfo]:
         """Return the info of every consumer: read it with ``async for``.
@@ -403,7 +403,7 @@ class ConsumerManager:
     ) -> PullConsumer:
         config = amended(ConsumerConfig, config, fields, "durable_name")
         if config.deliver_subject:
-            raise ConfigError("deliver_subject", config.deliver_subject, "is for create_push_consumer")
+            raise errors.ConfigError("deliver_subject", config.deliver_subject, "is for create_push_consumer")
         info = await self._put_consumer(action, config, pedantic, timeout)
         return self._consumer(info.name, info)
 
@@ -415,10 +415,12 @@ class ConsumerManager:
         name = config.durable_name or config.name
         if action == "update":
             if not name:
-                raise ConfigError("name", name, "is needed to update a consumer")
+                raise errors.ConfigError("name", name, "is needed to update a consumer")
         elif config.name and not config.durable_name and not config.inactive_threshold:
             why = "the server deletes a consumer with only a name after 5 s without a reader: pass the name first, or"
-            raise ConfigError("name", name, f"{why} as durable_name=, to keep it; else pass inactive_threshold= (s)")
+            raise errors.ConfigError(
+                "name", name, f"{why} as durable_name=, to keep it; else pass inactive_threshold= (s)"
+            )
         self._warn_about_filters(config)
         body: dict[str, object] = {"stream_name": self.name, "config": config}
         if action:
@@ -440,7 +442,7 @@ class ConsumerManager:
                     # Repeating it without a name would create another consumer; repeating an update may undo a change.
                     retry=bool(name) and action == "create",
                 )
-        except ConsumerExists as exc:
+        except errors.ConsumerExists as exc:
             raise await self._explain(exc, name, config, timeout) from None
         check_features_kept(config, info.config, CONSUMER_FEATURES, operation)
         return info
@@ -460,17 +462,17 @@ class ConsumerManager:
                 )
 
     async def _explain(
-        self, error: ConsumerExists, name: str, config: ConsumerConfig, timeout: Duration | None
-    ) -> ConsumerExists:
+        self, error: errors.ConsumerExists, name: str, config: ConsumerConfig, timeout: Duration | None
+    ) -> errors.ConsumerExists:
         """Add what differs between the existing consumer and what was asked for, if it can be looked up."""
         try:
             found = (await self.consumer_info(name, timeout=timeout)).config
-        except NatsError:
+        except errors.NatsError:
             return error
         facts = (error.code, error.err_code, error.description, error.operation)
         if found.deliver_subject and not config.deliver_subject:
-            return ConsumerExists(*facts, deliver_subject=found.deliver_subject)
-        return ConsumerExists(*facts, differences=[one.text for one in consumer_differences(found, config)])
+            return errors.ConsumerExists(*facts, deliver_subject=found.deliver_subject)
+        return errors.ConsumerExists(*facts, differences=[one.text for one in consumer_differences(found, config)])
 
     def _consumer(self, name: str, info: ConsumerInfo | None) -> PullConsumer:
         """Create the handle of a consumer; the only place that does."""

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from natsproto import errors
 from natsproto._value import Value
-from natsproto.errors import ConfigError, InvalidReply
 from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream._values.codec import parse
 
@@ -43,7 +43,7 @@ class CounterValue(Value):
         sources: dict[str, Mapping[str, int]] = {}
         for stream, subjects in parse(said, "Nats-Counter-Sources").items() if said else ():
             if not isinstance(subjects, dict):
-                raise InvalidReply("Nats-Counter-Sources", stream, subjects, "must be an object")
+                raise errors.InvalidReply("Nats-Counter-Sources", stream, subjects, "must be an object")
             sources[stream] = {subject: _number(subject, seen) for subject, seen in subjects.items()}
         step = message.headers.last(INCREMENT_HEADER, "0")
         return cls(
@@ -59,12 +59,12 @@ class CounterValue(Value):
 def increment(number: object) -> str:
     """Return the header value for adding ``number``; ConfigError when it is not an int."""
     if type(number) is not int:
-        raise ConfigError("n", number, "must be an int")
+        raise errors.ConfigError("n", number, "must be an int")
     try:
         return f"{number:+d}"
     except ValueError:
         why = "has more digits than Python converts (sys.set_int_max_str_digits)"
-        raise ConfigError("n", "of thousands of digits", why) from None
+        raise errors.ConfigError("n", "of thousands of digits", why) from None
 
 
 def parse_value(digits: str) -> int:
@@ -78,4 +78,4 @@ def _number(place: str, digits: object) -> int:
             return int(digits)
     except ValueError:
         pass
-    raise InvalidReply("counter", place, digits, "must be a whole number in a string")
+    raise errors.InvalidReply("counter", place, digits, "must be a whole number in a string")

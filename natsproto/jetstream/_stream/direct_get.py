@@ -11,17 +11,8 @@ from collections.abc import Awaitable, Iterable, Mapping
 from datetime import datetime
 from operator import attrgetter
 
+from natsproto import errors
 from natsproto._core.replies.pending_replies import READ_AGAIN
-from natsproto.errors import (
-    ApiError,
-    BadRequest,
-    ConnectionClosed,
-    InvalidReply,
-    LimitReached,
-    MessageNotFound,
-    PermissionDenied,
-    UnsupportedByServer,
-)
 from natsproto.errors._base import shown_payload
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._values.codec import Duration, decode, dumps
@@ -155,7 +146,7 @@ def _read_time(text: bytes) -> Timestamp:
     try:
         return Timestamp.parse(time)
     except ValueError:
-        raise InvalidReply("RawMessage", "time", text, "must be a time") from None
+        raise errors.InvalidReply("RawMessage", "time", text, "must be a time") from None
 
 
 # ---------------------------------------------------------------- replies of a server
@@ -185,7 +176,7 @@ class DirectReply(Message):
             return None
         found = _SERVER_HEADERS.match(head, cut)
         if found is None:
-            raise InvalidReply("direct get", "headers", head[cut:], "are not those of a stored message")
+            raise errors.InvalidReply("direct get", "headers", head[cut:], "are not those of a stored message")
         stream, subject, seq, time, pending, last = found.groups()
         own = None if cut <= len(_VERSION) else head[:cut] + b"\r\n"
         message = RawMessage(
@@ -205,7 +196,7 @@ class DirectReply(Message):
             return None
         said = {name: headers.last(name) for name in _SERVER_HEADER_NAMES}
         if not said["Nats-Sequence"].isdecimal():
-            raise InvalidReply("direct get", "headers", headers, "are not those of a stored message")
+            raise errors.InvalidReply("direct get", "headers", headers, "are not those of a stored message")
         own: list[tuple[str, str]] = []
         for name in headers:
             values = headers.get_all(name)
@@ -223,17 +214,17 @@ class DirectReply(Message):
         return message, None
 
 
-def status_error(code: int, description: str, operation: str) -> ApiError:
+def status_error(code: int, description: str, operation: str) -> errors.ApiError:
     """Return the error for a status. The server sends no err_code with it, so the closest one is used."""
     if code == 404:
-        return MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), operation)
+        return errors.MessageNotFound(404, ErrCode.NO_MESSAGE_FOUND, description.lower(), operation)
     if code == 408:
-        return BadRequest(408, 0, description, operation)
+        return errors.BadRequest(408, 0, description, operation)
     if code == 412:
-        return ApiError(412, ErrCode.REQUIRED_API_LEVEL, description, operation)
+        return errors.ApiError(412, ErrCode.REQUIRED_API_LEVEL, description, operation)
     if code == 413:
-        return LimitReached(413, 0, f"{description}: more than 1,024 subjects match", operation)
-    return ApiError(code, 0, description or "status without a message", operation)
+        return errors.LimitReached(413, 0, f"{description}: more than 1,024 subjects match", operation)
+    return errors.ApiError(code, 0, description or "status without a message", operation)
 
 
 async def direct_get(
@@ -246,8 +237,8 @@ async def direct_get(
     endpoint = f"DIRECT.GET.{stream}{'.' if key else ''}{key}"
     try:
         reply = await api.request(endpoint, b"" if key else dumps(body), api.seconds(timeout), resending=READ_AGAIN)
-    except ConnectionClosed as exc:
-        raise ConnectionClosed(operation, exc.reason) from exc.reason
+    except errors.ConnectionClosed as exc:
+        raise errors.ConnectionClosed(operation, exc.reason) from exc.reason
     return _stored(reply, operation)
 
 
@@ -333,14 +324,14 @@ class StreamLeader:
 
     def __init__(self, api: Api, stream: str) -> None:
         self._api, self._stream = api, stream
-        self.denied: PermissionDenied | None = None
+        self.denied: errors.PermissionDenied | None = None
         """The refusal, once there was one."""
 
     async def get(self, body: Mapping[str, object], *, operation: str, timeout: Duration | None) -> RawMessage | None:
         """Return the leader's message; None when it has none."""
         try:
             return await leader_get(self._api, self._stream, body, operation=operation, timeout=timeout)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return None
 
     async def find(self, body: Mapping[str, object], *, operation: str, timeout: Duration | None) -> RawMessage | None:
@@ -348,7 +339,7 @@ class StreamLeader:
         if self.denied is None:
             try:
                 return await self.get(body, operation=operation, timeout=timeout)
-            except PermissionDenied as exc:
+            except errors.PermissionDenied as exc:
                 self.denied = exc
         return None
 
@@ -356,4 +347,4 @@ class StreamLeader:
 def check_start_time(message: RawMessage, since: datetime, operation: str) -> None:
     """Raise UnsupportedByServer when a message is older than the start time: the server has ignored it."""
     if message.time < since:
-        raise UnsupportedByServer(operation, "a start time needs nats-server 2.11 or newer")
+        raise errors.UnsupportedByServer(operation, "a start time needs nats-server 2.11 or newer")

@@ -15,8 +15,8 @@ from collections.abc import AsyncGenerator, Collection, Iterable, Iterator, Mapp
 from contextlib import aclosing
 from typing import Protocol
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
-from natsproto.errors import LimitReached, MessageNotFound, PermissionDenied, RequestTimeout
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._stream.batch_get import BatchGet, PageCursor
 from natsproto.jetstream._stream.direct_get import RawMessage, StreamLeader
@@ -94,7 +94,7 @@ class MultiLastGet:
                 is_whole = run.pages < 2 and not self._was_cut and has_all  # the server reads one page atomically
                 if is_whole or (self._up_to and self._seen) or self._limit == 0:
                     return
-            except LimitReached:
+            except errors.LimitReached:
                 pass  # wildcards match more than one reply can hold; raised before the first message
         async with aclosing(self._found_by_name()) as found:
             async for messages in found:
@@ -104,7 +104,7 @@ class MultiLastGet:
         """Yield messages by the names of their subjects, as of one moment, unless some of now were read."""
         try:
             self._subjects = tuple(await self._list_subjects())
-        except PermissionDenied:
+        except errors.PermissionDenied:
             if self._seen:
                 return  # the other subjects are unknown
             raise
@@ -143,7 +143,7 @@ class MultiLastGet:
             if is_complete:
                 return
             if not await backoff.pause(deadline):
-                raise RequestTimeout(f"{self._operation}: the servers lag behind the leader", deadline.seconds)
+                raise errors.RequestTimeout(f"{self._operation}: the servers lag behind the leader", deadline.seconds)
 
     async def _newest(self, timeout: Duration | None) -> RawMessage | None:
         """Return the leader's newest message; None when it has none, or may not be asked."""
@@ -198,7 +198,7 @@ class MultiLastGet:
                         self._limit -= len(new)
                     if new:
                         yield new
-        except MessageNotFound:  # one of them was replaced or deleted before it was sent
+        except errors.MessageNotFound:  # one of them was replaced or deleted before it was sent
             self._was_cut = True
 
     async def _list_subjects(self) -> list[str]:

@@ -17,7 +17,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 
-from natsproto.errors import MessageNotFound, NatsError
+from natsproto import errors
 from natsproto.jetstream._publish.outcome import Evidence, Expectation, Leadership, expectation_of
 from natsproto.jetstream._publish.publish import Lookup, Sent
 from natsproto.jetstream._stream.direct_get import RawMessage
@@ -72,7 +72,7 @@ class WriteLookup:
         try:
             async with asyncio.timeout(wait):
                 return await self._look_up(sent, wait)
-        except (NatsError, TimeoutError):
+        except (errors.NatsError, TimeoutError):
             return Evidence()
 
     async def _look_up(self, sent: Sent, wait: float) -> Evidence:
@@ -122,7 +122,7 @@ class WriteLookup:
             return None
         try:
             return await stream.get_last_message(self._subject, direct=False, timeout=wait)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return None
 
     def _is_kept(self, info: StreamInfo, seconds: float) -> bool:
@@ -187,5 +187,5 @@ async def _was_never_last(stream: Stream, info: StreamInfo, expected: Expectatio
         return False
     try:
         return (await stream.get_message(expected.seq, direct=False, timeout=wait)).subject != expected.subject
-    except MessageNotFound:
+    except errors.MessageNotFound:
         return False

@@ -12,20 +12,9 @@ from os import PathLike
 from time import monotonic
 from typing import Any, Unpack
 
+from natsproto import errors
 from natsproto._help.async_hints import items
 from natsproto._help.introspection import import_late_types
-from natsproto.errors import (
-    ApiError,
-    ConfigError,
-    LocalProtocolError,
-    MessageNotFound,
-    NatsError,
-    NoResponders,
-    StreamExists,
-    StreamNotFound,
-    StreamProtected,
-    SubjectsOverlap,
-)
 from natsproto.jetstream._api.requests import Api, walk_pages
 from natsproto.jetstream._consumer.handle import check_stream_sequence
 from natsproto.jetstream._stream.backup import Progress
@@ -86,7 +75,9 @@ class Stream(ConsumerManager):
     def cached_info(self) -> StreamInfo:
         """The last info. LocalProtocolError for a handle that was bound without a request."""
         if self._info is None:
-            raise LocalProtocolError(f"{self._description} was bound without asking the server: call info() first")
+            raise errors.LocalProtocolError(
+                f"{self._description} was bound without asking the server: call info() first"
+            )
         return self._info
 
     async def info(
@@ -180,7 +171,7 @@ class Stream(ConsumerManager):
             raise TypeError(f"config must be a StreamConfig, not {type(config).__name__}: fields are named arguments")
         config = config.replace(**changes)
         if config.name != self.name:
-            raise ConfigError("name", config.name, f"this is {self._description}: a stream cannot be renamed")
+            raise errors.ConfigError("name", config.name, f"this is {self._description}: a stream cannot be renamed")
         return self._update_info(await write_stream(self._api, "UPDATE", config, pedantic, timeout))
 
     async def _change(
@@ -236,7 +227,7 @@ class Stream(ConsumerManager):
             body["filter"] = subject
         body |= _nonzero("keep", "keep", keep) | _nonzero("seq", "seq", seq)
         if "keep" in body and "seq" in body:
-            raise ConfigError("keep", keep, "cannot be given together with a sequence")
+            raise errors.ConfigError("keep", keep, "cannot be given together with a sequence")
         done = await self._api.call_for(
             Purged, f"STREAM.PURGE.{self.name}", body or b"", operation=f"purge {self._description}", timeout=timeout
         )
@@ -258,13 +249,13 @@ class Stream(ConsumerManager):
             await self._api.call_expecting_success(
                 f"STREAM.MSG.DELETE.{self.name}", body, operation=operation, timeout=timeout
             )
-        except StreamProtected as exc:  # its code carries every error of the store
+        except errors.StreamProtected as exc:  # its code carries every error of the store
             if exc.description in _NO_SUCH_MESSAGE:
                 missing = f"sequence {seq} not found"
-                raise MessageNotFound(404, ErrCode.SEQUENCE_NOT_FOUND, missing, operation) from exc
+                raise errors.MessageNotFound(404, ErrCode.SEQUENCE_NOT_FOUND, missing, operation) from exc
             if exc.err_code != ErrCode.STREAM_MSG_DELETE_FAILED or "not permitted" in exc.description:
                 raise
-            raise ApiError(exc.code, exc.err_code, exc.description, operation) from exc
+            raise errors.ApiError(exc.code, exc.err_code, exc.description, operation) from exc
 
     async def backup(
         self,
@@ -403,9 +394,9 @@ class Stream(ConsumerManager):
             began = monotonic()
             try:
                 return await direct_get(self._api, self.name, body, key=key, operation=operation, timeout=timeout)
-            except NoResponders:
+            except errors.NoResponders:
                 timeout = self._api.left(timeout, began)  # not allowed, or no stream: the leader's reply shows which
-            except MessageNotFound as missing:
+            except errors.MessageNotFound as missing:
                 return await self._confirm_missing(missing, body, self._api.left(timeout, began))
             message = await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
             self.reads_directly = False  # until the next info says otherwise
@@ -413,7 +404,7 @@ class Stream(ConsumerManager):
         return await leader_get(self._api, self.name, body, operation=operation, timeout=timeout)
 
     async def _confirm_missing(
-        self, missing: MessageNotFound, body: Mapping[str, object], timeout: Duration | None
+        self, missing: errors.MessageNotFound, body: Mapping[str, object], timeout: Duration | None
     ) -> RawMessage:
         """Get a message that one server does not have from the leader: a replica or a mirror may lag, or be refilled.
 
@@ -509,7 +500,7 @@ class Stream(ConsumerManager):
             raise TypeError(f"subjects must be a list of subjects, not one str: [{subjects!r}]")
         wanted = tuple(subjects)
         if not wanted:
-            raise ConfigError("subjects", wanted, "must name at least one subject")
+            raise errors.ConfigError("subjects", wanted, "must name at least one subject")
         for subject in wanted:
             subscribe_subject(subject)
         up_to: dict[str, object] = {}
@@ -517,7 +508,7 @@ class Stream(ConsumerManager):
             up_to["up_to_seq"] = check_stream_sequence("up_to_seq", up_to_seq)
         if up_to_time is not None:
             if up_to:
-                raise ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_seq")
+                raise errors.ConfigError("up_to_time", up_to_time, "cannot be given together with up_to_seq")
             # A nanosecond is added because the server (2.15) excludes a message stored at this time.
             up_to["up_to_time"] = server_time("up_to_time", up_to_time, add_ns=1).rfc3339()
         limit = _positive("batch", batch)
@@ -567,29 +558,31 @@ async def write_stream(
             info = await api.call_for(
                 StreamInfo, endpoint, body, operation=operation, timeout=timeout, level=needed.level
             )
-    except StreamExists as exc:
+    except errors.StreamExists as exc:
         raise await _explain(api, exc, config, timeout) from None
-    except SubjectsOverlap as exc:
+    except errors.SubjectsOverlap as exc:
         raise await _name_the_other(api, exc, config, timeout) from None
     check_features_kept(config, info.config, STREAM_FEATURES, operation)
     return info
 
 
-async def _explain(api: Api, error: StreamExists, config: StreamConfig, timeout: Duration | None) -> StreamExists:
+async def _explain(
+    api: Api, error: errors.StreamExists, config: StreamConfig, timeout: Duration | None
+) -> errors.StreamExists:
     """Add what differs between the existing stream and the wanted one, if it can be looked up."""
     try:
         info = await api.call_for(
             StreamInfo, f"STREAM.INFO.{config.name}", operation=f"info of stream {config.name!r}", timeout=timeout
         )
-    except NatsError:
+    except errors.NatsError:
         return error
     differences = [one.text for one in stream_differences(info.config, config)]
-    return StreamExists(error.code, error.err_code, error.description, error.operation, differences)
+    return errors.StreamExists(error.code, error.err_code, error.description, error.operation, differences)
 
 
 async def _name_the_other(
-    api: Api, error: SubjectsOverlap, config: StreamConfig, timeout: Duration | None
-) -> SubjectsOverlap:
+    api: Api, error: errors.SubjectsOverlap, config: StreamConfig, timeout: Duration | None
+) -> errors.SubjectsOverlap:
     """Add the name of a stream that has one of the subjects, if it can be looked up; ask for at most ten subjects."""
     try:
         for subject in config.subjects[:10]:
@@ -599,8 +592,8 @@ async def _name_the_other(
             for name in page.streams:
                 if name != config.name:
                     facts = (error.code, error.err_code, error.description, error.operation)
-                    return SubjectsOverlap(*facts, stream=name, subject=subject)
-    except NatsError:
+                    return errors.SubjectsOverlap(*facts, stream=name, subject=subject)
+    except errors.NatsError:
         pass  # perhaps without permission: the server's error stands
     return error
 
@@ -611,10 +604,10 @@ async def create_or_update_stream(
     """UPDATE a stream, or CREATE it when there is none."""
     try:
         return await write_stream(api, "UPDATE", config, pedantic, timeout, what=what)
-    except StreamNotFound:
+    except errors.StreamNotFound:
         try:
             return await write_stream(api, "CREATE", config, pedantic, timeout, what=what)
-        except StreamExists:  # another client was faster
+        except errors.StreamExists:  # another client was faster
             return await write_stream(api, "UPDATE", config, pedantic, timeout, what=what)
 
 
@@ -622,13 +615,13 @@ def _start_fields(sequence: int | None, time: datetime | None) -> dict[str, obje
     if time is None:
         return {"seq": 1 if sequence is None else check_stream_sequence("start_seq", sequence)}
     if sequence is not None:
-        raise ConfigError("start_time", time, "cannot be given together with start_seq")
+        raise errors.ConfigError("start_time", time, "cannot be given together with start_seq")
     return {"start_time": server_time("start_time", time).rfc3339()}
 
 
 def _positive(what: str, number: int | None) -> int | None:
     if number is not None and (type(number) is not int or not 1 <= number <= INT64):
-        raise ConfigError(what, number, "must be a positive number, and less than 2**63")
+        raise errors.ConfigError(what, number, "must be a positive number, and less than 2**63")
     return number
 
 

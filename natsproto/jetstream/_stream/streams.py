@@ -7,9 +7,9 @@ from contextlib import aclosing
 from os import PathLike
 from typing import Self, Unpack
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._help.async_hints import items
-from natsproto.errors import NoStream
 from natsproto.jetstream._api.listing import Listing, Page
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.trace import TraceCallback
@@ -220,7 +220,7 @@ class StreamManager:
             StreamNamesPage, "STREAM.NAMES", body, operation=f"stream that listens on {subject!r}", timeout=timeout
         )
         if not page.streams:
-            raise NoStream(subject)
+            raise errors.NoStream(subject)
         return page.streams[0]
 
     async def restore_stream(

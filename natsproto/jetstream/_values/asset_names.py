@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from natsproto.errors import InvalidSubject
+from natsproto import errors
 
 MAX_ASSET_NAME = 255
 
@@ -28,7 +28,7 @@ def check_bucket_name(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"bucket name must be a str, not {type(name).__name__}")
     if not _BUCKET.fullmatch(name):
-        raise InvalidSubject("bucket name", name, "only A-Z, a-z, 0-9, '-' and '_', at least one of them")
+        raise errors.InvalidSubject("bucket name", name, "only A-Z, a-z, 0-9, '-' and '_', at least one of them")
     return _asset_name("bucket name", name)
 
 
@@ -37,7 +37,9 @@ def check_priority_group(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"priority group must be a str, not {type(name).__name__}")
     if not _GROUP.fullmatch(name):
-        raise InvalidSubject("priority group", name, "1 to 16 characters from A-Z, a-z, 0-9, '-', '_', '/' and '='")
+        raise errors.InvalidSubject(
+            "priority group", name, "1 to 16 characters from A-Z, a-z, 0-9, '-', '_', '/' and '='"
+        )
     return name
 
 
@@ -45,9 +47,11 @@ def _asset_name(what: str, name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"{what} must be a str, not {type(name).__name__}")
     if not name:
-        raise InvalidSubject(what, name, "must not be empty")
+        raise errors.InvalidSubject(what, name, "must not be empty")
     if _NOT_IN_NAMES.search(name):
-        raise InvalidSubject(what, name, "must not contain '.', '*', '>', '/', '\\', spaces or control characters")
+        raise errors.InvalidSubject(
+            what, name, "must not contain '.', '*', '>', '/', '\\', spaces or control characters"
+        )
     if len(name.encode("utf-8", "surrogatepass")) > MAX_ASSET_NAME:
-        raise InvalidSubject(what, name, f"is longer than {MAX_ASSET_NAME} bytes")
+        raise errors.InvalidSubject(what, name, f"is longer than {MAX_ASSET_NAME} bytes")
     return name

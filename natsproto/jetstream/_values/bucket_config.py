@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from natsproto.errors import BucketNotFound, ConfigError
+from natsproto import errors
 from natsproto.jetstream._values.asset_names import check_bucket_name
 from natsproto.jetstream._values.codec import (
     INT32,
@@ -94,9 +94,9 @@ class KeyValueConfig(Record):
         check_bucket_name(self.bucket)
         accept_lifetime("limit_marker_ttl", self.limit_marker_ttl)
         if 0 < self.limit_marker_ttl < 1:
-            raise ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
+            raise errors.ConfigError("limit_marker_ttl", self.limit_marker_ttl, "must be at least one second")
         if self.mirror and self.sources:
-            raise ConfigError("mirror", self.mirror.name, "a bucket has a mirror or sources, not both")
+            raise errors.ConfigError("mirror", self.mirror.name, "a bucket has a mirror or sources, not both")
         mirror = self.mirror
         if mirror is not None and not mirror.name.startswith(KV_STREAM):
             mirror = mirror.replace(name=KV_STREAM + mirror.name)
@@ -250,7 +250,7 @@ class ObjectStoreConfig(Record):
 
 def _bucket_of(stream: str, prefix: str, what: str) -> str:
     if not stream.startswith(prefix):
-        raise ConfigError("stream", stream, f"is not a {what}: its name does not begin with {prefix}")
+        raise errors.ConfigError("stream", stream, f"is not a {what}: its name does not begin with {prefix}")
     return stream[len(prefix) :]
 
 
@@ -261,11 +261,13 @@ def check_bucket(bucket: str, config: StreamConfig, prefix: str, subjects: str) 
     """
     if config.mirror is not None:
         if not config.mirror.name.startswith(prefix):
-            raise BucketNotFound(
+            raise errors.BucketNotFound(
                 bucket, f"stream {config.name!r} is a mirror of {config.mirror.name!r}, which is not a bucket"
             )
         return
     held = [*config.subjects, *(rule.dest for source in config.sources for rule in source.subject_transforms)]
     wanted = f"{subjects}{bucket}."
     if not any(pattern.startswith(wanted) or matches(pattern, f"{wanted}>") for pattern in held):
-        raise BucketNotFound(bucket, f"stream {config.name!r} holds {', '.join(held) or 'no subjects'}, not {wanted}>")
+        raise errors.BucketNotFound(
+            bucket, f"stream {config.name!r} holds {', '.join(held) or 'no subjects'}, not {wanted}>"
+        )

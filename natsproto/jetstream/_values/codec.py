@@ -36,7 +36,7 @@ from typing import (
     dataclass_transform,
 )
 
-from natsproto.errors import ConfigError, InvalidReply
+from natsproto import errors
 from natsproto.jetstream._values.record import (
     REQUIRED,
     BaseRecord,
@@ -152,7 +152,7 @@ def integer(
         if not isinstance(value, int) or isinstance(value, bool):
             wrong_type(what, value, "an int")
         if not low <= value <= high:
-            raise ConfigError(what, value, f"must be from {low} to {high}")
+            raise errors.ConfigError(what, value, f"must be from {low} to {high}")
         return int(value)
 
     return cast(int, Field(key, default, accept, exact=int, always=always))
@@ -200,7 +200,7 @@ def choice(kind: type[E], *, default: E, key: str = "", always: bool = False) ->
         try:
             return members[str(value)]
         except KeyError:
-            raise ConfigError(what, value, f"must be one of {', '.join(map(str, members))}") from None
+            raise errors.ConfigError(what, value, f"must be one of {', '.join(map(str, members))}") from None
 
     def read(value: object) -> object:
         if type(value) is not str:
@@ -322,16 +322,16 @@ def accept_seconds(what: str, value: object) -> object:
     if not isinstance(value, int | float) or isinstance(value, bool):
         wrong_type(what, value, "seconds or a timedelta")
     if not 0 <= value <= INT64 // 1_000_000_000:  # not nan either
-        raise ConfigError(what, value, "durations are seconds, at least 0 and at most 292 years")
+        raise errors.ConfigError(what, value, "durations are seconds, at least 0 and at most 292 years")
     if value and not nanoseconds(value):
-        raise ConfigError(what, value, "is less than a nanosecond and would read as none")
+        raise errors.ConfigError(what, value, "is less than a nanosecond and would read as none")
     return value if isinstance(value, ExactSeconds) else float(value)
 
 
 def accept_lifetime(what: str, value: object) -> object:
     duration = accept_seconds(what, value)
     if cast(float, duration) > MAX_LIFETIME_S:
-        raise ConfigError(what, value, "is more than 200 years: the server would let it pass at once")
+        raise errors.ConfigError(what, value, "is more than 200 years: the server would let it pass at once")
     return duration
 
 
@@ -354,7 +354,7 @@ def server_time(what: str, moment: object, add_ns: int = 0) -> Timestamp:
     try:
         return to_server_time(moment, add_ns)
     except ValueError as exc:
-        raise ConfigError(what, moment, str(exc)) from None
+        raise errors.ConfigError(what, moment, str(exc)) from None
 
 
 def accept_instant(what: str, value: object) -> object:
@@ -514,25 +514,25 @@ class Record(BaseRecord, metaclass=RecordType):
 def decode(kind: type[R], payload: object) -> R:
     """Decode a record from a server's JSON object; InvalidReply names the invalid field."""
     if type(payload) is not dict:
-        raise InvalidReply(kind.__name__, "", payload, "must be an object")
+        raise errors.InvalidReply(kind.__name__, "", payload, "must be an object")
     record = kind.__new__(kind)
     get = payload.get
     for key, field, exact, default, read in kind._plan:
         value = get(key)
         if value is None:
             if default is REQUIRED:
-                raise InvalidReply(kind.__name__, key, value, "must be there")
+                raise errors.InvalidReply(kind.__name__, key, value, "must be there")
             value = {} if type(default) is dict else default
         elif read is not None:
             try:
                 value = read(value)
-            except InvalidReply as exc:
+            except errors.InvalidReply as exc:
                 path = f"{key}.{exc.path}" if exc.path else key
-                raise InvalidReply(kind.__name__, path, exc.value, exc.rule) from None
+                raise errors.InvalidReply(kind.__name__, path, exc.value, exc.rule) from None
             except (TypeError, ValueError, OverflowError) as exc:
-                raise InvalidReply(kind.__name__, key, value, "is not what this field holds") from exc
+                raise errors.InvalidReply(kind.__name__, key, value, "is not what this field holds") from exc
         elif type(value) is not exact:
-            raise InvalidReply(kind.__name__, key, value, f"must be of type {exact.__name__}")
+            raise errors.InvalidReply(kind.__name__, key, value, f"must be of type {exact.__name__}")
         field.put(record, value)
     known = kind._keys
     kind._fields["extra"].put(
@@ -564,9 +564,9 @@ def parse(data: bytes | str, what: str = "reply") -> dict[str, object]:
     try:
         payload = json.loads(data if isinstance(data, str) else data.decode())  # bytes: a search for the encoding
     except (ValueError, RecursionError) as exc:
-        raise InvalidReply(what, "", data, "is not JSON") from exc
+        raise errors.InvalidReply(what, "", data, "is not JSON") from exc
     if type(payload) is not dict:
-        raise InvalidReply(what, "", payload, "must be an object")
+        raise errors.InvalidReply(what, "", payload, "must be an object")
     return payload
 
 
@@ -581,7 +581,7 @@ def dumps(payload: Record | Mapping[str, object]) -> bytes:
         return written.encode()
     except UnicodeEncodeError as exc:
         bad = written[written.rfind('"', 0, exc.start) + 1 : written.find('"', exc.end)]
-        raise ConfigError("string", bad, "cannot be encoded as UTF-8") from None
+        raise errors.ConfigError("string", bad, "cannot be encoded as UTF-8") from None
 
 
 def _plain(value: object) -> object:

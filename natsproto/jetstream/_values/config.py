@@ -14,7 +14,7 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Unpack
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.jetstream._values.asset_names import check_consumer_name, check_priority_group, check_stream_name
 from natsproto.jetstream._values.codec import (
     INT32,
@@ -346,15 +346,19 @@ class ConsumerConfig(Record):
             if name:
                 check_consumer_name(name)
         if self.name and self.durable_name and self.name != self.durable_name:
-            raise ConfigError("name", self.name, f"differs from durable_name {self.durable_name!r}: give one of them")
+            raise errors.ConfigError(
+                "name", self.name, f"differs from durable_name {self.durable_name!r}: give one of them"
+            )
         if self.filter_subject and self.filter_subjects:
-            raise ConfigError("filter_subject", self.filter_subject, "put it into filter_subjects with the others")
+            raise errors.ConfigError(
+                "filter_subject", self.filter_subject, "put it into filter_subjects with the others"
+            )
         for subject in self.filters:
             subscribe_subject(subject, "filter subject")
         if self.deliver_subject:
             publish_subject(self.deliver_subject, "deliver_subject")
         if self.sample_freq and not _SAMPLING.fullmatch(self.sample_freq):
-            raise ConfigError("sample_freq", self.sample_freq, 'must be a percentage such as "30%"')
+            raise errors.ConfigError("sample_freq", self.sample_freq, 'must be a percentage such as "30%"')
         for group in self.priority_groups:
             check_priority_group(group)
         _check_words(self.description, self.metadata)
@@ -362,7 +366,7 @@ class ConsumerConfig(Record):
 
 def _check_words(description: str, metadata: Mapping[str, str]) -> None:
     if len(description.encode("utf-8", "surrogatepass")) > MAX_DESCRIPTION:
-        raise ConfigError("description", description, f"is longer than {MAX_DESCRIPTION} bytes")
+        raise errors.ConfigError("description", description, f"is longer than {MAX_DESCRIPTION} bytes")
     size = sum(len(word.encode("utf-8", "surrogatepass")) for pair in metadata.items() for word in pair)
     if size > MAX_METADATA:
-        raise ConfigError("metadata", f"of {size} bytes", f"keys and values may have {MAX_METADATA} in sum")
+        raise errors.ConfigError("metadata", f"of {size} bytes", f"keys and values may have {MAX_METADATA} in sum")

@@ -11,14 +11,6 @@ from contextlib import contextmanager
 from typing import Final, final
 
 from natsproto import errors
-from natsproto.errors import (
-    ApiError,
-    BucketNotFound,
-    ConsumerDeleted,
-    ConsumerGone,
-    ConsumerNotFound,
-    StreamNotFound,
-)
 from natsproto.errors._base import Transience
 
 
@@ -254,7 +246,7 @@ class ErrCode:
     MESSAGE_SOURCE_HDR_NOT_ALLOWED = 10227
 
 
-ERROR_CLASSES: Final[Mapping[int, type[ApiError]]] = {
+ERROR_CLASSES: Final[Mapping[int, type[errors.ApiError]]] = {
     code: kind
     for kind, codes in (
         (errors.BadRequest, (10003, 10025, 10038, 10056, 10078, 10131, 10137, 10157)),
@@ -317,7 +309,7 @@ def name_of(err_code: int) -> str:
     return next((name for name, code in vars(ErrCode).items() if code == err_code and name.isupper()), "")
 
 
-def api_error(payload: Mapping[str, object], operation: str = "") -> ApiError:
+def api_error(payload: Mapping[str, object], operation: str = "") -> errors.ApiError:
     """Return the exception for the ``error`` object of an API reply, or for the whole reply.
 
     ``operation`` describes the request ("create stream 'ORDERS'"). Missing or invalid fields are accepted, since the
@@ -325,18 +317,18 @@ def api_error(payload: Mapping[str, object], operation: str = "") -> ApiError:
     """
     error = payload.get("error", payload)
     if not isinstance(error, Mapping):
-        return ApiError(0, 0, str(error), operation)
+        return errors.ApiError(0, 0, str(error), operation)
     code, err_code = (value if isinstance(value := error.get(key), int) else 0 for key in ("code", "err_code"))
     description = str(error.get("description") or "") or f"error {err_code or code}"
-    made = ERROR_CLASSES.get(err_code, ApiError)(code, err_code, description, operation)
+    made = ERROR_CLASSES.get(err_code, errors.ApiError)(code, err_code, description, operation)
     if err_code == ErrCode.CLUSTER_NO_PEERS and any(words in description for words in _TRANSIENT_NO_PEERS):
         made._transience = Transience.ELECTION
     return made
 
 
-def consumer_gone(error: ApiError, consumer: str, stream: str) -> ConsumerGone:
+def consumer_gone(error: errors.ApiError, consumer: str, stream: str) -> errors.ConsumerGone:
     """Return the error for a consumer of which the server says that it, or its stream, does not exist."""
-    kind = ConsumerDeleted if isinstance(error, ConsumerNotFound) else ConsumerGone
+    kind = errors.ConsumerDeleted if isinstance(error, errors.ConsumerNotFound) else errors.ConsumerGone
     return kind(error.description, consumer, stream)
 
 
@@ -345,5 +337,5 @@ def bucket_errors(bucket: str) -> Iterator[None]:
     """Translate StreamNotFound into BucketNotFound, which names the bucket."""
     try:
         yield
-    except StreamNotFound as exc:
-        raise BucketNotFound(bucket) from exc
+    except errors.StreamNotFound as exc:
+        raise errors.BucketNotFound(bucket) from exc

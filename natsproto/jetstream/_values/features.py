@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
 
-from natsproto.errors import ApiError, UnsupportedByServer
+from natsproto import errors
 from natsproto.jetstream._values.codec import Record
 from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._values.error_codes import ErrCode
@@ -49,7 +49,7 @@ class RequiredFeature(NamedTuple):
         """Raise UnsupportedByServer for a server that lacks the feature. Does nothing before any server is known."""
         if server.version and api_level(server) < self.level:
             reason = f"nats-server {self.version} is needed, this is {server.version}"
-            raise UnsupportedByServer(self.description, reason)
+            raise errors.UnsupportedByServer(self.description, reason)
 
 
 @contextmanager
@@ -57,10 +57,10 @@ def translate_unknown_field(operation: str) -> Iterator[None]:
     """Translate errors for the level, a field (both since 2.12) or a value into UnsupportedByServer."""
     try:
         yield
-    except ApiError as exc:
+    except errors.ApiError as exc:
         unknown = exc.err_code == ErrCode.INVALID_JSON and re.search("unknown |can not unmarshal", exc.description)
         if unknown or exc.err_code == ErrCode.REQUIRED_API_LEVEL:
-            raise UnsupportedByServer(operation, f"a newer server is needed: {exc.description}") from exc
+            raise errors.UnsupportedByServer(operation, f"a newer server is needed: {exc.description}") from exc
         raise
 
 
@@ -108,6 +108,6 @@ def check_features_kept(wanted: Record, got: Record, features: Features, operati
     for name, (version, _) in features.items():
         default = getattr(plain, name)
         if getattr(wanted, name) != default and getattr(got, name) == default:
-            raise UnsupportedByServer(
+            raise errors.UnsupportedByServer(
                 operation, f"the server ignored {name}, which needs nats-server {version} or newer"
             )

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, NoReturn, TypeVar, cast
 
+from natsproto import errors
 from natsproto._help.introspection import DocWithFields, html_table
 from natsproto._help.nats_py_names import FIELD_MEANINGS, FIELDS, hint
 from natsproto._value import did_you_mean
-from natsproto.errors import ConfigError
 
 if TYPE_CHECKING:
     import dataclasses
@@ -194,7 +194,7 @@ def amended(kind: type[R], given: R | str | None, fields: Mapping[str, object], 
     if isinstance(given, str):
         other = fields.get(key, given)
         if other != given:
-            raise ConfigError(key, other, f"differs from {given!r}: give one of them")
+            raise errors.ConfigError(key, other, f"differs from {given!r}: give one of them")
         return kind(**{**fields, key: given})
     if not isinstance(given, kind):
         raise TypeError(f"the first argument must be the {key} or a {kind.__name__}, not {type(given).__name__}")
@@ -216,7 +216,7 @@ def named_changes(
     partial = kind(**{keys[0]: names[0], **changes})
     for other in names:
         if other != names[0]:
-            raise ConfigError(keys[0], other, f"differs from {names[0]!r}, which cannot be renamed")
+            raise errors.ConfigError(keys[0], other, f"differs from {names[0]!r}, which cannot be renamed")
     return partial, changes
 
 

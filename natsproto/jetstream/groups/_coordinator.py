@@ -15,15 +15,8 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from typing import ClassVar, Final
 
+from natsproto import errors
 from natsproto._core.events import Event
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    InvalidReply,
-    KeyNotFound,
-    NatsError,
-    WrongRevision,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._publish.headers import TTL_HEADER
 from natsproto.jetstream._stream.stream import Stream
@@ -59,7 +52,7 @@ class GroupNotShared(Event):
     stream: str
     group: str
     member: str
-    error: NatsError
+    error: errors.NatsError
 
     level: ClassVar[int] = logging.WARNING
     line: ClassVar[str] = (
@@ -148,7 +141,7 @@ class Coordinator:
             return
         self._swept_at = self._clock()
         mapped = () if self._config is None else self._config.names
-        with suppress(NatsError):
+        with suppress(errors.NatsError):
             for consumer in [name async for name in self._work_queue.consumer_names()]:
                 if is_managed(consumer) and consumer not in mapped and not await self._is_living(consumer):
                     await self._delete_consumer(consumer)
@@ -158,7 +151,7 @@ class Coordinator:
         if self._living <= {self._name}:
             try:
                 await self._write_shares(await self._configs.get(self._key, direct=False), (), [])
-            except NatsError:
+            except errors.NatsError:
                 return  # the next member that joins does it
 
     # ---------------------------------------------------------------- internals
@@ -182,7 +175,7 @@ class Coordinator:
             self._living.discard(name)
 
     async def _audit(self) -> None:
-        with suppress(NatsError):
+        with suppress(errors.NatsError):
             found = await self._presence.bucket.get_many([f"{self._key}.*"])
             for entry in found.values():
                 self._on_key(entry)
@@ -205,11 +198,11 @@ class Coordinator:
                         gone.append(name)
             if self._presence.is_valid:
                 await self._write_shares(entry, self._living, gone)
-        except (WrongRevision, KeyNotFound, BucketNotFound):
+        except (errors.WrongRevision, errors.KeyNotFound, errors.BucketNotFound):
             return  # another member was faster; or the group is gone, which ends this member
-        except (ConfigError, InvalidReply) as exc:
+        except (errors.ConfigError, errors.InvalidReply) as exc:
             self._report(exc)  # the configuration is spoilt, which ends this member
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if not is_transient(exc):
                 raise
             await asyncio.sleep(SHARE_RETRY_INTERVAL_S)
@@ -235,17 +228,17 @@ class Coordinator:
             return False
         try:
             entry = await self._presence.bucket.get(f"{self._key}.{name}", direct=False)
-        except KeyNotFound:
+        except errors.KeyNotFound:
             return False
         self._on_key(entry)
         self._end_leases()
         return name in self._living
 
-    def _report(self, error: NatsError) -> None:
+    def _report(self, error: errors.NatsError) -> None:
         stream, _, group = self._key.partition(".")
         notice = GroupNotShared(stream=stream, group=group, member=self._name, error=error)
         self._presence.bucket.stream._api.connection._event_bus.emit(notice)
 
     async def _delete_consumer(self, name: str) -> None:
-        with suppress(NatsError):  # it is gone; or on_blocked() of its successor deletes it
+        with suppress(errors.NatsError):  # it is gone; or on_blocked() of its successor deletes it
             await self._work_queue.delete_consumer(name)

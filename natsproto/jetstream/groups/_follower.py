@@ -11,23 +11,10 @@ import random
 from contextlib import suppress
 from typing import Final, Protocol
 
+from natsproto import errors
 from natsproto._core.consumer_stats import GroupStats
 from natsproto._core.ending import readers_of_caller
 from natsproto._core.events import Event
-from natsproto.errors import (
-    ApiError,
-    BucketNotFound,
-    ConfigError,
-    ConsumerExists,
-    ConsumerGone,
-    ConsumerNotFound,
-    DrainTimeout,
-    GroupChanged,
-    InvalidReply,
-    KeyNotFound,
-    NatsError,
-    SubscriptionClosed,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
 from natsproto.jetstream._consumer.handle import PullConsumer
@@ -96,7 +83,7 @@ class MemberHandler:
 
     def __init__(self, handler: Handler, options: HandlerOptions, prefetch: int | None) -> None:
         if prefetch is not None and prefetch < 1:
-            raise ConfigError("prefetch", prefetch, "must be at least 1")
+            raise errors.ConfigError("prefetch", prefetch, "must be at least 1")
         self.handler = with_middleware(options.wrap(handler), self._on_message)
         self.options, self.prefetch = options, prefetch
         self.membership: Membership | None = None
@@ -131,9 +118,9 @@ class MemberHandler:
             while self._running:
                 self._idle.clear()
                 await self._idle.wait()
-        with suppress(DrainTimeout):
+        with suppress(errors.DrainTimeout):
             await context.stop(0.0)
-        with suppress(NatsError):  # reported by who waits for it
+        with suppress(errors.NatsError):  # reported by who waits for it
             await context.wait()
 
     def _key_of(self, message: JsMessage) -> object:
@@ -234,7 +221,7 @@ class ConfigFollower:
                     elif done:
                         await self._on_consume_end()
                         self._must_read = True  # the change that explains it
-            except SubscriptionClosed:
+            except errors.SubscriptionClosed:
                 return  # the client is closed
             finally:
                 change.cancel()
@@ -273,7 +260,7 @@ class ConfigFollower:
         await self._leave()
         try:
             await self._stream.delete_consumer(self._consumer_config.durable_name or self.name)
-        except NatsError:
+        except errors.NatsError:
             return  # it is gone, or goes after its inactive_threshold
 
     # ---------------------------------------------------------------- the configuration
@@ -284,11 +271,11 @@ class ConfigFollower:
             try:
                 entry = await self._bucket.get(self.key, direct=False)
                 if self.work.membership is not None:  # what an earlier consumer has in hand is delivered first
-                    with suppress(ConsumerNotFound):
+                    with suppress(errors.ConsumerNotFound):
                         await self._stream.delete_consumer(self.name)
-            except (KeyNotFound, BucketNotFound):
+            except (errors.KeyNotFound, errors.BucketNotFound):
                 return await self._on_group_deleted()
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if is_transient(exc):
                     return True
                 raise
@@ -308,7 +295,7 @@ class ConfigFollower:
         try:
             new = loads(type(config), entry.data)
             new._check()
-        except (ConfigError, InvalidReply) as exc:
+        except (errors.ConfigError, errors.InvalidReply) as exc:
             raise await self._end_group(f"its configuration is wrong: {exc}") from exc
         if membership is not None:
             membership.on_config(new, entry.revision)
@@ -337,11 +324,11 @@ class ConfigFollower:
             await self.delete_consumer()
         return False
 
-    async def _end_group(self, reason: str) -> GroupChanged:
+    async def _end_group(self, reason: str) -> errors.GroupChanged:
         if self._static:
             await self.delete_consumer()
         stream, _, group = self.key.partition(".")
-        return GroupChanged(stream, group, reason)
+        return errors.GroupChanged(stream, group, reason)
 
     async def _change_partitions(self, new: GroupConfig) -> None:
         """Replace the consumer for other partitions, since a changed one would not return to messages it has skipped.
@@ -361,9 +348,9 @@ class ConfigFollower:
             return False
         try:
             info = await self._consumer.info()
-        except ConsumerNotFound:
+        except errors.ConsumerNotFound:
             return False
-        except NatsError:
+        except errors.NatsError:
             return True
         if set(info.config.filter_subjects) != set(self._consumer.cached_info.config.filter_subjects):
             return True  # which has replaced the consumer already
@@ -383,15 +370,15 @@ class ConfigFollower:
                 return
             try:
                 self._consumer = await self._stream.create_consumer(config)
-            except ConsumerExists:
+            except errors.ConsumerExists:
                 if self._static:
                     raise
                 await self._stream.delete_consumer(self.name)  # of other partitions
                 self._consumer = await self._stream.create_consumer(config)
-        except NatsError as exc:
-            if is_transient(exc) or isinstance(exc, ConsumerNotFound):
+        except errors.NatsError as exc:
+            if is_transient(exc) or isinstance(exc, errors.ConsumerNotFound):
                 return  # in a moment
-            if not isinstance(exc, ApiError) or exc.err_code != ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
+            if not isinstance(exc, errors.ApiError) or exc.err_code != ErrCode.CONSUMER_WQ_CONSUMER_NOT_UNIQUE:
                 raise
             if membership is not None:
                 await membership.on_blocked()
@@ -408,8 +395,8 @@ class ConfigFollower:
         error = ended.exception()
         await self._leave()
         if error is None:
-            raise SubscriptionClosed(f"member {self.name!r}", "the client is closed")
-        if not isinstance(error, ConsumerGone):
+            raise errors.SubscriptionClosed(f"member {self.name!r}", "the client is closed")
+        if not isinstance(error, errors.ConsumerGone):
             raise error.with_traceback(None)
 
     async def _leave(self) -> None:
@@ -434,7 +421,7 @@ def _member_config(template: ConsumerConfig, group: str, member: str, *, static:
     """The configuration of the member's consumer, without subjects. ConfigError for fields that a group sets."""
     for what in ("name", "durable_name", "filter_subject", "filter_subjects", "priority_groups", "deliver_subject"):
         if getattr(template, what):
-            raise ConfigError(what, getattr(template, what), "a consumer group chooses this itself")
+            raise errors.ConfigError(what, getattr(template, what), "a consumer group chooses this itself")
     ack_wait = template.ack_wait or MEMBER_ACK_WAIT_S
     config = template.replace(
         ack_wait=ack_wait,
@@ -446,7 +433,9 @@ def _member_config(template: ConsumerConfig, group: str, member: str, *, static:
     if static:
         return config.replace(durable_name=f"{group}-{member}")
     if config.ack_policy != AckPolicy.EXPLICIT:
-        raise ConfigError("ack_policy", str(config.ack_policy), "members of an elastic group acknowledge each message")
+        raise errors.ConfigError(
+            "ack_policy", str(config.ack_policy), "members of an elastic group acknowledge each message"
+        )
     return config.replace(name=member, inactive_threshold=ack_wait)
 
 
@@ -459,5 +448,5 @@ async def _stop_in_time(context: ConsumeContext) -> None:
     """Handlers get the option ``drain_timeout``. Those that take longer are cancelled, which is logged."""
     try:
         await context.stop()
-    except DrainTimeout as exc:
+    except errors.DrainTimeout as exc:
         context._connection._event_bus.log.warning("%s", exc)

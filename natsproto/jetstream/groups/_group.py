@@ -9,19 +9,10 @@ from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mappin
 from contextlib import aclosing, suppress
 from typing import ClassVar, Generic, TypeVar, Unpack
 
+from natsproto import errors
 from natsproto._handler_threads import Executor
 from natsproto._help.async_hints import items
 from natsproto._options.rules import whole
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    ConsumerNotFound,
-    GroupChanged,
-    GroupNotFound,
-    KeyExists,
-    KeyNotFound,
-    WrongRevision,
-)
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
@@ -82,7 +73,7 @@ class Group(Generic[C]):
         """
         bucket = await js.key_value(cls._bucket_name, bind=True)
         async with aclosing(bucket.keys(f"{stream}.*")) as keys:
-            with suppress(BucketNotFound):  # there never was one
+            with suppress(errors.BucketNotFound):  # there never was one
                 async for key in keys:
                     yield key.partition(".")[2]
 
@@ -142,7 +133,7 @@ class Group(Generic[C]):
         """
         check_consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
-            raise ConfigError("member", member, f"has no partition of the static group {self.name!r}")
+            raise errors.ConfigError("member", member, f"has no partition of the static group {self.name!r}")
         options = HandlerOptions(
             concurrency=concurrency,
             key=key,
@@ -190,8 +181,8 @@ class Group(Generic[C]):
     async def _read(self) -> KeyValueEntry:
         try:
             return await self._bucket.get(self._key, direct=False)
-        except (KeyNotFound, BucketNotFound):
-            raise GroupNotFound(self.stream_name, self.name) from None
+        except (errors.KeyNotFound, errors.BucketNotFound):
+            raise errors.GroupNotFound(self.stream_name, self.name) from None
 
 
 class StaticGroup(Group[StaticGroupConfig]):
@@ -235,7 +226,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         )
         config._check()
         if not config.names:
-            raise ConfigError("members", (), "a static group needs them from the beginning")
+            raise errors.ConfigError("members", (), "a static group needs them from the beginning")
         await js._api.require_feature(_GROUPS, f"create group {name!r} of stream {stream!r}", None)
         stream_handle = await js.stream(stream)
         bucket = await _create_config(js, stream, name, config, stream_handle)
@@ -261,7 +252,7 @@ class StaticGroup(Group[StaticGroupConfig]):
         await self._bucket.delete(self._key)
         async for consumer in self._stream.consumer_names():
             if consumer.startswith(f"{self.name}-"):
-                with suppress(ConsumerNotFound):  # its member was faster
+                with suppress(errors.ConsumerNotFound):  # its member was faster
                     await self._stream.delete_consumer(consumer)
 
     def _consumer_of(self, member: str) -> str:
@@ -428,7 +419,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
     async def _change_members(self, change: Callable[[set[str]], set[str]]) -> tuple[str, ...]:
         def changed(config: ElasticGroupConfig) -> dict[str, object]:
             if config.member_mappings:
-                raise ConfigError("members", config.names, "are given partitions by hand: change the mappings")
+                raise errors.ConfigError("members", config.names, "are given partitions by hand: change the mappings")
             return {"members": sorted(change(set(config.members)))}
 
         return tuple((await self._update_config(changed)).members)
@@ -442,7 +433,7 @@ class ElasticGroup(Group[ElasticGroupConfig]):
             written = parse(entry.data) | change(loads(ElasticGroupConfig, entry.data))
             config = decode(ElasticGroupConfig, written)
             config._check()
-            with suppress(WrongRevision):  # another client was faster
+            with suppress(errors.WrongRevision):  # another client was faster
                 await self._bucket.update(self._key, dumps(written), entry.revision)
                 self.config = config
                 return config
@@ -494,15 +485,15 @@ async def _create_config(js: JetStream, stream: str, name: str, config: GroupCon
     """Write the configuration of a new group, or find the same one there; return the bucket."""
     try:
         bucket = await js.key_value(config.bucket)
-    except BucketNotFound:
+    except errors.BucketNotFound:
         bucket = await js.create_key_value(
             bucket=config.bucket, num_replicas=stream_handle.cached_info.config.num_replicas, storage=StorageType.FILE
         )
     key = config_key(stream, name)
     try:
         await bucket.create(key, dumps(config))
-    except KeyExists:
+    except errors.KeyExists:
         found = loads(type(config), (await bucket.get(key, direct=False)).data)
         if (isinstance(config, StaticGroupConfig) and found != config) or not config._equals_except_members(found):
-            raise GroupChanged(stream, name, "exists and is configured otherwise: delete it first") from None
+            raise errors.GroupChanged(stream, name, "exists and is configured otherwise: delete it first") from None
     return bucket

@@ -12,12 +12,12 @@ import re
 from collections.abc import Awaitable, Callable, Hashable, Iterable
 from typing import Any, ClassVar, NamedTuple, Self, TypedDict
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
-from natsproto.errors import ConfigError, ConnectionClosed, NatsError
 from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
@@ -126,9 +126,9 @@ class JoinedMember(Member):
         self._template = ConsumerConfig().replace(**fields)
         self._ttl = seconds("ttl", ttl)
         if self._ttl < MIN_TTL_S:
-            raise ConfigError("ttl", ttl, "must be at least one second")
+            raise errors.ConfigError("ttl", ttl, "must be at least one second")
         if self._ttl > MAX_TTL_S:
-            raise ConfigError("ttl", ttl, "must be an hour at most")
+            raise errors.ConfigError("ttl", ttl, "must be an hour at most")
         self._is_named = name is not None
         self._connection, self._opening = connection, opening
         self._presence: Presence | None = None
@@ -179,9 +179,9 @@ class JoinedMember(Member):
                 self._leaving = None
                 self._emit_lost()
                 await presence.enter_again()
-        except ConnectionClosed:
+        except errors.ConnectionClosed:
             return
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._on_error(exc)
             raise
         finally:
@@ -215,8 +215,8 @@ class JoinedMember(Member):
             await self._leaving.wait(follower.delete_consumer())
             holding.cancel()
             await asyncio.wait((holding, *others))
-        errors = [task.exception() for task in (*tasks, *others) if not task.cancelled()]
-        for error in filter(None, errors):
+        failures = [task.exception() for task in (*tasks, *others) if not task.cancelled()]
+        for error in filter(None, failures):
             raise error
         return ended == {holding}
 

@@ -9,11 +9,11 @@ import asyncio
 from types import TracebackType
 from typing import Self
 
+from natsproto import errors
 from natsproto._core.event_bus import ClientLog
 from natsproto._core.notifier import running_loop, wrong_loop_error
 from natsproto._help.async_hints import RunHint
 from natsproto._signals import check_until
-from natsproto.errors import LocalProtocolError, NatsError
 from natsproto.jetstream._consumer.end_waiters import EndWaiters
 from natsproto.jetstream.groups._follower import ConfigFollower
 from natsproto.jetstream.groups._stall_watch import StallWatch
@@ -71,7 +71,7 @@ class Member(RunHint):
                 waiting.cancel()
         if not follower.joined.is_set():
             await self.wait()
-            raise LocalProtocolError(f"member {self.name!r} has ended before it joined")
+            raise errors.LocalProtocolError(f"member {self.name!r} has ended before it joined")
 
     # ---------------------------------------------------------------- running
 
@@ -132,7 +132,7 @@ class Member(RunHint):
     def _started(self) -> asyncio.Task[None]:
         self._begun = True  # avoids the warning about an unused object
         if self._task is None:
-            raise LocalProtocolError(f"enter member {self.name!r} with async with first")
+            raise errors.LocalProtocolError(f"enter member {self.name!r} with async with first")
         if self._task.get_loop() is not running_loop():
             raise wrong_loop_error()
         return self._task
@@ -148,7 +148,7 @@ class Member(RunHint):
         watching = self._watch_stalls()
         try:
             await self._opened.run()
-        except NatsError as exc:
+        except errors.NatsError as exc:
             self._on_error(exc)
             raise
         finally:
@@ -159,5 +159,5 @@ class Member(RunHint):
         work, watch = self._opened.work, self._stall_watch
         return None if watch is None else asyncio.ensure_future(watch.run(self.name, lambda: work.handled))
 
-    def _on_error(self, error: NatsError) -> None:
+    def _on_error(self, error: errors.NatsError) -> None:
         self._end_waiters.on_end(f"group member {self.name!r}", error, "mend the group, then join it again")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import ClassVar, Final
 
-from natsproto.errors import ConfigError
+from natsproto import errors
 from natsproto.jetstream._values.asset_names import check_consumer_name
 from natsproto.jetstream._values.codec import Many, Record, Strings, integer, integers, many, strings, text
 from natsproto.jetstream._values.config_parts import StreamSource, SubjectTransform
@@ -48,10 +48,12 @@ class PartitioningFilter(Record):
         tokens = self.filter.split(".")
         wildcards = tokens.count("*")
         if not wildcards and tokens[-1] != ">":
-            raise ConfigError("filter", self.filter, "needs a * or a > at its end")
+            raise errors.ConfigError("filter", self.filter, "needs a * or a > at its end")
         chosen = self.partitioning_wildcards
         if len(set(chosen)) != len(chosen) or not all(1 <= number <= wildcards for number in chosen):
-            raise ConfigError("partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}")
+            raise errors.ConfigError(
+                "partitioning_wildcards", chosen, f"must be different numbers from 1 to {wildcards}"
+            )
 
     def _transform(self, partitions: int) -> SubjectTransform:
         """Return the subject transform that adds the partition as the first token."""
@@ -83,19 +85,23 @@ class GroupConfig(Record):
     def _check(self) -> None:
         """Raise ConfigError unless each partition has exactly one valid member."""
         if self.max_members < 1:
-            raise ConfigError("max_members", self.max_members, "a group has at least 1 partition")
+            raise errors.ConfigError("max_members", self.max_members, "a group has at least 1 partition")
         if self.max_members > MAX_PARTITIONS:
-            raise ConfigError("max_members", self.max_members, f"a group has at most {MAX_PARTITIONS} partitions")
+            raise errors.ConfigError(
+                "max_members", self.max_members, f"a group has at most {MAX_PARTITIONS} partitions"
+            )
         mappings = self.member_mappings
         if self.members and mappings:
-            raise ConfigError("member_mappings", mappings, "cannot be given together with members")
+            raise errors.ConfigError("member_mappings", mappings, "cannot be given together with members")
         if mappings:
             given = sorted(partition for mapping in mappings for partition in mapping.partitions)
             if given != list(range(self.max_members)):
                 rule = f"must give each partition from 0 to {self.max_members - 1} to one member"
-                raise ConfigError("member_mappings", mappings, rule)
+                raise errors.ConfigError("member_mappings", mappings, rule)
             if len({mapping.member for mapping in mappings}) != len(mappings) or len(mappings) > self.max_members:
-                raise ConfigError("member_mappings", mappings, "must name each member once, no more than partitions")
+                raise errors.ConfigError(
+                    "member_mappings", mappings, "must name each member once, no more than partitions"
+                )
 
     @property
     def names(self) -> tuple[str, ...]:

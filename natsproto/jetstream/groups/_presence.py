@@ -16,17 +16,8 @@ from math import ceil
 from time import monotonic, time
 from typing import ClassVar, Final
 
+from natsproto import errors
 from natsproto._core.events import Event
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    GroupChanged,
-    KeyExists,
-    KeyNotFound,
-    NatsError,
-    PermissionDenied,
-    WrongRevision,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
@@ -67,7 +58,7 @@ async def open_bucket(js: JetStream, work_queue: Stream) -> KeyValue:
     """
     try:
         bucket = await js.key_value(PRESENCE_BUCKET)
-    except BucketNotFound:
+    except errors.BucketNotFound:
         config = (await work_queue.info()).config
         return await js.create_key_value(
             bucket=PRESENCE_BUCKET,
@@ -77,7 +68,7 @@ async def open_bucket(js: JetStream, work_queue: Stream) -> KeyValue:
         )
     if not bucket.stream.cached_info.config.subject_delete_marker_ttl:
         advice = f"js.update_key_value({PRESENCE_BUCKET!r}, limit_marker_ttl={MARKER_TTL_S:g})"
-        raise ConfigError("bucket", PRESENCE_BUCKET, f"needs a limit_marker_ttl for members of groups: {advice}")
+        raise errors.ConfigError("bucket", PRESENCE_BUCKET, f"needs a limit_marker_ttl for members of groups: {advice}")
     return bucket
 
 
@@ -111,10 +102,10 @@ class Presence:
         sent_at, ttl = monotonic(), ceil(self._ttl)
         try:
             self._revision = await self.bucket.create(self._key, self._value, ttl=ttl)
-        except KeyExists:
+        except errors.KeyExists:
             try:
                 entry = await self.bucket.get(self._key, direct=False)
-            except KeyNotFound:  # expired just now
+            except errors.KeyNotFound:  # expired just now
                 await self.enter(takes_over=takes_over)
                 return
             if entry.data != self._value and not takes_over:
@@ -122,7 +113,7 @@ class Presence:
             sent_at = monotonic()
             try:
                 self._revision = await self.bucket.update(self._key, self._value, entry.revision, ttl=ttl)
-            except WrongRevision:
+            except errors.WrongRevision:
                 await self.enter(takes_over=takes_over)
                 return
         self._renewed_at, self._is_reported = sent_at, False
@@ -135,7 +126,7 @@ class Presence:
             try:
                 await self.enter(takes_over=False)
                 return
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise
                 await asyncio.sleep(ENTER_RETRY_INTERVAL_S)
@@ -160,7 +151,7 @@ class Presence:
         revision, self._renewed_at = self._revision, -self._ttl
         try:
             await self.bucket.purge(self._key, revision=revision, ttl=MARKER_TTL_S, timeout=self._request_timeout)
-        except NatsError:
+        except errors.NatsError:
             return
 
     @property
@@ -179,21 +170,21 @@ class Presence:
                 )
                 self._renewed_at, self._is_reported = sent_at, False
                 return True
-            except WrongRevision:
+            except errors.WrongRevision:
                 if not await self._adopt_own():
                     return False
-            except (BucketNotFound, PermissionDenied):
+            except (errors.BucketNotFound, errors.PermissionDenied):
                 raise
-            except NatsError:
+            except errors.NatsError:
                 await asyncio.sleep(min(ENTER_RETRY_INTERVAL_S, self._ttl / 10))
 
     async def _adopt_own(self) -> bool:
         """Look for an own renewal whose reply was lost. False when the key is gone or another process's."""
         try:
             entry = await self.bucket.get(self._key, direct=False, timeout=self._request_timeout)
-        except KeyNotFound:
+        except errors.KeyNotFound:
             return False
-        except NatsError:
+        except errors.NatsError:
             return True  # unknown: the next renewal tells
         if entry.data != self._value:
             return False
@@ -208,10 +199,10 @@ class Presence:
                 GroupLeaseLate(stream=self._stream, group=self._group, member=member, seconds=waited, ttl=self._ttl)
             )
 
-    def _taken_by(self, value: bytes) -> GroupChanged:
+    def _taken_by(self, value: bytes) -> errors.GroupChanged:
         try:
             where = "process {pid} on {host}".format(**json.loads(value))
         except (ValueError, KeyError, TypeError):
             where = "another process"
         name = self._key.rpartition(".")[2]
-        return GroupChanged(self._stream, self._group, f"{where} is the member {name!r} now: use another name")
+        return errors.GroupChanged(self._stream, self._group, f"{where} is the member {name!r} now: use another name")

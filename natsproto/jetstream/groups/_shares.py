@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
-from natsproto.errors import ConfigError, InvalidSubject
+from natsproto import errors
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._values.asset_names import check_consumer_name
 from natsproto.jetstream.groups._partitions import GroupConfig, PartitioningFilter
@@ -22,7 +22,7 @@ def member_name(name: str) -> str:
     """Return the name that a member has in the configuration and in its key. InvalidSubject."""
     checked = check_consumer_name(name)
     if not checked.isascii() or not checked.replace("-", "").replace("_", "").replace("=", "").isalnum():
-        raise InvalidSubject("name", name, "only A-Z, a-z, 0-9, '-', '_' and '='")
+        raise errors.InvalidSubject("name", name, "only A-Z, a-z, 0-9, '-', '_' and '='")
     return MANAGED_PREFIX + checked
 
 
@@ -35,7 +35,7 @@ def is_member(name: str) -> bool:
     """True if a member that comes and goes by itself can have this name."""
     try:
         return is_managed(name) and member_name(name.removeprefix(MANAGED_PREFIX)) == name
-    except (ConfigError, InvalidSubject):
+    except (errors.ConfigError, errors.InvalidSubject):
         return False
 
 

@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import ClassVar
 
+from natsproto import errors
 from natsproto._core.events import Event
-from natsproto.errors import MessageNotFound, NatsError, PermissionDenied
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 
@@ -64,10 +64,10 @@ class StallWatch:
                 continue
             try:
                 await self._look(member)
-            except PermissionDenied as exc:
+            except errors.PermissionDenied as exc:
                 log.debug("group %r is not watched: %s", self._group, exc)
                 return
-            except NatsError:
+            except errors.NatsError:
                 continue  # an outage: the next look shows its end
 
     async def _look(self, member: str) -> None:
@@ -97,7 +97,7 @@ class StallWatch:
         if not self._filters:
             return True
         for pattern in self._filters:
-            with suppress(MessageNotFound):
+            with suppress(errors.MessageNotFound):
                 if (await stream.get_last_message(pattern, direct=False)).seq > after:
                     return True
         return False

@@ -10,24 +10,12 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Generic, Literal, NamedTuple, TypeVar, cast, overload
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._durations import DEFAULT, Default, seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
 from natsproto.codecs import JSON, Codec, TypeForm
-from natsproto.errors import (
-    ConfigError,
-    ConnectionClosed,
-    KeyDeleted,
-    KeyExists,
-    KeyNotFound,
-    MessageNotFound,
-    NatsError,
-    NoResponders,
-    RequestTimeout,
-    WrongLastSequence,
-    WrongRevision,
-)
 from natsproto.jetstream._api.requests import DEFAULT_PREFIX, LEAST_TIMEOUT_S, Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
 from natsproto.jetstream._publish.atomic_batch import MAX_ATOMIC_MESSAGES, AtomicBatch
@@ -171,20 +159,20 @@ class KeyValue(Generic[V]):
                 if (head := get.headerless(reply)) is not None:  # nearly always: a value without headers
                     return headerless_entry(bucket.subjects, head, reply.data)
                 entry = KeyValueEntry(bucket.subjects, get.read(reply))
-            except MessageNotFound as missing:
+            except errors.MessageNotFound as missing:
                 entry = await bucket.confirm_missing(get.subject, missing, bucket.api.left(timeout, began))
-            except ConnectionClosed as exc:
-                raise ConnectionClosed(f"get of key {key!r}", exc.reason) from exc.reason
-            except NoResponders:  # no direct get any more, or no bucket: the stream finds out which
+            except errors.ConnectionClosed as exc:
+                raise errors.ConnectionClosed(f"get of key {key!r}", exc.reason) from exc.reason
+            except errors.NoResponders:  # no direct get any more, or no bucket: the stream finds out which
                 entry = await bucket.find(key, direct=True, timeout=bucket.api.left(timeout, began))
         else:
             entry = await bucket.find(key, revision, direct=direct, timeout=timeout)
         if default is not DEFAULT and (entry is None or entry.is_deleted):
             return default
         if entry is None:
-            raise KeyNotFound(bucket.bucket, key, revision)
+            raise errors.KeyNotFound(bucket.bucket, key, revision)
         if entry.is_deleted:
-            raise KeyDeleted(bucket.bucket, key, entry.revision, entry.operation)
+            raise errors.KeyDeleted(bucket.bucket, key, entry.revision, entry.operation)
         return entry
 
     async def put(self, key: str, value: V, *, ttl: Ttl | None = None, timeout: Duration | None = None) -> int:
@@ -230,12 +218,12 @@ class KeyValue(Generic[V]):
                 left = max(deadline.left, LEAST_TIMEOUT_S)
                 try:
                     return await bucket.write(key, payload, None, args, expected, left, write_id, change)
-                except WrongRevision as exc:
+                except errors.WrongRevision as exc:
                     found = await bucket.find(key, timeout=max(deadline.left, LEAST_TIMEOUT_S))
                     if found is not None and has_write_id(found, write_id):
                         return found.revision
                     if found is not None and not found.is_deleted:
-                        raise KeyExists(self.bucket, key, found.revision) from exc.__cause__
+                        raise errors.KeyExists(self.bucket, key, found.revision) from exc.__cause__
                     # Another client was faster, unless nothing has changed: then this is a mirror that lags its origin.
                     before, expected = expected, 0 if found is None else found.revision
                     if expected == before and not await backoff.pause(deadline):
@@ -500,7 +488,7 @@ class KeyValue(Generic[V]):
             info = await bucket.stream.info(timeout=wait)
         if info.config.mirror is not None:
             origin = info.config.mirror.name.removeprefix(KV_STREAM)
-            raise ConfigError("bucket", self.bucket, f"is a mirror: purge the deletes of its origin, {origin!r}")
+            raise errors.ConfigError("bucket", self.bucket, f"is a mirror: purge the deletes of its origin, {origin!r}")
         now = datetime.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the entries
         removed = 0
         for first in range(0, len(marks), MAX_CONCURRENT_PURGES):
@@ -611,7 +599,7 @@ class KeyValueBatch(Generic[V]):
         payload = self._bucket.subjects.encode_value(value)
         last = await self._bucket.find(key, timeout=self._timeout)
         if last is not None and not last.is_deleted:
-            raise KeyExists(self._bucket.bucket, key, last.revision)
+            raise errors.KeyExists(self._bucket.bucket, key, last.revision)
         expected = 0 if last is None else last.revision
         await self._add(key, payload, None, expected, {} if ttl is None else {"ttl": ttl, "rollup": "sub"})
 
@@ -652,9 +640,9 @@ class KeyValueBatch(Generic[V]):
         self._committed = True
         try:
             ack = await self._batch.commit()
-        except WrongLastSequence as exc:
+        except errors.WrongLastSequence as exc:
             raise await self._translate_refusal(exc) from exc
-        except NatsError as exc:
+        except errors.NatsError as exc:
             await self._bucket.raise_named(exc, "batch")
         if ack is not None:
             first = ack.seq - len(self._writes) + 1
@@ -679,16 +667,18 @@ class KeyValueBatch(Generic[V]):
         subject = self._bucket.subjects.write_prefix + self._bucket.subjects.encode_key(key)
         if (expected is not None or "rollup" in args) and any(write.key == key for write in self._writes):
             why = "its revision cannot be compared" if expected is not None else "it cannot be purged"
-            raise ConfigError("key", key, f"was written in this batch before: {why}")
+            raise errors.ConfigError("key", key, f"was written in this batch before: {why}")
         if expected is not None:
             args = {**args, "expected_last_subject_seq": expected}
         try:
             await self._batch.publish(subject, payload, headers=headers, **args)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             await self._bucket.raise_named(exc, f"write of key {key!r}")
         self._writes.append(_Write(key, expected))
 
-    async def _translate_refusal(self, error: WrongLastSequence) -> WrongRevision | WrongLastSequence:
+    async def _translate_refusal(
+        self, error: errors.WrongLastSequence
+    ) -> errors.WrongRevision | errors.WrongLastSequence:
         """Return the error with the rejected key, or the error of the server when all keys are as expected by now."""
         first: dict[str, int] = {}
         for key, expected in self._writes:
@@ -697,7 +687,7 @@ class KeyValueBatch(Generic[V]):
         for key, expected in first.items():
             actual = await self._bucket.last_revision(key, self._timeout)
             if actual not in (expected, None):
-                return WrongRevision(self._bucket.bucket, key, expected, actual)
+                return errors.WrongRevision(self._bucket.bucket, key, expected, actual)
         return error
 
     def __repr__(self) -> str:
@@ -718,5 +708,5 @@ async def _deleted(bucket: BucketStream[V], filters: tuple[str, ...], timeout: f
     except TimeoutError:
         if not silence.expired():
             raise
-        raise RequestTimeout(f"deleted keys of bucket {bucket.bucket!r}", timeout) from None
+        raise errors.RequestTimeout(f"deleted keys of bucket {bucket.bucket!r}", timeout) from None
     return marks

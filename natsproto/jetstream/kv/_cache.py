@@ -16,11 +16,11 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, Generic
 
+from natsproto import errors
 from natsproto._core.notifier import release
 from natsproto._core.time_slice import TIME_SLICE_S
 from natsproto._durations import seconds
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._publish.headers import ttl_of
 from natsproto.jetstream._values.codec import NEVER, Duration
@@ -49,7 +49,7 @@ class _Reader(Generic[V]):
         self.skipped = 0
         self.waiter: asyncio.Future[None] | None = None
         self.is_ended = False
-        self.error: NatsError | None = None
+        self.error: errors.NatsError | None = None
 
     def put(self, entry: KeyValueEntry[V]) -> None:
         """Let an entry wait."""
@@ -71,7 +71,7 @@ class _Reader(Generic[V]):
         if self.waiter is not None:
             release(self.waiter)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End it once it has read what waits."""
         self.is_ended, self.error = True, error
         self.wake()
@@ -131,7 +131,7 @@ class _Audience(Generic[V]):
                     if count % READERS_PER_TURN == 0:
                         await asyncio.sleep(0)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End all readers."""
         for groups in (self._by_subject, self._by_pattern):
             for group in groups.values():
@@ -245,7 +245,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self._entries: dict[str, KeyValueEntry[V]] = {}
         self._revision = 0
         self._task: asyncio.Task[None] | None = None
-        self._error: NatsError | None = LocalProtocolError(f"enter the cache of {watcher.what} first")
+        self._error: errors.NatsError | None = errors.LocalProtocolError(f"enter the cache of {watcher.what} first")
         self._changed = asyncio.Event()
         self._audience: _Audience[V] = _Audience()
 
@@ -296,7 +296,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         except TimeoutError:
             if not expiry.expired():
                 raise
-            raise RequestTimeout(
+            raise errors.RequestTimeout(
                 f"revision {revision} in the cache of {self._watcher.what}", wait or 0.0, missing="such change"
             ) from None
 
@@ -322,12 +322,12 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
                 key.
         """
         if type(max_waiting) is not int or max_waiting < 1:
-            raise ConfigError("max_waiting", max_waiting, "must be an int of at least 1")
+            raise errors.ConfigError("max_waiting", max_waiting, "must be an int of at least 1")
         filters = tuple(map(self._subjects.filter_subject, keys))
         own = tuple(map(self._subjects.filter_subject, self._keys))
         for key, subject in zip(keys, filters, strict=True):
             if own and not any(overlap(subject, other) for other in own):
-                raise ConfigError("keys", key, f"the cache has only {', '.join(map(repr, self._keys))}")
+                raise errors.ConfigError("keys", key, f"the cache has only {', '.join(map(repr, self._keys))}")
         return CacheUpdates(self, filters, max_waiting)
 
     # ---------------------------------------------------------------- updating
@@ -351,7 +351,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
         self, kind: type[BaseException] | None, exc: BaseException | None, trace: TracebackType | None
     ) -> None:
         task, self._task = self._task, None
-        self._end(LocalProtocolError(f"the cache of {self._watcher.what} has ended: its block was left"), None)
+        self._end(errors.LocalProtocolError(f"the cache of {self._watcher.what} has ended: its block was left"), None)
         if task is not None:
             task.cancel()
         await self._watcher.stop()
@@ -365,7 +365,9 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             error = wrap_unexpected(f"reading {self._watcher.what}", exc)
             self._end(error, error)
         else:
-            self._end(LocalProtocolError(f"the cache of {self._watcher.what} has ended: the client was closed"), None)
+            self._end(
+                errors.LocalProtocolError(f"the cache of {self._watcher.what} has ended: the client was closed"), None
+            )
 
     def _receive(self, batch: list[KeyValueEntry[V]]) -> None:
         entries = self._entries
@@ -380,7 +382,7 @@ class KeyValueCache(Mapping[str, V], Generic[V]):
             self._revision = max(self._revision, batch[-1].revision)
             self._notify()
 
-    def _end(self, error: NatsError, failure: NatsError | None) -> None:
+    def _end(self, error: errors.NatsError, failure: errors.NatsError | None) -> None:
         """End with the error for later lookups, and what its readers raise (None: they just end)."""
         if self._error is None:
             self._error = error

@@ -15,23 +15,9 @@ from itertools import count
 from math import inf
 from typing import TYPE_CHECKING, Generic, Literal, NoReturn, TypeVar, cast
 
+from natsproto import errors
 from natsproto._core.events import Event
 from natsproto._help.introspection import html_table
-from natsproto.errors import (
-    BucketNotFound,
-    InvalidPayload,
-    KeyDeleted,
-    MessageNotFound,
-    MessageTooLarge,
-    NatsError,
-    NoStream,
-    PublishUncertain,
-    StreamNotFound,
-    StreamUnavailable,
-    TtlRefused,
-    WrongLastSequence,
-    WrongRevision,
-)
 from natsproto.errors._base import shown_payload
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api.requests import Api
@@ -134,13 +120,13 @@ class KeyValueEntry(Generic[V]):
         subjects = self._subjects
         assert subjects.decode_value is not None
         if self.is_deleted:
-            raise KeyDeleted(self.bucket, self.key, self.revision, self.operation)
+            raise errors.KeyDeleted(self.bucket, self.key, self.revision, self.operation)
         try:
             return subjects.decode_value(self.data)
-        except InvalidPayload as exc:
+        except errors.InvalidPayload as exc:
             key = self._message.subject.removeprefix(subjects.read_prefix)
             where = f"key {key!r} in bucket {self.bucket!r}, revision {self.revision}"
-            raise InvalidPayload(exc.operation, exc.kind, f"{exc.reason} ({where})") from exc
+            raise errors.InvalidPayload(exc.operation, exc.kind, f"{exc.reason} ({where})") from exc
 
     @property
     def bucket(self) -> str:
@@ -250,7 +236,7 @@ class KeyValueNotice(Event):
 
     bucket: str
     keys: tuple[str, ...]
-    error: NatsError
+    error: errors.NatsError
 
     level = logging.WARNING
     line = "bucket %(bucket)r: entries left out, as their keys cannot be read: %(error)s"
@@ -309,7 +295,7 @@ class BucketStream(Generic[V]):
         return await self._entry(subject, self.stream.get_message(revision, direct=direct, timeout=timeout))
 
     async def confirm_missing(
-        self, subject: str, missing: MessageNotFound, timeout: Duration | None
+        self, subject: str, missing: errors.MessageNotFound, timeout: Duration | None
     ) -> KeyValueEntry[V] | None:
         """Find an entry that one server does not have at the leader. BucketNotFound."""
         body = {"last_by_subj": subject}
@@ -318,17 +304,17 @@ class BucketStream(Generic[V]):
     async def _entry(self, subject: str, reading: Awaitable[RawMessage]) -> KeyValueEntry[V] | None:
         try:
             message = await reading
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return None
-        except StreamNotFound as exc:
-            raise BucketNotFound(self.bucket) from exc
+        except errors.StreamNotFound as exc:
+            raise errors.BucketNotFound(self.bucket) from exc
         return KeyValueEntry(self.subjects, message) if message.subject == subject else None
 
     async def last_revision(self, key: str, timeout: Duration | None) -> int | None:
         """Return the key's last revision, which the error of a replicated stream lacks; None when it is unknown."""
         try:
             entry = await self.find(key, timeout=timeout)
-        except NatsError:
+        except errors.NatsError:
             return None
         return 0 if entry is None else entry.revision
 
@@ -337,14 +323,14 @@ class BucketStream(Generic[V]):
         subjects = self.subjects
         if subjects.key_codec is None and have_no_wildcards([message.subject for message in messages]):
             return messages
-        errors = [subjects.unreadable(message.subject) for message in messages]
-        first = next(filter(None, errors), None)
+        unreadable = [subjects.unreadable(message.subject) for message in messages]
+        first = next(filter(None, unreadable), None)
         if first is None:
             return messages
-        left_out = [message.subject for message, error in zip(messages, errors, strict=True) if error is not None]
+        left_out = [message.subject for message, error in zip(messages, unreadable, strict=True) if error is not None]
         keys = tuple(subject.removeprefix(subjects.read_prefix) for subject in left_out)
         self.api.connection._event_bus.emit(KeyValueNotice(bucket=self.bucket, keys=keys, error=first))
-        return [message for message, error in zip(messages, errors, strict=True) if error is None]
+        return [message for message, error in zip(messages, unreadable, strict=True) if error is None]
 
     # ---------------------------------------------------------------- writing
 
@@ -386,14 +372,14 @@ class BucketStream(Generic[V]):
         while True:
             try:
                 return (await self._publish(subject, payload, headers, with_id, wait, recognition, change)).seq
-            except MessageTooLarge:
+            except errors.MessageTooLarge:
                 if recognition is None:
                     raise
                 with_id, recognition = args, None  # there is a ``max_value_size``, and the value may fit alone
-            except WrongLastSequence as exc:
+            except errors.WrongLastSequence as exc:
                 assert revision is not None
                 raise await self._wrong_revision(key, revision, exc, wait) from exc
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 await self.raise_named(exc, f"write of key {key!r}")
 
     def _publish(
@@ -416,9 +402,11 @@ class BucketStream(Generic[V]):
             change=change,
         )
 
-    async def _wrong_revision(self, key: str, expected: int, error: WrongLastSequence, wait: float) -> WrongRevision:
+    async def _wrong_revision(
+        self, key: str, expected: int, error: errors.WrongLastSequence, wait: float
+    ) -> errors.WrongRevision:
         actual = error.last if error.last is not None else await self.last_revision(key, wait)
-        return WrongRevision(self.bucket, key, expected, actual)
+        return errors.WrongRevision(self.bucket, key, expected, actual)
 
     async def write_if(self, key: str, payload: bytes, args: MessageArgs, timeout: Duration | None) -> int:
         """Store a value that expects the last sequence of another key, and return its revision: WrongLastSequence."""
@@ -426,34 +414,34 @@ class BucketStream(Generic[V]):
         recognition = self._recognition(self.new_write_id(), subject, args)
         try:
             return (await self._publish(subject, payload, None, args, self.api.seconds(timeout), recognition)).seq
-        except NatsError as exc:
+        except errors.NatsError as exc:
             await self.raise_named(exc, f"write of key {key!r}")
 
-    async def raise_named(self, error: NatsError, operation: str) -> NoReturn:
+    async def raise_named(self, error: errors.NatsError, operation: str) -> NoReturn:
         """Raise the error of a write so that it names the bucket."""
-        if isinstance(error, PublishUncertain):
+        if isinstance(error, errors.PublishUncertain):
             advice = "read the key, and write again if it does not have this value"
             raise with_advice(error, advice, f"{operation} of bucket {self.bucket!r}")
-        if isinstance(error, TtlRefused):
+        if isinstance(error, errors.TtlRefused):
             what = f"{operation} of bucket {self.bucket!r}"
-            raise TtlRefused(error.code, error.err_code, error.description, what, self.bucket) from None
-        if isinstance(error, BucketNotFound):
-            raise error from NoStream(f"{self.subjects.write_prefix}>")
-        if not isinstance(error, NoStream) or isinstance(error, StreamUnavailable):
+            raise errors.TtlRefused(error.code, error.err_code, error.description, what, self.bucket) from None
+        if isinstance(error, errors.BucketNotFound):
+            raise error from errors.NoStream(f"{self.subjects.write_prefix}>")
+        if not isinstance(error, errors.NoStream) or isinstance(error, errors.StreamUnavailable):
             raise error
         try:
             await self.await_leader(LEADER_CHECK_S)
-        except BucketNotFound:
-            raise BucketNotFound(self.bucket) from error
-        raise StreamUnavailable(f"bucket {self.bucket!r}", error.subject, error.waited) from error
+        except errors.BucketNotFound:
+            raise errors.BucketNotFound(self.bucket) from error
+        raise errors.StreamUnavailable(f"bucket {self.bucket!r}", error.subject, error.waited) from error
 
     async def await_leader(self, seconds: float) -> None:
         """Wait up to ``seconds`` for an answer of the bucket's leader. BucketNotFound."""
         try:
             await self.stream.info(timeout=seconds)
-        except StreamNotFound as exc:
-            raise BucketNotFound(self.bucket) from exc
-        except NatsError:
+        except errors.StreamNotFound as exc:
+            raise errors.BucketNotFound(self.bucket) from exc
+        except errors.NatsError:
             return  # there may be an election
 
     def stored_subject(self, subject: str) -> str:

@@ -14,8 +14,8 @@ from functools import lru_cache, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, Protocol, cast
 
+from natsproto import errors
 from natsproto.codecs import Codec, TypedCodec
-from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject
 from natsproto.jetstream._values.bucket_config import KV_STREAM, KV_SUBJECTS
 from natsproto.jetstream._values.config import StreamConfig
 from natsproto.protocol.frames import as_bytes
@@ -43,7 +43,7 @@ def check_key_name(key: str) -> str:
     if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
     if not _is_key(key):
-        raise InvalidSubject("key", key, _RULE)
+        raise errors.InvalidSubject("key", key, _RULE)
     return key
 
 
@@ -57,7 +57,9 @@ def check_key_filter(pattern: str) -> str:
     if not isinstance(pattern, str):
         raise TypeError(f"key filter must be a str, not {type(pattern).__name__}")
     if not _FILTER.fullmatch(pattern):
-        raise InvalidSubject("key filter", pattern, f"{_RULE}; '*' for one token, a final '>' for all that follow")
+        raise errors.InvalidSubject(
+            "key filter", pattern, f"{_RULE}; '*' for one token, a final '>' for all that follow"
+        )
     return pattern
 
 
@@ -246,7 +248,7 @@ class KeyChain:
 
     def __init__(self, *codecs: KeyCodec) -> None:
         if not codecs:
-            raise ConfigError("codecs", codecs, "a chain needs at least one codec")
+            raise errors.ConfigError("codecs", codecs, "a chain needs at least one codec")
         self._codecs = codecs
 
     def encode(self, key: str) -> str:
@@ -300,9 +302,9 @@ def _from_base64(token: str) -> str:
     try:
         text = urlsafe_b64decode(bare + "=" * (-len(bare) % 4)).decode()
     except ValueError as exc:
-        raise InvalidPayload("decode", f"key token {token!r}", str(exc)) from None
+        raise errors.InvalidPayload("decode", f"key token {token!r}", str(exc)) from None
     if _to_base64(text) != bare or len(token) not in (len(bare), len(bare) + -len(bare) % 4):
-        raise InvalidPayload("decode", f"key token {token!r}", "is not valid base64")
+        raise errors.InvalidPayload("decode", f"key token {token!r}", "is not valid base64")
     return text
 
 
@@ -340,7 +342,7 @@ class BucketSubjects(Generic[V]):
         """
         for name in ("encode", "decode", "encode_filter"):
             if key_codec is not None and not callable(getattr(key_codec, name, None)):
-                raise ConfigError("key_codec", key_codec, f"has no method {name}")
+                raise errors.ConfigError("key_codec", key_codec, f"has no method {name}")
         self.bucket, self.key_codec = bucket, key_codec
         prefix = origin = f"{KV_SUBJECTS}{bucket}."
         mirror = None if config is None else config.mirror
@@ -373,13 +375,13 @@ class BucketSubjects(Generic[V]):
         encoded = pattern if self.key_codec is None else self.key_codec.encode_filter(pattern)
         return self.read_prefix + (encoded if isinstance(self.key_codec, SubjectKeys) else check_key_filter(encoded))
 
-    def unreadable(self, subject: str) -> InvalidPayload | InvalidSubject | None:
+    def unreadable(self, subject: str) -> errors.InvalidPayload | errors.InvalidSubject | None:
         """Return the error for the key of a stored subject: it has wildcards, or the key codec cannot decode it."""
         if not is_literal(subject):
-            return InvalidSubject("key", subject.removeprefix(self.read_prefix), "is no key: " + _RULE)
+            return errors.InvalidSubject("key", subject.removeprefix(self.read_prefix), "is no key: " + _RULE)
         try:
             self.key_of(subject)
-        except InvalidPayload as exc:
+        except errors.InvalidPayload as exc:
             return exc
         except Exception:
             return None  # a bug of the codec, which reading the key raises

@@ -19,20 +19,11 @@ from types import TracebackType
 from typing import Any
 from weakref import WeakValueDictionary
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Backoff
 from natsproto._core.events import Event
 from natsproto._durations import seconds
-from natsproto.errors import (
-    ConfigError,
-    LocalProtocolError,
-    LockLost,
-    NatsError,
-    RequestTimeout,
-    StreamWentBack,
-    WrongLastSequence,
-    WrongRevision,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._publish.headers import TTL_HEADER, MessageArgs
 from natsproto.jetstream._values.codec import Duration
@@ -85,7 +76,7 @@ class Lock:
         self._check_loop = bucket.api.connection._check_loop
         self._ttl = seconds("ttl", ttl)
         if self._ttl < 1:
-            raise ConfigError("ttl", ttl, "must be at least one second")
+            raise errors.ConfigError("ttl", ttl, "must be at least one second")
         self._loop = asyncio.get_running_loop()
         self._id = {LOCK_ID_HEADER: bucket.api.connection._runtime.new_id()}
         self._args: MessageArgs = {}  # of its writes, once the server is known to understand them
@@ -152,7 +143,9 @@ class Lock:
         except TimeoutError:
             if not expiry.expired():
                 raise
-            raise RequestTimeout(f"acquire {self._description}", wait or 0.0, missing="release by its holder") from None
+            raise errors.RequestTimeout(
+                f"acquire {self._description}", wait or 0.0, missing="release by its holder"
+            ) from None
 
     async def try_acquire(self) -> bool:
         """Acquire the lock if it is free. Raises the errors of ``acquire``, and in an outage those of
@@ -188,18 +181,18 @@ class Lock:
         bucket = self._bucket
         async with self._write_lock:
             if not self._revision:
-                raise LockLost(self._bucket.bucket, self._key, self._token)
+                raise errors.LockLost(self._bucket.bucket, self._key, self._token)
             args = MessageArgs(
                 expected_last_subject_seq=self._revision,
                 expected_last_subject_seq_subject=bucket.subjects.origin_prefix + bucket.subjects.encode_key(self._key),
             )
             try:
                 return await bucket.write_if(key, as_bytes(value), args, timeout)
-            except WrongLastSequence as exc:
+            except errors.WrongLastSequence as exc:
                 last = await self._last_entry()
                 if last is None or not self._is_mine(last):
                     self._lose()
-                    raise LockLost(self._bucket.bucket, self._key, self._token) from exc
+                    raise errors.LockLost(self._bucket.bucket, self._key, self._token) from exc
                 self._revision = last.revision
         return await self.put(key, value, timeout=timeout)
 
@@ -220,7 +213,7 @@ class Lock:
         if self._cancelled and task is not None and task.uncancel() > self._cancelling:
             return  # it was also cancelled by others
         if lost and (kind is None or (self._cancelled and kind is asyncio.CancelledError)):
-            raise LockLost(self._bucket.bucket, self._key, self._token) from exc
+            raise errors.LockLost(self._bucket.bucket, self._key, self._token) from exc
 
     # ---------------------------------------------------------------- in the background
 
@@ -240,9 +233,9 @@ class Lock:
             async with self._write_lock:
                 try:
                     await self._purge(revision)
-                except WrongRevision:  # the last renewal was stored, but its reply was lost
+                except errors.WrongRevision:  # the last renewal was stored, but its reply was lost
                     await self._purge_mine()
-        except NatsError:
+        except errors.NatsError:
             return
 
     @contextmanager
@@ -251,7 +244,9 @@ class Lock:
         self._check_loop()
         if self._revision or self._is_acquiring:
             state = "already held" if self._revision else "being acquired"
-            raise LocalProtocolError(f"{self._description} is {state} by this object: create another one with kv.lock")
+            raise errors.LocalProtocolError(
+                f"{self._description} is {state} by this object: create another one with kv.lock"
+            )
         self._is_acquiring = True
         try:
             yield
@@ -299,10 +294,10 @@ class Lock:
                 revision = await self._acquire(expected)
                 if revision <= self._token:
                     await self._purge(revision)
-                    raise StreamWentBack(self._bucket.stream.name, revision, self._token)
+                    raise errors.StreamWentBack(self._bucket.stream.name, revision, self._token)
                 self._start_holding(revision, started_at)
                 return True
-            except WrongRevision:
+            except errors.WrongRevision:
                 last = await self._last_entry()
                 if last is not None and not last.is_deleted and not self._is_mine(last):
                     self._report_stranger(last)
@@ -316,7 +311,7 @@ class Lock:
                 try:
                     if await self._try_acquire() or await self._acquire_when_released():
                         return self._token
-                except NatsError as exc:
+                except errors.NatsError as exc:
                     if not is_transient(exc, existed=self._bucket.was_found):
                         raise
                     may_be_stored = True
@@ -348,7 +343,7 @@ class Lock:
             await asyncio.wait((before,))
         try:
             await self._purge_mine()
-        except NatsError:
+        except errors.NatsError:
             return
 
     async def _acquire(self, expected: int) -> int:
@@ -368,7 +363,7 @@ class Lock:
                 await self._purge(write.result())
             else:
                 await self._purge_mine()
-        except NatsError:
+        except errors.NatsError:
             return
 
     async def _purge_mine(self) -> None:
@@ -428,7 +423,7 @@ class Lock:
             try:
                 async with self._write_lock:
                     await self._renew()
-            except NatsError:
+            except errors.NatsError:
                 await asyncio.sleep(LOCK_RETRY_INTERVAL_S)
                 started_at = 0.0
 
@@ -438,7 +433,7 @@ class Lock:
             try:
                 self._extend(await self._write(self._revision), started_at)
                 return
-            except WrongRevision:
+            except errors.WrongRevision:
                 last = await self._last_entry()
                 if last is None or not self._is_mine(last):
                     self._lose()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
-from natsproto.errors import InvalidSubject, KeyNotFound, UnsupportedByServer
+from natsproto import errors
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.jetstream.kv._keys import check_key_name
 
@@ -26,7 +26,7 @@ class ManyValues:
         if self._together:
             try:
                 return {key: entry.value for key, entry in (await self._kv.get_many(wanted)).items()}
-            except UnsupportedByServer:
+            except errors.UnsupportedByServer:
                 self._together = False
         limit = asyncio.Semaphore(MAX_CONCURRENT_LOOKUPS)
         found: dict[str, bytes] = {}
@@ -35,7 +35,7 @@ class ManyValues:
             async with limit:
                 try:
                     found[key] = (await self._kv.get(key)).value
-                except KeyNotFound:
+                except errors.KeyNotFound:
                     pass
 
         await asyncio.gather(*map(find, wanted))
@@ -46,6 +46,6 @@ def _is_key(key: str) -> bool:
     """True for a valid key: a wildcard must not find values of other keys."""
     try:
         check_key_name(key)
-    except InvalidSubject:
+    except errors.InvalidSubject:
         return False
     return True

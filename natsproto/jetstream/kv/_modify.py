@@ -7,8 +7,8 @@ from collections.abc import Callable
 from datetime import UTC
 from typing import Literal
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
-from natsproto.errors import RequestTimeout, WrongRevision
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S
 from natsproto.jetstream._publish.headers import MessageArgs
 from natsproto.jetstream._stream.direct_get import RawMessage
@@ -37,7 +37,7 @@ async def modify(
         Deadline(bucket.api.seconds(timeout)),
         Backoff(FIRST_CONFLICT_PAUSE_S, LONGEST_CONFLICT_PAUSE_S, jitter=1.0),
     )
-    lost: WrongRevision | None = None
+    lost: errors.WrongRevision | None = None
     while lost is None or await backoff.pause(deadline):
         reads_directly = lost is None and bucket.stream.reads_directly
         found = await bucket.find(key, direct=reads_directly, timeout=max(deadline.left, FIRST_CONFLICT_PAUSE_S))
@@ -53,7 +53,7 @@ async def modify(
         try:
             left = max(deadline.left, LEAST_TIMEOUT_S)
             revision = await bucket.write(key, payload, headers, {} if deleted else args, expected, left)
-        except WrongRevision as exc:
+        except errors.WrongRevision as exc:
             lost = exc
         else:
             subject = bucket.subjects.read_prefix + bucket.subjects.encode_key(key)
@@ -67,4 +67,4 @@ async def modify(
             )
             return KeyValueEntry(bucket.subjects, stored)
     operation = f"modify key {key!r} in bucket {bucket.bucket!r}, which other clients changed"
-    raise RequestTimeout(operation, deadline.seconds) from lost
+    raise errors.RequestTimeout(operation, deadline.seconds) from lost

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Generic, cast
 
+from natsproto import errors
 from natsproto._help.async_hints import items
-from natsproto.errors import ConfigError, LimitReached, SubscriptionClosed
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.message import JsMessage, none_has_headers
 from natsproto.jetstream._consumer.messages import Messages
@@ -97,7 +97,7 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
                     self._check_end(buffer)
                     if endless:
                         return
-                    raise SubscriptionClosed(self.what, "stopped")
+                    raise errors.SubscriptionClosed(self.what, "stopped")
         finally:
             messages._reader_tasks.leave(task)
 
@@ -147,9 +147,9 @@ class KeyWatcher(WatchBase[JsMessage], Generic[V]):
 
     def _check_end(self, buffer: Buffer) -> None:
         exc = buffer.error
-        if isinstance(exc, LimitReached):
+        if isinstance(exc, errors.LimitReached):
             advice = "each watch needs a consumer; all readers of kv.cache().updates() share one"
-            raise LimitReached(exc.code, exc.err_code, f"{exc.description}: {advice}", exc.operation) from None
+            raise errors.LimitReached(exc.code, exc.err_code, f"{exc.description}: {advice}", exc.operation) from None
         super()._check_end(buffer)
 
     def __repr__(self) -> str:
@@ -169,7 +169,7 @@ def watch(
     """Return a watch of these keys, or of all. InvalidSubject, ConfigError."""
     if updates_only and (include_history or resume_from is not None):
         what = "include_history" if include_history else "resume_from"
-        raise ConfigError(what, resume_from or include_history, "contradicts updates_only")
+        raise errors.ConfigError(what, resume_from or include_history, "contradicts updates_only")
     policy = DeliverPolicy.ALL if include_history else DeliverPolicy.LAST_PER_SUBJECT
     subjects = bucket.subjects
     ordered = bucket.stream.ordered_consumer(

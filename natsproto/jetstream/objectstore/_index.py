@@ -13,25 +13,9 @@ from contextlib import aclosing, suppress
 from datetime import UTC
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.events import Event
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    ConnectionClosed,
-    InvalidReply,
-    MessageNotFound,
-    NatsError,
-    NoResponders,
-    NoStream,
-    ObjectNotFound,
-    PermissionDenied,
-    PublishUncertain,
-    StreamNotFound,
-    StreamProtected,
-    StreamUnavailable,
-    WrongLastSequence,
-)
 from natsproto.errors._base import is_transient
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api
@@ -77,7 +61,7 @@ RENAMED_HEADER = "Natsproto-Renamed"
 """Header of the info of an object that gets another name: a client may end between the steps of a rename."""
 REQUEST_TIMEOUT_S = 1.0
 """Seconds without a reply before a request is repeated."""
-_FINAL_ERRORS = (StreamNotFound, StreamProtected, PermissionDenied, ConnectionClosed)
+_FINAL_ERRORS = (errors.StreamNotFound, errors.StreamProtected, errors.PermissionDenied, errors.ConnectionClosed)
 
 
 class ObjectStoreNotice(Event):
@@ -88,7 +72,7 @@ class ObjectStoreNotice(Event):
 
     bucket: str
     subject: str
-    error: NatsError
+    error: errors.NatsError
     """InvalidReply for an entry that cannot be read; DigestMismatch without a digest."""
 
     level = logging.WARNING
@@ -156,16 +140,16 @@ class ObjectIndex:
                     found = await leader_get(self.api, self.stream.name, body, operation=operation, timeout=left)
                 info = read_info(self.bucket, found.subject, found.seq, found.data, found.time)
                 return IndexEntry(info, found.seq, found.has_headers and found.headers.last(RENAMED_HEADER) == "1")
-            except MessageNotFound:
+            except errors.MessageNotFound:
                 return None
-            except StreamNotFound as exc:
-                raise BucketNotFound(self.bucket) from exc
-            except PermissionDenied:
+            except errors.StreamNotFound as exc:
+                raise errors.BucketNotFound(self.bucket) from exc
+            except errors.PermissionDenied:
                 if direct:
                     raise
                 direct = True
                 continue
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise
                 await self.api.connection._outages.wait_connected(deadline.at)
@@ -176,7 +160,7 @@ class ObjectIndex:
         """Return the info of an object. ObjectNotFound, also for a deleted object, unless ``deleted``."""
         found = await self.find(name, timeout=timeout)
         if found is None or (found.info.deleted and not deleted):
-            raise ObjectNotFound(self.bucket, name)
+            raise errors.ObjectNotFound(self.bucket, name)
         return found.info
 
     async def find_directly(self, name: str, timeout: Duration | None) -> ObjectInfo | None:
@@ -196,7 +180,7 @@ class ObjectIndex:
         get = LastGet(self.api, self.stream.name, subject)
         try:
             return get.read(await get.request(timeout))
-        except NoResponders:  # not allowed, or no stream: the leader's reply shows which
+        except errors.NoResponders:  # not allowed, or no stream: the leader's reply shows which
             return await self.stream.get_last_message(subject, timeout=timeout)
 
     async def infos(
@@ -212,28 +196,28 @@ class ObjectIndex:
                 for message in batch:
                     try:
                         yield read_info(self.bucket, message.subject, message.seq, message.data, message.time)
-                    except InvalidReply as exc:
+                    except errors.InvalidReply as exc:
                         if not skip:
                             raise
                         self.notice(message.subject, exc)
 
-    def notice(self, subject: str, error: NatsError) -> None:
+    def notice(self, subject: str, error: errors.NatsError) -> None:
         """Emit an ObjectStoreNotice."""
         self.api.connection._event_bus.emit(ObjectStoreNotice(bucket=self.bucket, subject=subject, error=error))
 
-    async def translate_error(self, error: NatsError) -> NatsError:
+    async def translate_error(self, error: errors.NatsError) -> errors.NatsError:
         """Return BucketNotFound instead of a publisher's error if the stream is gone. Without a leader it exists, but
         is unavailable.
         """
         if is_transient(error) and self.api.connection.is_connected:
             try:
                 await self.stream.info(timeout=REQUEST_TIMEOUT_S)
-            except StreamNotFound:
-                return BucketNotFound(self.bucket)
-            except NatsError:
+            except errors.StreamNotFound:
+                return errors.BucketNotFound(self.bucket)
+            except errors.NatsError:
                 pass  # unknown
-        if isinstance(error, NoStream) and not isinstance(error, StreamUnavailable):
-            return StreamUnavailable(f"object store {self.bucket!r}", error.subject, error.waited)
+        if isinstance(error, errors.NoStream) and not isinstance(error, errors.StreamUnavailable):
+            return errors.StreamUnavailable(f"object store {self.bucket!r}", error.subject, error.waited)
         return error
 
     # ---------------------------------------------------------------- changing
@@ -259,7 +243,7 @@ class ObjectIndex:
         deadline = Deadline(self.api.seconds(timeout))
         has_failed = early is not None and early.done() and early.exception() is not None
         before = await (self.find(name, timeout=timeout) if early is None or has_failed else early)
-        uncertain: PublishUncertain | None = None
+        uncertain: errors.PublishUncertain | None = None
         uncertain_writes = 0
         with change or Change(f"object {name!r}") as change:
             while True:
@@ -273,9 +257,9 @@ class ObjectIndex:
                     return before, self._noted(
                         await self._publish(name, new, expected, max(deadline.left, LEAST_TIMEOUT_S), change, is_marked)
                     )
-                except WrongLastSequence:
+                except errors.WrongLastSequence:
                     pass
-                except PublishUncertain as exc:
+                except errors.PublishUncertain as exc:
                     uncertain = exc
                     uncertain_writes += 1
                     if uncertain_writes > MAX_UNCERTAIN_WRITES:
@@ -315,9 +299,9 @@ class ObjectIndex:
                 await_leader=self.await_leader,
                 change=change,
             )
-        except NoStream as exc:
-            raise StreamUnavailable(f"object store {self.bucket!r}", subject, wait) from exc
-        except PublishUncertain as exc:
+        except errors.NoStream as exc:
+            raise errors.StreamUnavailable(f"object store {self.bucket!r}", subject, wait) from exc
+        except errors.PublishUncertain as exc:
             advice = "read the info of the object, and repeat the call if it does not show the change"
             raise with_advice(exc, advice, f"info of object {name!r} of store {self.bucket!r}") from exc.__cause__
         return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq, is_renamed)
@@ -326,9 +310,9 @@ class ObjectIndex:
         """Wait up to ``seconds`` for an answer of the store's leader. BucketNotFound."""
         try:
             await self.stream.info(timeout=seconds)
-        except StreamNotFound as exc:
-            raise BucketNotFound(self.bucket) from exc
-        except NatsError:
+        except errors.StreamNotFound as exc:
+            raise errors.BucketNotFound(self.bucket) from exc
+        except errors.NatsError:
             return  # there may be an election
 
     async def purge_info(self, name: str, sequence: int, *, timeout: Duration | None = None) -> None:
@@ -356,7 +340,7 @@ class ObjectIndex:
     def _log_bug(self, task: asyncio.Task[Any]) -> None:
         """Log the error of a step whose caller was cancelled, unless it is one of those that every call has."""
         error = None if task.cancelled() else task.exception()
-        if error is not None and not isinstance(error, NatsError):
+        if error is not None and not isinstance(error, errors.NatsError):
             log.error("object store %r: a step in the background failed: %r", self.bucket, error, exc_info=error)
 
     def complete_later(self, step: Callable[[], Coroutine[Any, Any, object]]) -> None:
@@ -369,7 +353,7 @@ class ObjectIndex:
             try:
                 await step()
                 return
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise
             await self.api.connection._outages.wait_connected(asyncio.get_running_loop().time() + MAX_STEP_PAUSE_S)
@@ -405,7 +389,7 @@ class ObjectIndex:
                 is_current, is_named = await self._is_named(nuid, sequence)
             except _FINAL_ERRORS:
                 return
-            except NatsError:
+            except errors.NatsError:
                 is_current = is_named = False
             if is_named:
                 return
@@ -422,7 +406,7 @@ class ObjectIndex:
         is_current = is_named = False
         async for message in self.stream.get_batch(subject=all_meta_subjects(self.bucket)):
             is_current = is_current or message.seq >= sequence
-            with suppress(InvalidReply):
+            with suppress(errors.InvalidReply):
                 info = read_info(self.bucket, message.subject, message.seq, message.data, message.time)
                 is_named = is_named or (info.nuid == nuid and not info.deleted)
         return is_current, is_named
@@ -454,7 +438,7 @@ class ObjectIndex:
                 return
             except _FINAL_ERRORS:
                 return
-            except NatsError:
+            except errors.NatsError:
                 await backoff.pause()
 
     # ---------------------------------------------------------------- orphaned chunks
@@ -470,7 +454,7 @@ class ObjectIndex:
         info = await self.stream.info(timeout=timeout)
         if info.config.mirror is not None or info.config.sources:
             why = "is a mirror or has sources: the infos of these chunks may not have arrived yet"
-            raise ConfigError("object store", self.bucket, why)
+            raise errors.ConfigError("object store", self.bucket, why)
         now = Timestamp.now(UTC) if info.ts == NEVER else info.ts  # the clock that stamps the chunks
         chunks = all_chunk_subjects(self.bucket)
         stored = {subject async for subject, _ in self.stream.subjects(chunks, timeout=timeout)}
@@ -505,7 +489,7 @@ class ObjectIndex:
         """Return the seconds since the newest chunk was stored; -1 when there is none."""
         try:
             newest = await self.stream.get_last_message(subject, direct=False, timeout=timeout)
-        except MessageNotFound:
+        except errors.MessageNotFound:
             return -1.0
         return (now - newest.time).total_seconds()
 
@@ -569,7 +553,7 @@ class ObjectWatcher(WatchBase[ObjectInfo]):
             try:
                 seq, time = message.seq, message.metadata.timestamp
                 info = read_info(self._bucket, message.subject, seq, message.data, time)
-            except InvalidReply as exc:
+            except errors.InvalidReply as exc:
                 self._index.notice(message.subject, exc)
                 continue
             if not (info.deleted and self._ignore_deletes):

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import cast
 
-from natsproto.errors import ConfigError, InvalidReply, ObjectStoreError
+from natsproto import errors
 from natsproto.jetstream._values.bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._values.codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
 from natsproto.jetstream._values.record import Field
@@ -128,20 +128,22 @@ def read_info(bucket: str, subject: str, seq: int, data: bytes, mtime: Timestamp
     """
     try:
         return _check_info(subject, loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
-    except InvalidReply as exc:
+    except errors.InvalidReply as exc:
         delete = f"(await js.stream({OBJECT_STREAM + bucket!r})).delete_message({seq})"
         rule = f"{exc.rule}; to remove the entry: {delete}"
-        raise InvalidReply(f"entry of object store {bucket!r}", exc.path, exc.value, rule) from exc
+        raise errors.InvalidReply(f"entry of object store {bucket!r}", exc.path, exc.value, rule) from exc
 
 
 def _check_info(subject: str, info: ObjectInfo) -> ObjectInfo:
     if subject.rpartition(".")[2] != _encode_name(info.name):
-        raise InvalidReply("ObjectInfo", "name", info.name, "must be the name that its subject has")
+        raise errors.InvalidReply("ObjectInfo", "name", info.name, "must be the name that its subject has")
     for field, number in (("size", info.size), ("chunks", info.chunks)):
         if number < 0:
-            raise InvalidReply("ObjectInfo", field, number, "must not be negative")
+            raise errors.InvalidReply("ObjectInfo", field, number, "must not be negative")
     if not _NUID.fullmatch(info.nuid) and (info.nuid or info.chunks or info.size):
-        raise InvalidReply("ObjectInfo", "nuid", info.nuid, "must be one token without wildcards and parts of a path")
+        raise errors.InvalidReply(
+            "ObjectInfo", "nuid", info.nuid, "must be one token without wildcards and parts of a path"
+        )
     return info
 
 
@@ -153,13 +155,13 @@ def check_object_name(name: str) -> str:
     if not isinstance(name, str):
         raise TypeError(f"the name of an object must be a str, not {type(name).__name__}")
     if not name:
-        raise ConfigError("object name", name, "must not be empty")
+        raise errors.ConfigError("object name", name, "must not be empty")
     try:
         size = len(name.encode())
     except UnicodeEncodeError as exc:
-        raise ConfigError("object name", name, "cannot be written as UTF-8") from exc
+        raise errors.ConfigError("object name", name, "cannot be written as UTF-8") from exc
     if size > MAX_NAME_BYTES:
-        raise ConfigError("object name", name, f"is longer than {MAX_NAME_BYTES} bytes")
+        raise errors.ConfigError("object name", name, f"is longer than {MAX_NAME_BYTES} bytes")
     return name
 
 
@@ -222,6 +224,6 @@ def digest_bytes(info: ObjectInfo) -> bytes:
             raise ValueError
         return b64decode(encoded.rstrip("=") + "=" * (-len(encoded.rstrip("=")) % 4), b"-_", validate=True)
     except (ValueError, Base64Error):
-        raise ObjectStoreError(
+        raise errors.ObjectStoreError(
             f"object {info.name!r} in store {info.bucket!r}: its digest {info.digest!r} is not a SHA-256"
         ) from None

@@ -17,22 +17,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from natsproto import errors
 from natsproto._help.async_hints import AsyncForHint
-from natsproto.errors import (
-    BucketNotFound,
-    ConfigError,
-    DigestMismatch,
-    LocalProtocolError,
-    NatsError,
-    ObjectChanged,
-    ObjectLinkError,
-    ObjectNotFound,
-    ObjectStoreError,
-    PermissionDenied,
-    RequestTimeout,
-    StreamNotFound,
-    SubscriptionClosed,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Messages
@@ -84,17 +70,19 @@ async def resolve(
     passed: set[tuple[str, str]] = set()
     while (link := info.link) is not None:
         if not link.name:
-            raise ObjectLinkError(index.bucket, name, f"is a link to the store {link.bucket!r}, not to an object")
+            raise errors.ObjectLinkError(
+                index.bucket, name, f"is a link to the store {link.bucket!r}, not to an object"
+            )
         if link.bucket != index.bucket and not follow_links:
             reason = f"is a link into the store {link.bucket!r}: pass follow_links=True if its writers may decide that"
-            raise ObjectLinkError(index.bucket, name, reason)
+            raise errors.ObjectLinkError(index.bucket, name, reason)
         passed.add((index.bucket, name))
         if (link.bucket, link.name) in passed:
-            raise ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
+            raise errors.ObjectLinkError(index.bucket, name, "is a link that leads back to itself")
         index, name = index.index_of(check_bucket_name(link.bucket)), link.name
         info = await index.get_info(name, timeout=timeout)
     if info.deleted:
-        raise ObjectNotFound(index.bucket, name)
+        raise errors.ObjectNotFound(index.bucket, name)
     return index, info
 
 
@@ -116,11 +104,11 @@ async def get_single_chunk(
         chunk = (await index.get_directly(chunk_subject(info.bucket, info.nuid), timeout)).data
         if len(chunk) == info.size and sha256(chunk).digest() == digest_bytes(info):
             return info, chunk
-    except PermissionDenied:
+    except errors.PermissionDenied:
         stream.reads_directly = False
-    except ConfigError:
+    except errors.ConfigError:
         raise
-    except (NatsError, TimeoutError):
+    except (errors.NatsError, TimeoutError):
         pass
     return None
 
@@ -148,7 +136,7 @@ class ObjectReader(AsyncForHint):
     ) -> None:
         for what, number in (("offset", offset), ("length", 0 if length is None else length)):
             if type(number) is not int or number < 0:
-                raise ConfigError(what, number, "must be a number of bytes, 0 or more")
+                raise errors.ConfigError(what, number, "must be a number of bytes, 0 or more")
         self._origin = self._index = index  # where the name was looked up, and where the object is
         self._wanted, self._follow_links = wanted, follow_links
         self._offset, self._length, self._timeout = offset, length, timeout
@@ -173,12 +161,12 @@ class ObjectReader(AsyncForHint):
     def info(self) -> ObjectInfo:
         """The info of the object; for a link, of its target. LocalProtocolError before it is entered."""
         if self._info is None:
-            raise LocalProtocolError("enter the object first: async with store.get(name) as obj")
+            raise errors.LocalProtocolError("enter the object first: async with store.get(name) as obj")
         return self._info
 
     async def __aenter__(self) -> ObjectReader:
         if self._entered:
-            raise LocalProtocolError("an object can be entered only once: get it again")
+            raise errors.LocalProtocolError("an object can be entered only once: get it again")
         self._entered = True
         if self._offset == 0 and self._length is None:
             found = await get_single_chunk(self._origin, self._wanted, self._timeout)
@@ -194,7 +182,7 @@ class ObjectReader(AsyncForHint):
             try:
                 await self._open(self._info)
                 return self
-            except ObjectChanged:
+            except errors.ObjectChanged:
                 await self._end()
                 again -= 1
                 if isinstance(self._wanted, ObjectInfo) or again < 0:
@@ -229,12 +217,12 @@ class ObjectReader(AsyncForHint):
     async def _open(self, info: ObjectInfo) -> None:
         """Find the first chunk and start a consumer there."""
         if self._offset > info.size:
-            raise ConfigError("offset", self._offset, f"is beyond the end of an object of {info.size} bytes")
+            raise errors.ConfigError("offset", self._offset, f"is beyond the end of an object of {info.size} bytes")
         rest = info.size - self._offset
         self._bytes_left = rest if self._length is None else min(self._length, rest)
         self._whole = self._resumed_bytes + self._bytes_left == info.size
         if not digest_bytes(info) and info.size:
-            error = ObjectStoreError(f"object {info.name!r} has no digest: its content cannot be verified")
+            error = errors.ObjectStoreError(f"object {info.name!r} has no digest: its content cannot be verified")
             self._index.notice(meta_subject(info.bucket, info.name), error)
         self._chunks_left = info.chunks
         if self._bytes_left == 0:
@@ -266,7 +254,7 @@ class ObjectReader(AsyncForHint):
         """Return the next chunk; raise the reason if there is none."""
         messages = self._messages
         if messages is None:
-            raise LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
+            raise errors.LocalProtocolError("an object is read inside its block: async with store.get(name) as obj")
         if self._chunks_left == 0:
             raise self._mismatch(f"{self._bytes_left} bytes are missing")
         if self._is_exhausted:
@@ -275,12 +263,12 @@ class ObjectReader(AsyncForHint):
             try:
                 message = await messages.next(STALL_TIMEOUT_S)
                 break
-            except RequestTimeout:
+            except errors.RequestTimeout:
                 await self._check_missing()
-            except SubscriptionClosed:
+            except errors.SubscriptionClosed:
                 raise self._index.api.connection._outbox.closed_error(f"get of object {self.info.name!r}") from None
-            except StreamNotFound as exc:
-                raise BucketNotFound(self._index.bucket) from exc
+            except errors.StreamNotFound as exc:
+                raise errors.BucketNotFound(self._index.bucket) from exc
         self._chunks_left -= 1
         # With others in the buffer it is not the last one; metadata costs a tenth of the digest.
         self._is_exhausted = self._chunks_left > 0 and not messages.pending and message.metadata.num_pending == 0
@@ -308,9 +296,9 @@ class ObjectReader(AsyncForHint):
         if expected and self._digest.digest() != expected:
             raise self._mismatch("")
 
-    def _mismatch(self, reason: str) -> DigestMismatch:
+    def _mismatch(self, reason: str) -> errors.DigestMismatch:
         info = self.info
-        return DigestMismatch(info.bucket, info.name, info.digest, digest_text(self._digest.digest()), reason)
+        return errors.DigestMismatch(info.bucket, info.name, info.digest, digest_text(self._digest.digest()), reason)
 
     # ---------------------------------------------------------------- internals
 
@@ -345,12 +333,12 @@ class ObjectReader(AsyncForHint):
                     self._is_exhausted = False
                     return
                 now = await index.find(info.name, timeout=self._timeout)
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise
                 return
             if now is None or now.info.deleted or now.info.nuid != info.nuid:
-                raise ObjectChanged(info.bucket, info.name)
+                raise errors.ObjectChanged(info.bucket, info.name)
             if pause is None:
                 raise self._mismatch(f"{there} of {info.chunks} chunks are there")
             await asyncio.sleep(pause)
@@ -385,7 +373,7 @@ async def to_bytes(
                     if progress is not None:
                         progress(Progress(bytes=buffer.tell(), chunks=chunks, total=reader.info.size))
             return buffer.getvalue()
-        except ObjectChanged:
+        except errors.ObjectChanged:
             if attempt == MAX_READ_RESTARTS or isinstance(name, ObjectInfo):
                 raise
     raise AssertionError
@@ -417,9 +405,13 @@ async def to_file(
             os.replace(partial, target)
             return info
         except BaseException as exc:
-            if not resume or isinstance(exc, (DigestMismatch, ObjectChanged)):
+            if not resume or isinstance(exc, (errors.DigestMismatch, errors.ObjectChanged)):
                 partial.unlink(missing_ok=True)
-            if not isinstance(exc, ObjectChanged) or attempt == MAX_READ_RESTARTS or isinstance(name, ObjectInfo):
+            if (
+                not isinstance(exc, errors.ObjectChanged)
+                or attempt == MAX_READ_RESTARTS
+                or isinstance(name, ObjectInfo)
+            ):
                 raise
     raise AssertionError
 

@@ -14,21 +14,11 @@ from functools import partial
 from pathlib import Path
 from typing import TypedDict, overload
 
+from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
 from natsproto._value import Value
-from natsproto.errors import (
-    ConfigError,
-    MessageNotFound,
-    NatsError,
-    ObjectChanged,
-    ObjectExists,
-    ObjectLinkError,
-    ObjectNotFound,
-    PayloadTooLarge,
-    PublishUncertain,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
@@ -126,7 +116,7 @@ class ObjectStore:
             for subject in orphans.subjects:
                 removed += await self._index.stream.purge(subject=subject, timeout=timeout)
             for seq in orphans.sequences:
-                with suppress(MessageNotFound):
+                with suppress(errors.MessageNotFound):
                     await self._index.stream.delete_message(seq, timeout=timeout)
                     removed += 1
         return removed
@@ -231,10 +221,10 @@ class ObjectStore:
         index, change = self._index, Change(f"object {made.name!r}")
         try:
             before, now = await index.change(made.name, lambda _: made, early=early, timeout=timeout, change=change)
-        except PublishUncertain:
+        except errors.PublishUncertain:
             index.complete_later(partial(self._settle_put, made, early))  # it may be there, so its chunks must be too
             raise
-        except NatsError as exc:
+        except errors.NatsError as exc:
             await index.purge_chunks(made.nuid, change.not_stored(exc))
             raise
         await index.purge_replaced(before, now)
@@ -418,12 +408,12 @@ class ObjectStore:
     async def _delete(self, name: str, timeout: Duration | None) -> None:
         def update(existing: IndexEntry | None) -> ObjectInfo | None:
             if existing is None:
-                raise ObjectNotFound(self.bucket, name)
+                raise errors.ObjectNotFound(self.bucket, name)
             return None if existing.info.deleted else _deleted_info(existing.info)
 
         try:
             before, now = await self._index.change(name, update, timeout=timeout)
-        except PublishUncertain:
+        except errors.PublishUncertain:
             self._index.complete_later(partial(self._settle_delete, name))
             raise
         if before is None or before.info.chunks:
@@ -495,14 +485,14 @@ class ObjectStore:
 
         def keep(existing: IndexEntry | None) -> ObjectInfo:
             if existing is None or existing.sequence != found.sequence:
-                raise ObjectChanged(self.bucket, name)
+                raise errors.ObjectChanged(self.bucket, name)
             return found.info.replace(mtime=NEVER)
 
         def take(existing: IndexEntry | None) -> ObjectInfo:
             if existing is None or existing.info.deleted:
                 return made
             if not _is_same(existing.info, made):
-                raise ObjectExists(self.bucket, rename)
+                raise errors.ObjectExists(self.bucket, rename)
             # A client has ended within this rename. What was changed under the new name since then stays.
             return self._changed_info(rename, existing, changes)
 
@@ -513,22 +503,22 @@ class ObjectStore:
         step = _RenameStep(index, old, made, timeout)
         try:
             _, now = await index.change(rename, take, timeout=timeout, is_renamed=old.is_renamed)
-        except PublishUncertain:
+        except errors.PublishUncertain:
             index.complete_later(step.run)
             raise
         try:
             await step.leave(now)
-        except NatsError as exc:
+        except errors.NatsError as exc:
             if is_transient(exc):  # both names have the content now
                 index.complete_later(step.run)
                 reason = f"the new name {rename!r} is stored, and the old one is removed in the background: {exc}"
-                raise PublishUncertain(name, reason) from exc
+                raise errors.PublishUncertain(name, reason) from exc
             raise
         return now.info
 
     def _changed_info(self, name: str, existing: IndexEntry | None, changes: _Changes) -> ObjectInfo:
         if existing is None or existing.info.deleted:
-            raise ObjectNotFound(self.bucket, name)
+            raise errors.ObjectNotFound(self.bucket, name)
         return self._check_size(existing.info.replace(mtime=NEVER, **changes))
 
     # ---------------------------------------------------------------- links
@@ -558,10 +548,10 @@ class ObjectStore:
         """
         bucket, goal = (self.bucket, target) if isinstance(target, str) else (target.bucket, target.name)
         if (bucket, check_object_name(goal)) == (self.bucket, name):
-            raise ObjectLinkError(self.bucket, name, "cannot be a link to itself")
+            raise errors.ObjectLinkError(self.bucket, name, "cannot be a link to itself")
         index = self._index.index_of(check_bucket_name(bucket))
         if (await index.get_info(goal, timeout=timeout)).link is not None:
-            raise ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
+            raise errors.ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
         link = ObjectLink(bucket=bucket, name=goal)
         return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
 
@@ -591,7 +581,7 @@ class ObjectStore:
     async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
         def update(existing: IndexEntry | None) -> ObjectInfo:
             if existing is not None and not existing.info.deleted and existing.info.link is None:
-                raise ObjectExists(self.bucket, made.name)
+                raise errors.ObjectExists(self.bucket, made.name)
             return made
 
         _, now = await self._index.change(made.name, update, timeout=timeout)
@@ -604,9 +594,11 @@ class ObjectStore:
         if wanted is None:
             return DEFAULT_CHUNK_BYTES if most < 0 else max(1, min(DEFAULT_CHUNK_BYTES, most))
         if type(wanted) is not int or wanted < 1:
-            raise ConfigError("chunk_size", wanted, "must be a positive number of bytes")
+            raise errors.ConfigError("chunk_size", wanted, "must be a positive number of bytes")
         if 0 < most < wanted:
-            raise ConfigError("chunk_size", wanted, f"must be {most} at most: the server accepts no larger messages")
+            raise errors.ConfigError(
+                "chunk_size", wanted, f"must be {most} at most: the server accepts no larger messages"
+            )
         return wanted
 
     def _new_info(
@@ -632,7 +624,7 @@ class ObjectStore:
         """Raise PayloadTooLarge when the info does not fit into a message."""
         size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
         if 0 < limit < size:
-            raise PayloadTooLarge(size, limit)
+            raise errors.PayloadTooLarge(size, limit)
         return info
 
 
@@ -724,12 +716,12 @@ class _RenameStep:
         index, name = self._index, self._old.info.name
         try:
             _, deletion = await index.change(name, self._delete_old, timeout=self._timeout)
-        except ObjectChanged:
+        except errors.ObjectChanged:
             give_back = partial(self._give_back, now.sequence)
             _, given = await index.change(self._made.name, give_back, timeout=self._timeout)
             await index.purge_content(now, given)
             raise
-        except PublishUncertain:
+        except errors.PublishUncertain:
             self._may_be_done = True
             raise
         await index.purge_info(name, deletion.sequence, timeout=self._timeout)
@@ -739,12 +731,12 @@ class _RenameStep:
         if self._may_be_done and existing is not None and existing.info.deleted and existing.info.nuid == old.info.nuid:
             return None  # an earlier attempt has done it
         if existing is None or existing.sequence != old.sequence:
-            raise ObjectChanged(self._index.bucket, old.info.name)
+            raise errors.ObjectChanged(self._index.bucket, old.info.name)
         return _deleted_info(old.info)
 
     def _give_back(self, sequence: int, existing: IndexEntry | None) -> ObjectInfo:
         if existing is None or existing.sequence != sequence:
-            raise ObjectChanged(self._index.bucket, self._made.name)
+            raise errors.ObjectChanged(self._index.bucket, self._made.name)
         return _deleted_info(self._made)
 
 

@@ -19,7 +19,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Protocol, TypeAlias, cast
 
-from natsproto.errors import BatchRefused, MessageNotFound, NatsError, PublishFailed, PublishUncertain, RequestTimeout
+from natsproto import errors
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._publish.fast.fast_batch import FAST_API_LEVEL, MAX_FLOW, FastPublisher
@@ -214,7 +214,7 @@ async def _reading(read: Callable[[int], Awaitable[object]]) -> AsyncGenerator[o
 # ---------------------------------------------------------------- storing
 
 
-_NOT_PUBLISHED = Change("object").not_stored(NatsError("the info of the object was not published"))
+_NOT_PUBLISHED = Change("object").not_stored(errors.NatsError("the info of the object was not published"))
 """The proof that chunks of an object that was not completed may be purged."""
 
 
@@ -258,7 +258,7 @@ class Upload:
                         await self._store_single(self._batch[0])
                     else:
                         await self._store(batches)
-                except BatchRefused as exc:
+                except errors.BatchRefused as exc:
                     if self._chunks > 1 or exc.err_code != ErrCode.BATCH_PUBLISH_DISABLED:
                         raise
                     self.batched = False  # the store has been changed: nothing was taken yet
@@ -268,14 +268,17 @@ class Upload:
         except BaseException as exc:
             if self._chunks:
                 await self._index.purge_chunks(self._info.nuid, _NOT_PUBLISHED, settled=False)
-            failed = exc.failures[0].error if isinstance(exc, PublishFailed) else exc
-            if isinstance(failed, NatsError) and (error := await self._index.translate_error(failed)) is not failed:
+            failed = exc.failures[0].error if isinstance(exc, errors.PublishFailed) else exc
+            if (
+                isinstance(failed, errors.NatsError)
+                and (error := await self._index.translate_error(failed)) is not failed
+            ):
                 raise error from exc
-            if isinstance(failed, PublishUncertain):
+            if isinstance(failed, errors.PublishUncertain):
                 failed = with_advice(failed, "the object is not finished: put it again")
-            elif isinstance(failed, RequestTimeout):
+            elif isinstance(failed, errors.RequestTimeout):
                 what = f"put of object {self._info.name!r}, which is not finished"
-                failed = RequestTimeout(what, failed.timeout, disconnected=failed.disconnected)
+                failed = errors.RequestTimeout(what, failed.timeout, disconnected=failed.disconnected)
             if failed is exc:
                 raise
         raise failed  # not from PublishFailed, of which it is the cause already
@@ -300,9 +303,9 @@ class Upload:
         )
         try:
             await send(timeout=self._timeout)
-        except (asyncio.CancelledError, PublishUncertain):
+        except (asyncio.CancelledError, errors.PublishUncertain):
             if api.connection.is_connected:
-                with suppress(NatsError):
+                with suppress(errors.NatsError):
                     await send(timeout=SETTLE_TIMEOUT_S)
             raise
         self._report_progress()
@@ -369,7 +372,7 @@ class Upload:
             try:
                 with bucket_errors(self._index.bucket):
                     await stream.delete_message(ack.result().seq, timeout=self._timeout)
-            except MessageNotFound:
+            except errors.MessageNotFound:
                 pass
         for _, chunk in misplaced:
             await self._publish(publisher, chunk)
@@ -400,5 +403,5 @@ class Upload:
         try:
             async with asyncio.timeout(SETTLE_TIMEOUT_S):
                 await publisher.flush()
-        except (NatsError, TimeoutError):
+        except (errors.NatsError, TimeoutError):
             return

@@ -9,9 +9,9 @@ import asyncio
 from time import monotonic
 from typing import Final
 
+from natsproto import errors
 from natsproto._core.notifier import release
 from natsproto._durations import seconds
-from natsproto.errors import ConfigError
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.message import JsMessage
 
@@ -27,10 +27,10 @@ def check_window(max_messages: int, max_wait: object, ack_wait: float | None) ->
     """
     wait = seconds("max_wait", max_wait)
     if type(max_messages) is not int or not 1 <= max_messages <= MAX_BATCH_MESSAGES:
-        raise ConfigError("max_messages", max_messages, f"must be from 1 to {MAX_BATCH_MESSAGES:,}")
+        raise errors.ConfigError("max_messages", max_messages, f"must be from 1 to {MAX_BATCH_MESSAGES:,}")
     if ack_wait is not None and wait >= MAX_WAIT_PART * ack_wait:
         rule = f"must be less than {MAX_WAIT_PART:g} of the consumer's ack_wait of {ack_wait:g} s"
-        raise ConfigError("max_wait", wait, rule)
+        raise errors.ConfigError("max_wait", wait, rule)
     return wait
 
 

@@ -14,9 +14,9 @@ from itertools import count
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from natsproto import errors
 from natsproto._core.notifier import release, running_loop, wrong_loop_error
 from natsproto._durations import NO_LIMIT_S
-from natsproto.errors import NatsError
 from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.delivery.worker_prefetch import FAST_CALL_S, MAX_UNCOUNTED
 from natsproto.jetstream._consumer.message import ACKED, JsMessage, consumer_seq, counted_size
@@ -81,7 +81,7 @@ class Buffer:
         """The number of consumed messages at which the source is to be called."""
         self.ended: bool = False
         """True if no more messages will arrive."""
-        self.error: NatsError | None = None
+        self.error: errors.NatsError | None = None
         """The error that ended it; None if its owner did."""
         self.unread: list[JsMessage] | None = None
         """Messages received after the reader stopped; None while it reads."""
@@ -141,7 +141,7 @@ class Buffer:
         if self.counts_bytes:
             self.received_bytes -= counted_size(messages)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End the buffer: no more messages will arrive."""
         self.ended, self.error = True, error
         waiters = [*self._waiters, *self.end_waiters]

@@ -36,10 +36,10 @@ from operator import attrgetter
 from time import monotonic
 from typing import Final, NamedTuple, Protocol
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.engine.engine import State
 from natsproto._handler_threads import on_thread_end
-from natsproto.errors import ConsumerNotFound, NatsError, PermissionDenied, StreamNotFound
 from natsproto.jetstream._consumer.delivery.arrival_times import ArrivalTimes
 from natsproto.jetstream._consumer.delivery.delivery_events import ConsumerAddress, DeliveryReports
 from natsproto.jetstream._consumer.delivery.delivery_position import MessageKey, number_of, position_of
@@ -445,9 +445,9 @@ class Deliveries:
             while info is None:
                 try:
                     info = await self._look_up_info()
-                except (ConsumerNotFound, StreamNotFound, PermissionDenied):
+                except (errors.ConsumerNotFound, errors.StreamNotFound, errors.PermissionDenied):
                     break
-                except NatsError:  # without a leader
+                except errors.NatsError:  # without a leader
                     pass
                 self._on_info(info)
                 if info is None:

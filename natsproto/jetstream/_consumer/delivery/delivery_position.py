@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypeAlias
 
-from natsproto.errors import LocalProtocolError
+from natsproto import errors
 from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage
 
 AckSubject: TypeAlias = bytes | str | None
@@ -44,7 +44,7 @@ def number_of(message: JsMessage) -> int:
     """The number of the delivery, from 1."""
     try:
         return message.metadata.num_delivered
-    except LocalProtocolError:
+    except errors.LocalProtocolError:
         return 1  # somebody has published to the inbox
 
 

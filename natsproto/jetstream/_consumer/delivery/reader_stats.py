@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Final
 
+from natsproto import errors
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
-from natsproto.errors import LocalProtocolError
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.message import Metadata, read_ack_subject
 
@@ -40,5 +40,5 @@ def _metadata(ack_subject: bytes | str | None) -> Metadata | None:
     text = ack_subject.decode("utf-8", "surrogateescape") if isinstance(ack_subject, bytes) else ack_subject
     try:
         return read_ack_subject(text)
-    except LocalProtocolError:  # somebody has published to the inbox
+    except errors.LocalProtocolError:  # somebody has published to the inbox
         return None

@@ -15,8 +15,8 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
+from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
-from natsproto.errors import ConsumerNotFound, NatsError
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._values.info import ConsumerInfo
@@ -55,13 +55,13 @@ class ConsumerDeletion:
                     f"CONSUMER.DELETE.{self._stream}.{name}", operation=self._operation, timeout=DELETE_TIMEOUT_S
                 )
                 return
-            except ConsumerNotFound:
+            except errors.ConsumerNotFound:
                 if not delays:
                     return
                 delay, *rest = delays
                 delays = tuple(rest)
                 await asyncio.sleep(delay)
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     return
                 await backoff.pause(deadline)

@@ -6,9 +6,9 @@ from collections.abc import AsyncGenerator, Callable, Hashable
 from types import TracebackType
 from typing import Unpack
 
+from natsproto import errors
 from natsproto._handler_threads import Executor
 from natsproto._help.async_hints import items
-from natsproto.errors import ConfigError, ConsumerNotFound, LocalProtocolError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
 from natsproto.jetstream._consumer.handle import no_message_error
@@ -84,7 +84,9 @@ class OrderedConsumer:
         has no reader. Cancelling ends the wait.
         """
         if self._state.has_no_reader:
-            raise LocalProtocolError(f"{self._description} has no reader that could create a consumer: read it first")
+            raise errors.LocalProtocolError(
+                f"{self._description} has no reader that could create a consumer: read it first"
+            )
         return await self._state.wait_created()
 
     async def info(self, *, timeout: Duration | None = None) -> ConsumerInfo:
@@ -152,7 +154,9 @@ class OrderedConsumer:
 
     def _fetch(self, mode: PullMode, timeout: Duration | None, **arguments: Unpack[FetchArgs]) -> Fetch:
         if self._state.push:
-            raise ConfigError("push", True, "nothing can be fetched from a push consumer: use messages() or consume()")
+            raise errors.ConfigError(
+                "push", True, "nothing can be fetched from a push consumer: use messages() or consume()"
+            )
         options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
         return Fetch(OrderedReader(self._state, options), self._state.put_back)
 
@@ -232,7 +236,7 @@ class OrderedConsumer:
         """Ask the server, as an empty fetch may be one whose end was lost; 1 while the consumer is replaced."""
         try:
             return (await self.info()).num_pending
-        except ConsumerNotFound:
+        except errors.ConsumerNotFound:
             return 1
 
     def consume(
@@ -312,8 +316,8 @@ class OrderedConsumer:
     def __repr__(self) -> str:
         return f"OrderedConsumer(stream_name={self.stream_name!r}, last_seq={self.last_seq})"
 
-    def _not_created_error(self) -> LocalProtocolError:
-        return LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
+    def _not_created_error(self) -> errors.LocalProtocolError:
+        return errors.LocalProtocolError(f"{self._description} has created no consumer yet: read it first")
 
     @property
     def _description(self) -> str:

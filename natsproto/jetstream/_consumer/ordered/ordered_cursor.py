@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from natsproto.errors import ConfigError, LocalProtocolError, NatsError
+from natsproto import errors
 from natsproto.jetstream._consumer.pull.pull_limits import retry_wait
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.info import ConsumerInfo
@@ -25,7 +25,7 @@ three.
 class ConsumerEnd(NamedTuple):
     """How reading from one consumer has ended; ``lost``: another consumer may continue."""
 
-    error: NatsError | None
+    error: errors.NatsError | None
     lost: bool = False
 
 
@@ -58,11 +58,13 @@ class OrderedCursor:
             ("ack_wait", config.ack_wait, 0.0),  # nothing is acknowledged
         ):
             if value != wanted:
-                raise ConfigError(what, getattr(config, what), "an ordered consumer chooses this itself")
+                raise errors.ConfigError(what, getattr(config, what), "an ordered consumer chooses this itself")
         if not push:
             for what in ("idle_heartbeat", "flow_control"):
                 if value := getattr(config, what):
-                    raise ConfigError(what, value, "is for push=True; one that pulls has messages(heartbeat=...)")
+                    raise errors.ConfigError(
+                        what, value, "is for push=True; one that pulls has messages(heartbeat=...)"
+                    )
         self._base, self._prefix = config, prefix
         self.serial = 0
         self.name = ""
@@ -142,13 +144,13 @@ class OrderedCursor:
             ):
                 self.consumer_seq, self.stream_seq, self._failures = consumer_seq, stream_seq, 0
                 return count
-        except LocalProtocolError:
+        except errors.LocalProtocolError:
             pass  # another sender used our inbox
         for count, message in enumerate(messages):
             try:
                 if not self.on_message(*message._position):
                     return count
-            except LocalProtocolError:
+            except errors.LocalProtocolError:
                 return count
         return len(messages)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
-from natsproto.errors import ConsumerGone, HeartbeatMissed, NatsError
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch
 from natsproto.jetstream._consumer.message import JsMessage, counted_size
@@ -69,7 +69,7 @@ class OrderedPull(Puller):
         elif isinstance(event, PermissionViolation) and event.error.subject == self._address.subject:
             self.end(event.error)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading from this consumer and from others."""
         self._finish(ConsumerEnd(error))
 
@@ -109,7 +109,7 @@ class OrderedPull(Puller):
 
     def _apply(self, decision: PullDecision, now: float) -> None:
         error = decision.error or decision.notice
-        if isinstance(error, (ConsumerGone, HeartbeatMissed)):
+        if isinstance(error, (errors.ConsumerGone, errors.HeartbeatMissed)):
             self._finish(ConsumerEnd(error, lost=True))
         else:
             super()._apply(decision, now)

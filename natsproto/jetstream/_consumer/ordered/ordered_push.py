@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from natsproto import errors
 from natsproto._core.connection import Connection
-from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.ordered.ordered_cursor import ConsumerEnd, OrderedCursor
@@ -68,14 +68,14 @@ class OrderedPush:
         if not self._cursor.on_heartbeat(last_consumer_seq):
             self._finish(ConsumerEnd(None, lost=True))
 
-    def on_silence(self, missed: HeartbeatMissed | None) -> None:
+    def on_silence(self, missed: errors.HeartbeatMissed | None) -> None:
         """Give the consumer up."""
         self._finish(ConsumerEnd(missed, lost=True))
 
     def on_reconnect(self) -> None:
         """Do nothing: the reader makes another consumer."""
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading from this consumer and from others."""
         self._finish(ConsumerEnd(error))
 

@@ -10,16 +10,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from natsproto import errors
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.instrumentation import ReaderInfo
-from natsproto.errors import (
-    ConnectionClosed,
-    ConsumerExists,
-    NatsError,
-    RequestTimeout,
-    StreamNotFound,
-    SubscriptionClosed,
-)
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.prefetch import AdaptivePrefetch
@@ -60,7 +53,7 @@ class OrderedReader:
         self._timer: asyncio.TimerHandle | None = None
         self._unlisten: Callable[[], None] | None = None
         self._requested = ""  # the consumer that is being created
-        self._create_error: NatsError | None = None  # why the last consumer could not be made
+        self._create_error: errors.NatsError | None = None  # why the last consumer could not be made
         self._kept: PullSubscription | None = None  # of a consumer that served a fetch, for the next one
         self._created_or_ended = asyncio.Event()  # a consumer exists, or nothing will come
 
@@ -109,7 +102,9 @@ class OrderedReader:
         finally:
             self.close()
             if not self.buffer.ended:
-                self.buffer.end(SubscriptionClosed(self._state.description, "stopped") if self._is_fetch else None)
+                self.buffer.end(
+                    errors.SubscriptionClosed(self._state.description, "stopped") if self._is_fetch else None
+                )
 
     def close(self) -> None:
         """End at once. The consumer is kept after a complete fetch and deleted otherwise."""
@@ -134,12 +129,12 @@ class OrderedReader:
         except Exception as exc:
             self._drop_consumer()
             unexpected = wrap_unexpected(f"reading {self._state.description}", exc)
-            error = None if isinstance(exc, ConnectionClosed) else unexpected
+            error = None if isinstance(exc, errors.ConnectionClosed) else unexpected
             self._state.fail_creation(unexpected)
         self._task = None
         self._end(error)
 
-    async def _read(self, ended: asyncio.Future[ConsumerEnd] | None) -> NatsError | None:
+    async def _read(self, ended: asyncio.Future[ConsumerEnd] | None) -> errors.NatsError | None:
         """Return the error that ended reading; None when it is complete or the client is closed."""
         state, cursor, delay = self._state, self._cursor, 0.0
         while True:
@@ -193,14 +188,14 @@ class OrderedReader:
             try:
                 await state.create(config, timeout)
             except Exception as exc:
-                if not isinstance(exc, ConsumerExists):  # of another reader
+                if not isinstance(exc, errors.ConsumerExists):  # of another reader
                     state.deletion.delete(config.name, may_come=True)
-                if not isinstance(exc, NatsError) or state.is_final(exc):
+                if not isinstance(exc, errors.NatsError) or state.is_final(exc):
                     raise
                 if self._source is not None:
                     self._source.close()
                     self._source = None
-                if isinstance(exc, RequestTimeout):
+                if isinstance(exc, errors.RequestTimeout):
                     if timeout >= FIRST_CREATE_TIMEOUT_S and not is_notified:
                         is_notified = True
                         state.emit_notice(exc)
@@ -238,7 +233,7 @@ class OrderedReader:
             await self._state.identity.verify(lambda: self._cursor.stream_seq)
         except Exception as exc:
             self._verify_task = None
-            if isinstance(exc, StreamNotFound):
+            if isinstance(exc, errors.StreamNotFound):
                 self._drop_consumer()
             self._end(wrap_unexpected(f"reading {self._state.description}", exc))
 
@@ -267,7 +262,7 @@ class OrderedReader:
         self._timer = None
         self._end(self._create_error if self._state.info is None else None)
 
-    def _end(self, error: NatsError | None) -> None:
+    def _end(self, error: errors.NatsError | None) -> None:
         self._created_or_ended.set()
         self._cancel()
         if error is not None:

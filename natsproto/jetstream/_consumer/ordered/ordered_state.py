@@ -24,16 +24,8 @@ from collections import deque
 from itertools import count
 from typing import Final
 
+from natsproto import errors
 from natsproto._core.engine.engine import State
-from natsproto.errors import (
-    ConnectionClosed,
-    ConsumerExists,
-    LocalProtocolError,
-    NatsError,
-    PermissionDenied,
-    StreamNotFound,
-    SubscriptionClosed,
-)
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import retry_request
@@ -93,7 +85,7 @@ class OrderedState:
         """The active reader."""
         self._kept: PullSubscription | None = None  # of the consumer that is kept for the next fetch
         self._idle: asyncio.TimerHandle | None = None
-        self._create_error: NatsError | None = None
+        self._create_error: errors.NatsError | None = None
         self._created_or_failed = asyncio.Event()
         self.deletion: Final = ConsumerDeletion(api, stream, self.description, unique if name_prefix else "")
         self.create_timeout: float = FIRST_CREATE_TIMEOUT_S
@@ -122,7 +114,9 @@ class OrderedState:
         if self.connection.state is State.CLOSED:
             raise self.connection._outbox.closed_error(f"read {self.description}")
         if self.reader is not None:
-            raise LocalProtocolError(f"{self.description} is being read already: it can have one reader at a time")
+            raise errors.LocalProtocolError(
+                f"{self.description} is being read already: it can have one reader at a time"
+            )
         self.reader = reader
         if self.info is None:  # a new reader tries again
             self._create_error = None
@@ -138,7 +132,7 @@ class OrderedState:
         if self.reader is reader:
             self.reader = None
             if self.info is None and self._create_error is None:
-                self.fail_creation(SubscriptionClosed(self.description, "its reader stopped"))
+                self.fail_creation(errors.SubscriptionClosed(self.description, "its reader stopped"))
             if kept is not None:
                 kept.detach()
                 self._kept = kept
@@ -186,22 +180,22 @@ class OrderedState:
             await self._created_or_failed.wait()
         return self.info
 
-    def fail_creation(self, error: NatsError) -> None:
+    def fail_creation(self, error: errors.NatsError) -> None:
         """Record that no consumer can be created, and fail the calls that wait for one."""
         self._create_error = error
         self._created_or_failed.set()
 
-    def is_final(self, error: NatsError) -> bool:
+    def is_final(self, error: errors.NatsError) -> bool:
         """True if creating a consumer again is of no use."""
-        if isinstance(error, (StreamNotFound, PermissionDenied, ConnectionClosed)):
+        if isinstance(error, (errors.StreamNotFound, errors.PermissionDenied, errors.ConnectionClosed)):
             return True
         if is_transient(error, existed=self.info is not None):
             return False
-        if isinstance(error, ConsumerExists) and self.is_named:
+        if isinstance(error, errors.ConsumerExists) and self.is_named:
             return False  # another reader has the same prefix: the next number may be free
         # A server that accepted this configuration before will accept it again: the error is temporary.
         return self.info is None
 
-    def emit_notice(self, error: NatsError) -> None:
+    def emit_notice(self, error: errors.NatsError) -> None:
         """Emit a ConsumerNotice."""
         self.connection._event_bus.emit(ConsumerNotice(stream=self.stream, consumer=self.cursor.name, error=error))

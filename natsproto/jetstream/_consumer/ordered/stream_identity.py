@@ -9,11 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from natsproto.errors import (
-    NatsError,
-    PermissionDenied,
-    StreamNotFound,
-)
+from natsproto import errors
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._values.codec import NEVER
@@ -62,11 +58,11 @@ class StreamIdentity:
         while self.unverified:
             try:
                 await self._check_once(seen)
-            except StreamNotFound:
+            except errors.StreamNotFound:
                 raise
-            except PermissionDenied:
+            except errors.PermissionDenied:
                 self._may_ask = self.unverified = False
-            except NatsError as exc:
+            except errors.NatsError as exc:
                 if not is_transient(exc):
                     return
                 await asyncio.sleep(IDENTITY_TIMEOUT_S)  # earlier infos still count
@@ -90,4 +86,4 @@ class StreamIdentity:
             await asyncio.sleep(IDENTITY_POLL_INTERVAL_S)
         went_back = found.created == self._created
         reason = f"went back from message {read} to {found.state.last_seq}" if went_back else "was lost and recreated"
-        raise StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, f"the stream {reason}", self._operation)
+        raise errors.StreamNotFound(404, ErrCode.STREAM_NOT_FOUND, f"the stream {reason}", self._operation)

@@ -16,19 +16,11 @@ from time import monotonic
 from types import MappingProxyType
 from typing import Final, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._durations import NO_LIMIT_S
-from natsproto.errors import (
-    ConnectionClosed,
-    ConsumerNotFound,
-    NatsError,
-    OutboxFull,
-    PermissionDenied,
-    RequestTimeout,
-    StreamNotFound,
-)
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
@@ -101,7 +93,7 @@ class Puller:
         """End the subscription and receive the messages in flight."""
         await replies.drain()
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading: it is complete, the subscription has ended, or the account may not pull."""
         raise NotImplementedError
 
@@ -138,9 +130,9 @@ class Puller:
         try:
             if self.state.number and self.connection.is_connected:
                 await self.connection.flush(DRAIN_TIMEOUT_S)
-        except RequestTimeout:
+        except errors.RequestTimeout:
             return False
-        except NatsError:
+        except errors.NatsError:
             pass  # the connection was lost
         return True
 
@@ -202,11 +194,11 @@ class Puller:
                 self._deliveries.on_pull()
             try:
                 self._send(self._address.encoded_subject, f"{replies.prefix}{state.number}".encode(), body)
-            except OutboxFull:
+            except errors.OutboxFull:
                 state.on_not_sent(now)
                 refill_at, deadline = None, state.deadline
                 break
-            except ConnectionClosed:
+            except errors.ConnectionClosed:
                 state.stop()
                 break
             if refill_at is None or refill_at > buffer.consumed:
@@ -231,7 +223,7 @@ class Puller:
         reply = f"{self._replies.prefix}0".encode()
         try:
             self.connection._outbox.put_encoded(self._address.encoded_subject, reply, body)
-        except NatsError:
+        except errors.NatsError:
             return  # no room, or closed, which ends the reading by itself
 
     # ---------------------------------------------------------------- decisions
@@ -272,7 +264,7 @@ class Puller:
             self._send_probe()
         self._send_pulls(now)
 
-    def _emit_notice(self, error: NatsError) -> None:
+    def _emit_notice(self, error: errors.NatsError) -> None:
         stream, consumer = self._address[:2]
         self.connection._event_bus.emit(ConsumerNotice(stream=stream, consumer=consumer, error=error))
 
@@ -488,7 +480,7 @@ class PullSource(Puller):
             self._start_lookup()
         super()._apply(decision, now)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading: it is complete, the subscription has ended, or the account may not pull."""
         if not self._leave() and self.buffer.ended:
             return
@@ -518,18 +510,18 @@ class PullSource(Puller):
         """Look up a consumer without responders: it is gone, or has no leader now. After a reconnect it also
         gives the last delivery. Without permission, pulling goes on.
         """
-        gone: NatsError | None = None
+        gone: errors.NatsError | None = None
         try:
             info = await self._inbox.look_up()
             if self._reconnected:
                 self._reconnected = False
                 self.buffer.drop_after(info.delivered.consumer_seq)
                 self._send_pulls(self._loop.time())
-        except (ConsumerNotFound, StreamNotFound) as exc:
+        except (errors.ConsumerNotFound, errors.StreamNotFound) as exc:
             gone = consumer_gone(exc, self._address.consumer, self._address.stream)
-        except PermissionDenied:
+        except errors.PermissionDenied:
             self._may_lookup = False
-        except NatsError:
+        except errors.NatsError:
             pass
         except Exception as exc:
             gone = wrap_unexpected(f"reading {self._address.description}", exc)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from time import monotonic
 from typing import Final, Protocol, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, PermissionViolation, Reconnected
-from natsproto.errors import NatsError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._consumer.delivery.delivery_events import report_unhandled
@@ -48,7 +48,7 @@ class PullReceiver(Protocol):
         """The connection is back; no pull has survived."""
         ...
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading."""
         ...
 

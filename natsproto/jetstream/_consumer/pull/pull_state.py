@@ -32,7 +32,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from natsproto.errors import ConsumerDeleted, ConsumerGone, HeartbeatMissed, NatsError, PullRefused
+from natsproto import errors
 from natsproto.jetstream._consumer.delivery.prefetch import MAX_PULL_BYTES, Prefetch
 from natsproto.jetstream._consumer.pull.pull_limits import NO_PULL_LIMITS, PullLimits, retry_wait
 from natsproto.jetstream._consumer.pull_options import (
@@ -89,8 +89,8 @@ class PullDecision(NamedTuple):
     """An action, with the error that ends reading (STOP), or one that is survived and reported (``notice``)."""
 
     action: Action
-    error: NatsError | None = None
-    notice: NatsError | None = None
+    error: errors.NatsError | None = None
+    notice: errors.NatsError | None = None
 
 
 KEEP: Final = PullDecision(Action.KEEP)
@@ -390,7 +390,7 @@ class PullState:
         """A status arrived for a pull (0: for a probe); ``headers`` may have the pending messages (ADR-37)."""
         said = description.lower()
         if code == 409 and ("deleted" in said or "push based" in said):
-            kind = ConsumerDeleted if "deleted" in said else ConsumerGone
+            kind = errors.ConsumerDeleted if "deleted" in said else errors.ConsumerGone
             return self._stop(kind(description, *self._consumer))
         if number == 0:
             return self._on_probe_status(code, now)
@@ -401,7 +401,7 @@ class PullState:
             self.losses = self.no_responders = self._failures = 0
             return KEEP
         if code in (400, 412):
-            return self._stop(PullRefused(code, description, *self._consumer))
+            return self._stop(errors.PullRefused(code, description, *self._consumer))
         if code == 503:
             return self._on_no_responders(now)
         self._last_heard, self.no_responders = now, 0
@@ -447,7 +447,9 @@ class PullState:
             self._prefetch.reset()
             return REFILL
         if left_bytes >= most:
-            return self._stop(PullRefused(code, f"{description}: it needs more than {most} bytes", *self._consumer))
+            return self._stop(
+                errors.PullRefused(code, f"{description}: it needs more than {most} bytes", *self._consumer)
+            )
         self._limits = self._limits._replace(too_small=left_bytes)
         return REFILL
 
@@ -467,7 +469,7 @@ class PullState:
 
     def _on_refusal(self, code: int, description: str, now: float) -> PullDecision:
         """Learn a limit of the consumer; after any other refusal pulls again, with growing waits."""
-        notice = PullRefused(code, description, *self._consumer)
+        notice = errors.PullRefused(code, description, *self._consumer)
         learned = self._limits.learn(description.lower())
         if learned not in (None, self._limits):
             assert learned is not None
@@ -488,7 +490,7 @@ class PullState:
         if self.phase is PullPhase.SERVER_SHUTDOWN:
             seen += " after its server shut down (409 Server Shutdown)"
         self._back_off(now)
-        return PullDecision(Action.REFILL, notice=ConsumerGone(seen, *self._consumer))
+        return PullDecision(Action.REFILL, notice=errors.ConsumerGone(seen, *self._consumer))
 
     # ------------------------------------------------------------ timeouts and reconnects
 
@@ -506,7 +508,7 @@ class PullState:
         if now < self._last_heard + self.idle_timeout:
             self._since_probe = 0  # a sudden silence: one probe for each burst of messages
             return PullDecision(Action.PROBE)
-        missed = HeartbeatMissed(self.idle_timeout, *self._consumer)
+        missed = errors.HeartbeatMissed(self.idle_timeout, *self._consumer)
         self._abandon_pulls()
         self.losses += 1
         if self._time_left(now) is None or self._has_available():
@@ -627,7 +629,7 @@ class PullState:
         self.phase = PullPhase.DONE
         return DONE
 
-    def _stop(self, error: NatsError) -> PullDecision:
+    def _stop(self, error: errors.NatsError) -> PullDecision:
         self._finish()
         return PullDecision(Action.STOP, error=error)
 

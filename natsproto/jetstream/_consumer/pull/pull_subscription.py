@@ -6,9 +6,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, NamedTuple
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.inbox.subscription import Subscription
-from natsproto.errors import NatsError
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.protocol.frames import Message, Route
@@ -78,7 +78,7 @@ class PullSubscription:
 
     async def drain(self) -> None:
         """End it and receive the messages in flight; those that are not confirmed are delivered again."""
-        with suppress(NatsError):
+        with suppress(errors.NatsError):
             await self.subscription.drain(self.end_timeout)
 
     def close(self) -> None:

@@ -10,21 +10,12 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Hashable, Sequence
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._durations import seconds
 from natsproto._handler_threads import Executor
-from natsproto.errors import (
-    AlreadyBound,
-    ConfigError,
-    ConsumerGone,
-    ConsumerNotFound,
-    HeartbeatMissed,
-    NatsError,
-    PermissionDenied,
-    StreamNotFound,
-)
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.consume import (
@@ -69,7 +60,7 @@ class PushBinding:
     async def wait_until_free(self) -> None:
         """Wait until the server has noticed that the previous reader has left. AlreadyBound when one stays."""
         if not await self._wait(WAITS_FOR_UNBIND_S, is_bound=False):
-            raise AlreadyBound(self._address.stream, self._address.consumer)
+            raise errors.AlreadyBound(self._address.stream, self._address.consumer)
 
     async def wait_until_bound(self) -> None:
         """Wait until the server has noticed the new reader, if it does so soon."""
@@ -80,9 +71,9 @@ class PushBinding:
         for wait in (*waits, None):
             try:
                 info = await self._look_up()
-            except (ConsumerNotFound, StreamNotFound):
+            except (errors.ConsumerNotFound, errors.StreamNotFound):
                 raise
-            except NatsError:
+            except errors.NatsError:
                 return True  # no permission or no reply: unknown
             if info.push_bound == is_bound:
                 return True
@@ -229,7 +220,7 @@ class PushSource:
         if self._deliveries is not None:
             self._deliveries.on_reconnect()
 
-    def on_silence(self, missed: HeartbeatMissed | None) -> None:
+    def on_silence(self, missed: errors.HeartbeatMissed | None) -> None:
         """Look the consumer up, since nothing else reports that it was deleted or made again."""
         if missed is not None:
             self._emit_notice(missed)
@@ -239,16 +230,16 @@ class PushSource:
 
     async def _run_lookup(self) -> None:
         """Look up a silent consumer: reading ends when it is gone."""
-        gone: NatsError | None = None
+        gone: errors.NatsError | None = None
         try:
             config = (await self._look_up()).config
             gone = self._sends_elsewhere(config)
             self._subscription.heartbeat = config.idle_heartbeat
-        except (ConsumerNotFound, StreamNotFound) as exc:
+        except (errors.ConsumerNotFound, errors.StreamNotFound) as exc:
             gone = consumer_gone(exc, self._address.consumer, self._address.stream)
-        except PermissionDenied:
+        except errors.PermissionDenied:
             self._may_look_up = False  # each attempt would be an event
-        except NatsError:
+        except errors.NatsError:
             pass
         except Exception as exc:
             gone = wrap_unexpected(f"reading {self._address.description}", exc)
@@ -256,7 +247,7 @@ class PushSource:
         if gone is not None:
             self.end(gone)
 
-    def _sends_elsewhere(self, config: ConsumerConfig) -> ConsumerGone | None:
+    def _sends_elsewhere(self, config: ConsumerConfig) -> errors.ConsumerGone | None:
         """The error for a consumer that was made again, or changed, so that its messages do not come here."""
         address = self._address
         if config.deliver_subject == address.subject and config.deliver_group == address.queue:
@@ -264,9 +255,9 @@ class PushSource:
         group = f" in the group {config.deliver_group!r}" if config.deliver_group else ""
         subject = config.deliver_subject
         reason = f"it sends its messages to {subject!r}{group} now" if subject else "it is a pull consumer now"
-        return ConsumerGone(reason, address.consumer, address.stream)
+        return errors.ConsumerGone(reason, address.consumer, address.stream)
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading."""
         if self._is_open:
             self.close()
@@ -274,7 +265,7 @@ class PushSource:
                 self._emit_notice(error)
             self.buffer.end(error)
 
-    def _emit_notice(self, error: NatsError) -> None:
+    def _emit_notice(self, error: errors.NatsError) -> None:
         address = self._address
         self.connection._event_bus.emit(ConsumerNotice(stream=address.stream, consumer=address.consumer, error=error))
 
@@ -313,7 +304,7 @@ class PushConsumer(Consumer):
         self.deliver_group: str = deliver_group or (config.deliver_group if config else "")
         """The queue group that shares them, if any."""
         if not self.deliver_subject:
-            raise ConfigError("deliver_subject", "", f"{self._description} is not a push consumer")
+            raise errors.ConfigError("deliver_subject", "", f"{self._description} is not a push consumer")
         subscribe_subject(self.deliver_subject, "deliver_subject")
         if self.deliver_group:
             queue_group(self.deliver_group)
@@ -333,7 +324,7 @@ class PushConsumer(Consumer):
             stop_after: End after this many messages; 0: no limit.
         """
         if type(stop_after) is not int or stop_after < 0:
-            raise ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
+            raise errors.ConfigError("stop_after", stop_after, "must be a number of messages, 0 for no end")
         address = PushAddress(
             *(self.stream_name, self.name, self.deliver_subject, self.deliver_group, self._heartbeat),
             DeliveryStamp.of(self._known_config(), self._api.prefix),

@@ -13,10 +13,10 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Final, NamedTuple, Protocol, cast
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.events import Connected, Disconnected, Event, Moved, Reconnected
 from natsproto._core.inbox.subscription import Subscription
-from natsproto.errors import HeartbeatMissed, NatsError
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
@@ -61,7 +61,7 @@ class PushReceiver(Protocol):
         """A heartbeat named the last message that was delivered."""
         ...
 
-    def on_silence(self, missed: HeartbeatMissed | None) -> None:
+    def on_silence(self, missed: errors.HeartbeatMissed | None) -> None:
         """Nothing has arrived for long. ``missed``: although there should have been heartbeats."""
         ...
 
@@ -69,7 +69,7 @@ class PushReceiver(Protocol):
         """The connection is back."""
         ...
 
-    def end(self, error: NatsError | None) -> None:
+    def end(self, error: errors.NatsError | None) -> None:
         """End reading."""
         ...
 
@@ -124,7 +124,7 @@ class PushSubscription:
         try:
             if subscription is not None and not subscription.closed and self._connection.is_connected:
                 await subscription.drain(DRAIN_TIMEOUT_S)
-        except NatsError:
+        except errors.NatsError:
             return  # not confirmed: a message in flight is redelivered if the consumer has acknowledgements
 
     def close(self) -> None:
@@ -208,7 +208,7 @@ class PushSubscription:
             return  # it is not from the server
         try:
             self._connection.publish_nowait(request)
-        except NatsError:
+        except errors.NatsError:
             return  # no room or no connection: the next heartbeat asks again
 
     # ---------------------------------------------------------------- timeouts and reconnects
@@ -237,7 +237,9 @@ class PushSubscription:
         if self._is_connected and self._loop.time() >= self._last_heard + silence - TIMER_SLACK_S:
             self._last_heard = self._loop.time()
             is_due = self.heartbeat and not address.queue
-            self._receiver.on_silence(HeartbeatMissed(silence, address.consumer, address.stream) if is_due else None)
+            self._receiver.on_silence(
+                errors.HeartbeatMissed(silence, address.consumer, address.stream) if is_due else None
+            )
         self._arm()
 
     def _stop_timer(self) -> None:

@@ -12,19 +12,11 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Unpack
 
+from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.instrumentation import UNREPORTED
 from natsproto._core.notifier import Notifier
-from natsproto.errors import (
-    ConnectionLost,
-    LocalProtocolError,
-    NatsError,
-    OutboxFull,
-    PermissionDenied,
-    PublishUncertain,
-    UnsupportedByServer,
-)
 from natsproto.jetstream._api.unexpected import fail_on_unexpected, wrap_unexpected
 from natsproto.jetstream._publish.batch_messages import BatchMessages
 from natsproto.jetstream._publish.fast.fast_batch_state import BatchOperation, FastBatchState, FastOptions
@@ -85,7 +77,7 @@ class FastBatchSender:
 
     def close(self) -> None:
         """Accept no more messages, and stop waiting for replies."""
-        left = LocalProtocolError("the publisher has ended: its block was left")
+        left = errors.LocalProtocolError("the publisher has ended: its block was left")
         self.state.give_up("the publisher was given up", left)
         self._stop()
         if self._unsubscribe is not None:
@@ -191,9 +183,9 @@ class FastBatchSender:
                 self._outbox.put(head, payload)
                 state.on_sent(command)
             state.allow_append()
-        except OutboxFull:
+        except errors.OutboxFull:
             self._pause_sending(self._options.retry_wait / 8)
-        except NatsError as exc:  # too big for this server, or the client is closed
+        except errors.NatsError as exc:  # too big for this server, or the client is closed
             state.give_up(str(exc), exc)
             self._stop()
 
@@ -235,7 +227,7 @@ class FastBatchSender:
             self._outbox.cork()  # they are about to go on
 
     @fail_on_unexpected
-    def on_disconnect(self, error: ConnectionLost) -> None:
+    def on_disconnect(self, error: errors.ConnectionLost) -> None:
         """The connection was lost. Messages that were not written count as not sent."""
         heads = self._outbox.take_back(self._inbox + self.state.batch + b".")
         self.state.on_disconnect([self._operation_of(head) for head in heads], str(error))
@@ -247,20 +239,20 @@ class FastBatchSender:
         """There is a new connection, perhaps to a server with other limits or without fast ingest."""
         try:
             _FEATURE.check(self._connection.server_info)
-        except UnsupportedByServer as exc:
+        except errors.UnsupportedByServer as exc:
             self.state.give_up(str(exc), exc)
         self.state.on_reconnect()
         self.send_due()
         self.on_replies_handled()
 
     @fail_on_unexpected
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects messages on a subject."""
         self.state.on_permission_error(error)
         self.send_due()
 
     @fail_on_unexpected
-    def on_end(self, error: NatsError) -> None:
+    def on_end(self, error: errors.NatsError) -> None:
         """No more replies will come."""
         self.state.give_up(str(error), error)
         self.send_due()
@@ -409,7 +401,7 @@ class FastPublisher:
             ack = await self._sender.commit(subject, as_bytes(payload), block)
             self._raise_outcome()
             if ack is None:
-                raise PublishUncertain(subject, "the acknowledgement of the batch was lost")
+                raise errors.PublishUncertain(subject, "the acknowledgement of the batch was lost")
             sending.end(ack)
         return ack
 
@@ -451,7 +443,9 @@ class FastPublisher:
     def _check_entered(self) -> None:
         self._connection._check_loop()
         if not self._entered:
-            raise LocalProtocolError("a publisher publishes inside its block: async with js.fast_publisher() as pub")
+            raise errors.LocalProtocolError(
+                "a publisher publishes inside its block: async with js.fast_publisher() as pub"
+            )
 
     async def _ready(self) -> None:
         """Wait until there is room for a message. Raises unreported failures, and the error that ended it."""
@@ -465,7 +459,7 @@ class FastPublisher:
     def _ended(self) -> bool:
         return self._messages.fatal_error is not None
 
-    def _give_up(self, error: NatsError) -> None:
+    def _give_up(self, error: errors.NatsError) -> None:
         """End the publisher, with this error for messages that were not sent, and raise what was not raised yet."""
         self._state.give_up(str(error), error)
         if not self._messages.is_reported:
@@ -487,7 +481,7 @@ class FastPublisher:
     async def __aenter__(self) -> FastPublisher:
         self._connection._check_loop()
         if self._entered:
-            raise LocalProtocolError("a publisher can be entered once: make another one")
+            raise errors.LocalProtocolError("a publisher can be entered once: make another one")
         _FEATURE.check(self._connection.server_info)
         self._sender.open()
         self._entered = True

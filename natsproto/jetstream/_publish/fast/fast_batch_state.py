@@ -36,19 +36,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
-from natsproto.errors import (
-    ApiError,
-    InvalidReply,
-    JetStreamError,
-    LocalProtocolError,
-    NatsError,
-    NoStream,
-    PermissionDenied,
-    PublishUncertain,
-    RequestTimeout,
-    UnsupportedByServer,
-    WrongLastSequence,
-)
+from natsproto import errors
 from natsproto.jetstream._publish.batch_messages import BatchMessages, PendingMessage
 from natsproto.jetstream._publish.headers import has_msg_id
 from natsproto.jetstream._publish.outcome import expectation_of, refusal_error, uncertain_refusal
@@ -225,7 +213,9 @@ class FastBatchState:
         self._repeat = False  # a missing reply is to be requested
         self._silent_ticks = 0  # ticks since the last reply
         self._retry_counter = self._new_retry_counter()
-        self._rejection: tuple[int, NatsError] | None = None  # the sequence that ends the publisher, gaps not allowed
+        self._rejection: tuple[int, errors.NatsError] | None = (
+            None  # the sequence that ends the publisher, gaps not allowed
+        )
         self._reported: set[int] = set()  # sequences after the settled ones: rejected or lost, with gaps allowed
 
     def _new_retry_counter(self) -> RetryCounter:
@@ -384,9 +374,9 @@ class FastBatchState:
         limits = self._limits
         if self._silent_ticks > int(limits.timeout / limits.tick):
             if self._retry_counter.no_stream and self.phase is BatchPhase.IDLE:  # the stream has disappeared
-                self._stop(1, NoStream(self.messages.pending[0][0]))
+                self._stop(1, errors.NoStream(self.messages.pending[0][0]))
             else:
-                self.give_up("no reply", RequestTimeout("fast ingest", limits.timeout, sent=False))
+                self.give_up("no reply", errors.RequestTimeout("fast ingest", limits.timeout, sent=False))
         elif can_send:
             if self.phase is not BatchPhase.OPEN or self.full or self._is_commit_wanted:
                 self.resend()
@@ -413,7 +403,7 @@ class FastBatchState:
                 return self._on_error(sequence, api_error(reply, f"fast ingest to {self.messages.subject!r}"))
             else:
                 self._on_end(decode_pub_ack(reply))
-        except NatsError as exc:  # the reply is invalid
+        except errors.NatsError as exc:  # the reply is invalid
             self.give_up(str(exc), exc)
         return 0
 
@@ -422,10 +412,10 @@ class FastBatchState:
         if batch != self.batch:
             return 0
         subject = self.messages.subject
-        pause = self._retry_counter.pause_after(NoStream(subject))
+        pause = self._retry_counter.pause_after(errors.NoStream(subject))
         # If the stream has replied before, wait for its election; in an open batch, earlier messages may be stored.
         if pause is None and self.phase in (BatchPhase.STARTING, BatchPhase.SINGLE_MESSAGE) and not self.ack_flow:
-            self._stop(1, NoStream(subject))
+            self._stop(1, errors.NoStream(subject))
             return 0
         self._transition(BatchEvent.RETRY_LATER)
         return self._limits.retry_wait
@@ -445,7 +435,7 @@ class FastBatchState:
         else:
             self._transition(BatchEvent.GAP_FOUND)  # its next reply reports the last sequence
 
-    def _on_refused(self, sequence: int, error: NatsError) -> None:
+    def _on_refused(self, sequence: int, error: errors.NatsError) -> None:
         """The stream rejected a message of the batch."""
         if self._limits.gap_ok:
             if sequence not in self._reported:  # a repeated commit is rejected again
@@ -458,7 +448,7 @@ class FastBatchState:
             self._rejection = sequence, error
             self._transition(BatchEvent.GAP_FOUND)
 
-    def _on_error(self, sequence: int, error: ApiError) -> float:
+    def _on_error(self, sequence: int, error: errors.ApiError) -> float:
         """The stream did not add a message to the batch."""
         code, gap_ok = error.err_code, self._limits.gap_ok
         if code == ErrCode.BATCH_PUBLISH_UNKNOWN_BATCH_ID:
@@ -482,7 +472,7 @@ class FastBatchState:
         if not ack.batch:
             self._settle_up_to(1)
             reason = f"stream {ack.stream!r} stored the message alone (nats-server 2.14 is needed)"
-            self.give_up(reason, UnsupportedByServer("fast ingest", reason))
+            self.give_up(reason, errors.UnsupportedByServer("fast ingest", reason))
             return
         self.ack_flow = max(1, self.ack_flow)
         self._retry_counter = self._new_retry_counter()
@@ -505,7 +495,7 @@ class FastBatchState:
         if self._limits.gap_ok and not (is_first_alone and self._first_has_id):
             self._lose_up_to(self.sent)
         elif not all(has_msg_id(block) for _, _, block in self.messages.pending[: self._in_flight]):
-            self.give_up(reason, LocalProtocolError(f"the publisher has ended: {reason}"))
+            self.give_up(reason, errors.LocalProtocolError(f"the publisher has ended: {reason}"))
             return
         self._maybe_stored = max(self._maybe_stored, self.messages.settled + self._in_flight)
         self._transition(BatchEvent.ENDED)
@@ -546,17 +536,17 @@ class FastBatchState:
         self.messages.lost += len(lost)
         self._reported |= lost
 
-    def _fail(self, sequence: int, error: NatsError) -> None:
+    def _fail(self, sequence: int, error: errors.NatsError) -> None:
         index = sequence - self._acked - 1
         self.messages.fail(index, self._refusal_of(index, error))
         if self.has_too_many_failures:
             self.append_until = 0
 
-    def _refusal_of(self, index: int, error: NatsError) -> NatsError:
+    def _refusal_of(self, index: int, error: errors.NatsError) -> errors.NatsError:
         """Return the error of a rejected message: PublishUncertain if the refusal is not certain (see ``outcome``), as
         far as this publisher knows the sequences of the stream.
         """
-        if isinstance(error, WrongLastSequence) and 0 <= index < len(self.messages.pending):
+        if isinstance(error, errors.WrongLastSequence) and 0 <= index < len(self.messages.pending):
             subject, _, block = self.messages.pending[index]
             expected = expectation_of(subject, parse_headers(block or b"").pairs())
             known = 0 if self.messages.ack is None else self.messages.ack.seq
@@ -565,46 +555,48 @@ class FastBatchState:
                 return refusal_error(subject, refusal, error)
         return error
 
-    def _stop(self, sequence: int, error: NatsError) -> None:
+    def _stop(self, sequence: int, error: errors.NatsError) -> None:
         """End the publisher: a message was rejected and gaps are not allowed, so later ones are not stored either."""
         refused = max(0, sequence - self._acked - 1)
         number = self.messages.settled + refused + 1
-        behind = JetStreamError(f"not stored, because message {number} (sent earlier) was rejected")
+        behind = errors.JetStreamError(f"not stored, because message {number} (sent earlier) was rejected")
         in_doubt = max(refused, self._maybe_stored - self.messages.settled)
-        errors: list[NatsError] = [
-            PublishUncertain(subject, str(error)) if index < in_doubt else behind
+        refusals: list[errors.NatsError] = [
+            errors.PublishUncertain(subject, str(error)) if index < in_doubt else behind
             for index, (subject, _, _) in enumerate(self.messages.pending)
         ]
-        if refused < len(errors) and (refused >= in_doubt or not isinstance(error, NoStream)):
-            errors[refused] = self._refusal_of(refused, error)  # also of a copy: a stream that has it knows the id
-        self._finish(errors, LocalProtocolError(f"the publisher has ended: message {number} was rejected: {error}"))
+        if refused < len(refusals) and (refused >= in_doubt or not isinstance(error, errors.NoStream)):
+            refusals[refused] = self._refusal_of(refused, error)  # also of a copy: a stream that has it knows the id
+        self._finish(
+            refusals, errors.LocalProtocolError(f"the publisher has ended: message {number} was rejected: {error}")
+        )
 
-    def on_permission_error(self, error: PermissionDenied) -> None:
+    def on_permission_error(self, error: errors.PermissionDenied) -> None:
         """The server rejects messages to a subject."""
         if any(subject == error.subject for subject, _, _ in self.messages.pending):
             self.give_up(str(error), error)
 
-    def give_up(self, reason: str, fatal_error: NatsError) -> None:
+    def give_up(self, reason: str, fatal_error: errors.NatsError) -> None:
         """End the publisher, unless it has ended: sent messages without an acknowledgement may be stored."""
         if self.messages.fatal_error is not None:
             return
         in_doubt = max(
             self._maybe_stored - self.messages.settled, 0 if self.phase is BatchPhase.IDLE else self._in_flight
         )
-        errors = [
+        refusals = [
             self._error_of(subject, reason, fatal_error) if index < in_doubt else fatal_error
             for index, (subject, _, _) in enumerate(self.messages.pending)
         ]
-        self._finish(errors, fatal_error)
+        self._finish(refusals, fatal_error)
 
-    def _error_of(self, subject: str, reason: str, fatal_error: NatsError) -> NatsError:
-        if isinstance(fatal_error, PermissionDenied) and subject == fatal_error.subject:
+    def _error_of(self, subject: str, reason: str, fatal_error: errors.NatsError) -> errors.NatsError:
+        if isinstance(fatal_error, errors.PermissionDenied) and subject == fatal_error.subject:
             return fatal_error
         return uncertain_error(subject, fatal_error, self._limits.timeout, reason)
 
-    def _finish(self, errors: list[NatsError], fatal_error: NatsError) -> None:
+    def _finish(self, refusals: list[errors.NatsError], fatal_error: errors.NatsError) -> None:
         first = self._acked + 1
-        remaining = [None if seq in self._reported else error for seq, error in enumerate(errors, first)]
+        remaining = [None if seq in self._reported else error for seq, error in enumerate(refusals, first)]
         self.messages.finish(remaining, fatal_error)
         self._transition(BatchEvent.ENDED)
 
@@ -612,5 +604,5 @@ class FastBatchState:
 def _count_field(reply: dict[str, object], name: str) -> int:
     value = reply.get(name)
     if type(value) is not int or value < 0:
-        raise InvalidReply("reply to fast ingest", name, value, "must be a number")
+        raise errors.InvalidReply("reply to fast ingest", name, value, "must be a number")
     return value
