@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import logging
 from collections.abc import AsyncIterator, Iterator
 from types import ModuleType
 from typing import Any
@@ -16,9 +17,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from natsproto.testing import Server
-
-OURS, THEIRS = "natsproto.compat.nats", "nats"
+from natsproto.testing import Server, run_server
+from tests.compat.scenarios import OURS, THEIRS, package_of
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -39,9 +39,24 @@ def package(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
                 found = importlib.import_module(THEIRS + home.removeprefix(OURS))
                 theirs = found if isinstance(value, ModuleType) else getattr(found, value.__qualname__)
                 monkeypatch.setattr(request.module, name, theirs)
-    yield importlib.import_module(request.param)
+    yield package_of(request.param)
     if request.param == THEIRS:
         gc.collect()  # sockets that nats-py left open are not to be found in the next test
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    """A server with JetStream for the scenarios that a module runs with both packages."""
+    with run_server(jetstream=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def silent_logs() -> Iterator[None]:
+    """Without the logs of hundreds of scenarios."""
+    logging.disable(logging.CRITICAL)
+    yield
+    logging.disable(logging.NOTSET)
 
 
 @pytest_asyncio.fixture

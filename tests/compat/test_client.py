@@ -14,7 +14,7 @@ import pytest
 from natsproto.compat import nats
 from natsproto.compat.nats.aio.msg import Msg
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import CallbackLog
+from tests.compat.scenarios import CallbackLog
 
 
 async def test_message_has_the_fields_of_nats_py(nc: nats.NATS) -> None:

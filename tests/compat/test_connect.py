@@ -14,7 +14,7 @@ from natsproto.compat import nats
 from natsproto.compat.nats.aio.client import NO_RESPONDERS_STATUS, RawCredentials, ServerVersion
 from natsproto.compat.nats.aio.client import Server as KnownServer
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import CallbackLog
+from tests.compat.scenarios import CallbackLog
 from tests.kit.identity import Key, Operator
 from tests.kit.pki import Authority
 from tests.kit.scripted import Behaviour, ScriptedServer

@@ -15,7 +15,8 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.nuid import MAX_SEQ, NUID
 from natsproto.testing import Server, run_server
-from tests.compat.helpers import CallbackLog, until
+from tests.compat.scenarios import CallbackLog
+from tests.kit.waiting import until
 
 
 async def test_message_made_by_hand(nc: nats.NATS) -> None:

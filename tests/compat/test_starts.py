@@ -6,24 +6,24 @@ Owns the products of the places where a name can be given, each started three ti
 from __future__ import annotations
 
 import asyncio
-import importlib
-import logging
-from collections.abc import AsyncIterator, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import Iterator
+from contextlib import AsyncExitStack
+from functools import partial
 from itertools import product
 from typing import Any
 
 import pytest
 
-from natsproto.testing import Server, run_server
+from natsproto.testing import Server
+from tests.compat.scenarios import with_both
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.usefixtures("silent_logs"),
     pytest.mark.differs("it compares both packages itself"),
     pytest.mark.filterwarnings("ignore"),  # nats-py leaves sockets and tasks behind
 ]
 
-OURS, THEIRS = "natsproto.compat.nats", "nats"
 STARTS = 3
 AT_ONCE = 8
 IN_VAIN = "ServiceUnavailableError"
@@ -54,32 +54,14 @@ def every(places: dict[str, list[str]]) -> Iterator[Places]:
         yield {place: value for place, value in zip(places, values, strict=True) if value}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    logging.disable(logging.CRITICAL)
-    with run_server(jetstream=True) as running:
-        yield running
-    logging.disable(logging.NOTSET)
-
-
-@asynccontextmanager
-async def connected(package: str, server: Server) -> AsyncIterator[Any]:
-    nc = await importlib.import_module(package).connect(server.url)
-    try:
-        yield nc
-    finally:
-        await nc.close()
-
-
-async def subscribed(package: str, nc: Any, subject: str, places: Places, *, pulls: bool) -> Any:
-    api = importlib.import_module(f"{package}.js.api")
+async def subscribed(package: Any, nc: Any, subject: str, places: Places, *, pulls: bool) -> Any:
     fields = {place[1:]: value for place, value in places.items() if place[0] == "."}
     if "deliver_subject" in fields:
         fields["deliver_subject"] += subject  # two streams do not deliver to one
     js = nc.jetstream()
     start = js.pull_subscribe if pulls else js.subscribe
     named = {place: value for place, value in places.items() if place[0] != "."}
-    return await start(subject, config=api.ConsumerConfig(**fields) if fields else None, **named)
+    return await start(subject, config=package.js.api.ConsumerConfig(**fields) if fields else None, **named)
 
 
 async def read(subscriptions: list[Any], *, pulls: bool) -> str:
@@ -99,15 +81,15 @@ async def read(subscriptions: list[Any], *, pulls: bool) -> str:
     return found
 
 
-async def starts(package: str, server: Server, stream: str, places: Places, *, beside: bool, pulls: bool) -> list[str]:
+async def starts(package: Any, server: Server, stream: str, places: Places, *, beside: bool, pulls: bool) -> list[str]:
     """How each start ends. Those before have ended, or with ``beside`` are still there."""
     ends = []
-    async with AsyncExitStack() as stack, connected(package, server) as admin:
+    async with AsyncExitStack() as stack, await package.connect(server.url) as admin:
         await admin.jetstream().add_stream(name=stream, subjects=[stream])
         running: list[Any] = []
         for _ in range(STARTS):
             async with AsyncExitStack() as own:
-                nc = await (stack if beside else own).enter_async_context(connected(package, server))
+                nc = await (stack if beside else own).enter_async_context(await package.connect(server.url))
                 try:
                     subscription = await subscribed(package, nc, stream, places, pulls=pulls)
                 except Exception as exc:
@@ -126,16 +108,13 @@ async def test_worker_that_starts_once_starts_again(server: Server, kind: str, b
     pulls = kind == "pull"
     combinations = list(every(PULL if pulls else PUSH))
 
-    async def ends(package: str, number: int, places: Places) -> list[str]:
+    async def ends(number: int, places: Places, package: Any) -> list[str]:
         async with free, asyncio.timeout(60):
-            stream = f"{package[:5]}-{kind}-{number}-{beside}"
+            stream = f"{package.__name__[:5]}-{kind}-{number}-{beside}"
             return await starts(package, server, stream, places, beside=beside, pulls=pulls)
 
     found = await asyncio.gather(
-        *(
-            asyncio.gather(*(ends(package, number, places) for package in (THEIRS, OURS)))
-            for number, places in enumerate(combinations)
-        )
+        *(with_both(partial(ends, number, places)) for number, places in enumerate(combinations))
     )
     wrong = []
     for places, (theirs, ours) in zip(combinations, found, strict=True):

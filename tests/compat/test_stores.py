@@ -19,7 +19,7 @@ from natsproto.compat.nats.js import errors as js_errors
 from natsproto.compat.nats.micro.request import ServiceError
 from natsproto.compat.nats.micro.service import EndpointConfig, GroupConfig, ServiceStats
 from natsproto.testing import FaultProxy, Server
-from tests.compat.helpers import CallbackLog
+from tests.compat.scenarios import CallbackLog
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from natsproto.compat.nats.aio.msg import Msg
 from natsproto.compat.nats.js import JetStreamContext, api
 from natsproto.compat.nats.js import errors as js_errors
 from natsproto.testing import Server
-from tests.compat.helpers import CallbackLog
+from tests.compat.scenarios import CallbackLog
 
 
 @pytest.fixture

@@ -33,12 +33,3 @@ def shows(row: str, *, theirs: Any, ours: Any) -> Callable[[Scenario], Scenario]
         return scenario
 
     return decorate
-
-
-async def raised(call: Awaitable[Any]) -> str:
-    """The name of the class of what it raises, or "" """
-    try:
-        await call
-    except Exception as exc:
-        return type(exc).__name__
-    return ""

@@ -8,10 +8,11 @@ import logging
 from typing import Any
 
 from natsproto.testing import End, FaultProxy, Server, run_server
-from tests.compat.differences import raised, shows
-from tests.compat.helpers import CallbackLog, until
+from tests.compat.differences import shows
+from tests.compat.scenarios import CallbackLog, raised
 from tests.kit.identity import Operator
 from tests.kit.scripted import Behaviour, ScriptedServer
+from tests.kit.waiting import until
 
 FAST = {"reconnect_time_wait": 0.01}
 

@@ -10,8 +10,9 @@ import urllib.request
 from typing import Any
 
 from natsproto.testing import Direction, FaultProxy, Server
-from tests.compat.differences import raised, shows
-from tests.compat.helpers import CallbackLog, until
+from tests.compat.differences import shows
+from tests.compat.scenarios import CallbackLog, raised
+from tests.kit.waiting import until
 
 
 async def subscriptions(server: Server) -> list[str]:

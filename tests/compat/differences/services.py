@@ -7,8 +7,8 @@ import json
 from typing import Any
 
 from natsproto.testing import Server, run_server
-from tests.compat.differences import raised, shows
-from tests.compat.helpers import CallbackLog
+from tests.compat.differences import shows
+from tests.compat.scenarios import CallbackLog, raised
 
 
 async def service_of(package: Any, nc: Any, handler: Any = None) -> Any:

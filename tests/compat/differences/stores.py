@@ -6,9 +6,9 @@ import asyncio
 from typing import Any
 
 from natsproto.testing import FaultProxy, Server
-from tests.compat.differences import raised, shows
+from tests.compat.differences import shows
 from tests.compat.differences.streams import FAST, published
-from tests.compat.helpers import CallbackLog
+from tests.compat.scenarios import CallbackLog, raised
 
 
 async def stored(nc: Any, stream: str) -> list[Any]:

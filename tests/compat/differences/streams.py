@@ -7,8 +7,9 @@ import json
 from typing import Any
 
 from natsproto.testing import Direction, End, FaultProxy, Server
-from tests.compat.differences import raised, shows
-from tests.compat.helpers import CallbackLog, until
+from tests.compat.differences import shows
+from tests.compat.scenarios import CallbackLog, raised
+from tests.kit.waiting import until
 
 FAST = {"reconnect_time_wait": 0.01, "max_reconnect_attempts": -1}
 

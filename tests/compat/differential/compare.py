@@ -6,13 +6,14 @@ differences are allowed.
 
 from __future__ import annotations
 
-import importlib
+from functools import partial
 from typing import Any, NamedTuple
 
+from natsproto.testing import FaultProxy
 from tests.compat.differential.run import Called, Run, Step
-from tests.compat.differential.world import USERS, World, proxied
+from tests.compat.differential.world import USERS, World
+from tests.compat.scenarios import with_both
 
-THEIRS, OURS = "nats", "natsproto.compat.nats"
 SLOWER_S, FASTER_S = 1.5, 2.5
 """Seconds that a call may take longer than in nats-py, and less long: a wait that is missing."""
 
@@ -60,14 +61,11 @@ class Report(NamedTuple):
     at_end: dict[str, Any]
 
 
-async def run_once(world: World, package: str, account: str, steps: list[Step]) -> Report:
-    """Perform the steps with one package."""
-    async with proxied(world) as proxy:
-        run = Run(importlib.import_module(package), world, proxy, USERS[account])
-        if package == THEIRS:
-            importlib.import_module("nats.micro")
-        else:
-            importlib.import_module("natsproto.compat.nats.micro")
+async def run_once(world: World, steps: list[Step], package: Any) -> Report:
+    """Perform the steps with one package, in its account."""
+    account = package.__name__
+    async with FaultProxy(world.server.host, world.server.port) as proxy:
+        run = Run(package, world, proxy, USERS[account])
         try:
             await run.perform(steps)
             await world.wait_connected(account, run.open_clients)
@@ -92,9 +90,7 @@ async def differences(world: World, steps: list[Step]) -> list[Difference]:
     await world.clean()
     found: list[Difference] = []
     for number in range(1, RUNS + 1):
-        theirs = await run_once(world, THEIRS, "theirs", steps)
-        ours = await run_once(world, OURS, "ours", steps)
-        found += compare(number, theirs, ours)
+        found += compare(number, *await with_both(partial(run_once, world, steps)))
     return found
 
 

@@ -13,7 +13,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-PACKAGES = ("natsproto.compat.nats.", "nats.")
+from tests.compat.scenarios import OURS, THEIRS
+
 VOLATILE = frozenset(
     {
         *("created", "timestamp", "ts", "time", "mtime", "modified", "last_active", "active", "first_ts", "last_ts"),
@@ -116,8 +117,8 @@ def error(value: BaseException) -> dict[str, Any]:
     """The class of an error, without the package, and what it says."""
     kind = type(value)
     home = f"{kind.__module__}.{kind.__qualname__}"
-    for package in PACKAGES:
-        home = home.removeprefix(package)
+    for package in (OURS, THEIRS):
+        home = home.removeprefix(f"{package}.")
     found = {"raised": home, "codes": [getattr(value, name, None) for name in ("code", "err_code")]}
     if kind.__module__ != "builtins":
         found["says"] = text(_MESSAGE.sub("<Msg>", str(value)))

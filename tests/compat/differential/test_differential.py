@@ -5,7 +5,6 @@ Each sequence runs twice in a row with each package. ``make hunt ARGS=tests/comp
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -33,11 +32,9 @@ TIMES = 3
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def world() -> AsyncIterator[World]:
-    logging.disable(logging.CRITICAL)
+async def world(silent_logs: None) -> AsyncIterator[World]:
     async with running_world() as running:
         yield running
-    logging.disable(logging.NOTSET)
 
 
 async def confirmed(world: World, steps: list[Step]) -> list[Difference]:

@@ -18,10 +18,12 @@ import natsproto
 from natsproto import Headers
 from natsproto.jetstream import ConsumerInfo
 from natsproto.jetstream._values.codec import encode
-from natsproto.testing import FaultProxy, Server, run_server
+from natsproto.testing import Server, run_server
 from tests.compat.differential.observe import consumer_name, seen, text
+from tests.compat.scenarios import OURS, THEIRS, delete_streams
 
-USERS = {"theirs": "t", "ours": "o"}
+USERS = {THEIRS: "t", OURS: "o"}
+"""The user of each package, whose account has the same name."""
 CONFIG = (
     "jetstream {}\nno_auth_user: sys\naccounts {\n"
     + "".join(
@@ -42,10 +44,7 @@ class World:
     async def clean(self) -> None:
         """Delete everything in both accounts."""
         for user in USERS.values():
-            async with natsproto.connect(self.server.url, user=user, password="p") as nc:
-                js = nc.jetstream()
-                for name in [name async for name in js.stream_names()]:
-                    await js.delete_stream(name)
+            await delete_streams(self.server.url, user=user, password="p")
         await self.removed()
 
     async def removed(self) -> None:
@@ -159,9 +158,3 @@ async def running_world() -> AsyncIterator[World]:
     with tempfile.TemporaryDirectory() as store:
         async with run_server(config=CONFIG, store_dir=store) as server:
             yield World(server, Path(store))
-
-
-@asynccontextmanager
-async def proxied(world: World) -> AsyncIterator[FaultProxy]:
-    async with FaultProxy(world.server.host, world.server.port) as proxy:
-        yield proxy

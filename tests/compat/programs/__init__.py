@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
@@ -18,3 +20,18 @@ PRINTED = {
     "agents_app.py": ["found echo tests", "['TWO', 'WORDS']", "status echo", "closed True True"],
 }
 """The lines of each program, without those of the framework's log."""
+STARTS = 2
+TIMEOUT_S = 120
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """A run of Python in a process of its own."""
+    return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S)
+
+
+def complaint(name: str, url: str) -> str:
+    """Start a program, and return "" if it printed what it prints with nats-py, or all that it printed."""
+    done = run("-W", "ignore", str(FOLDER / name), url)
+    printed = [line for line in done.stdout.splitlines() if line in PRINTED[name]]
+    is_good = done.returncode == 0 and printed == PRINTED[name]
+    return "" if is_good else f"{done.stdout}\n{done.stderr}"
