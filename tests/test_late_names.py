@@ -48,25 +48,6 @@ def test_import_loads_no_late_module() -> None:
     assert (done.stdout.split(), done.returncode) == ([], 0)
 
 
-@pytest.mark.parametrize(
-    ("module", "name", "advice"),
-    [
-        ("natsproto", "NATS", "await natsproto.connect(url)"),
-        ("natsproto", "JetStreamContext", "nc.jetstream()"),
-        ("natsproto.errors", "TimeoutError", "natsproto.errors.RequestTimeout"),
-        ("natsproto.errors", "NoServersError", "natsproto.errors.ConnectFailed"),
-        ("natsproto.jetstream", "Retry", "natsproto.retry.Retry"),
-        ("natsproto.jetstream", "StreamNotFound", "natsproto.errors.StreamNotFound"),
-        ("natsproto.jetstream", "KeyValue", "natsproto.jetstream.kv.KeyValue"),
-        ("natsproto.service", "ServiceError", "natsproto.errors.ServiceError"),
-    ],
-)
-def test_wrong_import_says_what_to_use(module: str, name: str, advice: str) -> None:
-    with pytest.raises(ImportError) as caught:
-        exec(f"from {module} import {name}")
-    assert advice in str(caught.value)
-
-
 @pytest.mark.parametrize("ours", sorted(set(names.ERRORS.values())))
 def test_advised_error_exists(ours: str) -> None:
     assert ours in natsproto.errors.__all__

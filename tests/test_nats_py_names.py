@@ -92,11 +92,6 @@ def test_names_of_the_first_pages_exist(page: str) -> None:
         assert len(named) == 60
 
 
-def test_misspelled_option_has_a_suggestion() -> None:
-    with pytest.raises(TypeError, match="there is no option 'ping_intervall'; did you mean 'ping_interval'"):
-        natsproto.connect(ping_intervall=1)  # type: ignore[call-arg]
-
-
 def test_methods_with_hints_stay_coroutine_functions() -> None:
     """Frameworks and libraries that retry look at this before they call one."""
     for method in (KeyValue.put, KeyValue.get, PullConsumer.next, natsproto.Client.request, JetStream.create_stream):

@@ -26,8 +26,8 @@ from natsproto.jetstream import groups
 from natsproto.outbox import Journal
 from natsproto.service import Request
 from natsproto.testing import Server, run_server
+from tests.kit.public_calls import CONFIGURE, SAMPLES, things
 from tests.server.helpers import until
-from tests.server.test_any_argument import CONFIGURE, SAMPLES, things
 
 ANYWHERE = frozenset({
     *("add_listener", "new_inbox", "jetstream", "system", "typed", "message", "ordered_consumer", "health"),

@@ -21,7 +21,6 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from natsproto.testing import Direction, End, FaultProxy
-from tests.kit.arguments import ACCEPTED, REFUSED
 from tests.kit.clock import Deadlock, TimeRanOut, advance, run_virtual, virtual_clock
 from tests.kit.hostile import HOSTILE, Outcome
 from tests.kit.memory import MemoryNetwork, MemoryPeer, MemoryTransport, PeerGone
@@ -588,11 +587,3 @@ async def test_a_hostile_greeting_is_said_at_every_attempt() -> None:
     async with ScriptedServer(hostile.behaviour()) as server:
         for _ in range(2):
             assert await _speak(server, b"") == b"".join(hostile.chunks())
-
-
-def test_the_argument_corpus_is_large_and_named() -> None:
-    assert len(REFUSED) >= 190
-    assert len(ACCEPTED) == 7
-    assert [name for name, count in Counter(map(str, REFUSED)).items() if count > 1] == []
-    assert all(one.expected for one in REFUSED)
-    assert not any(one.expected for one in ACCEPTED)

@@ -8,7 +8,6 @@ import inspect
 import re
 import warnings
 from collections.abc import Callable
-from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -153,49 +152,6 @@ async def test_endpoint_decorator_needs_parentheses(nats_client: Client) -> None
 
 
 # ---------------------------------------------------------------- async for
-
-
-async def test_await_of_async_iterables(nats_client: Client, jetstream: JetStream) -> None:
-    kv = await jetstream.create_key_value(bucket="B")
-    stream = await jetstream.stream("KV_B")
-    store = await jetstream.create_object_store(bucket="O")
-    await kv.put("a", b"1")
-    iterables: dict[str, Any] = {
-        "keys()": kv.keys(),
-        "list()": store.list(),
-        "events()": nats_client.events(),
-        "request_many()": nats_client.request_many("nobody"),
-        "discover_services()": nats_client.discover_services(),
-        "stream_names()": jetstream.stream_names(),
-        "KeyWatcher": kv.watch(),
-        "ObjectWatcher": store.watch(),
-        "Listing": jetstream.streams(),
-        "ObjectReader": store.get("a"),
-        "StoredMessages": stream.get_batch(),
-        "Messages": stream.ordered_consumer().messages(),
-    }
-    entered = {"KeyWatcher", "ObjectReader", "ObjectWatcher", "Messages"}  # following the advice has to work
-    for name, iterable in iterables.items():
-        with pytest.raises(TypeError) as awaited:
-            await iterable
-        advice = "enter it with async with" if name in entered else "iterate it with async for"
-        assert str(awaited.value).startswith(f"{name} cannot be awaited: {advice}"), name
-        with pytest.raises(TypeError) as looped:
-            list(iterable)
-        assert str(looped.value) == f"{name} is an async iterable: use async for", name
-    async with aclosing(kv.keys()) as keys:
-        assert await anext(keys) == "a"
-    assert [key async for key in kv.keys("a")] == ["a"]
-
-
-async def test_for_over_awaitables(nats_client: Client, consumer: PullConsumer) -> None:
-    subscription: Any = nats_client.subscribe("a")
-    with pytest.raises(TypeError, match=r"^Subscription is an async iterable: use async for$"):
-        list(subscription)
-    fetch: Any = consumer.fetch(1, no_wait=True)
-    with pytest.raises(TypeError, match=r"^Fetch is an async iterable: await it for a list, or use async for$"):
-        list(fetch)
-    assert await fetch == []
 
 
 async def test_await_of_what_runs_names_run(jetstream: JetStream, consumer: PullConsumer) -> None:

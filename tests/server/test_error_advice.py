@@ -68,17 +68,3 @@ async def test_wrong_password_error_says_what_to_check() -> None:
     refusal = pytest.raises(errors.LoginRefused, match="check them, and the users in the configuration of the server")
     with run_server(config='authorization { user: "a", password: "b" }') as server, refusal:
         await natsproto.connect(server.url, user="a", password="c")
-
-
-async def test_names_of_nats_py_on_a_client_have_hints(nats_server: Server) -> None:
-    async with natsproto.connect(nats_server.url) as nc:
-        for name in ("add_stream", "publish_async"):
-            with pytest.raises(AttributeError, match=r": use .*nc.jetstream\(\)"):
-                getattr(nc, name)
-    with pytest.raises(TypeError, match="use async with"), natsproto.connect(nats_server.url):  # type: ignore[attr-defined]
-        pass
-
-
-def test_invalid_port_is_in_its_error() -> None:
-    with pytest.raises(errors.ConfigError, match=r"'127\.0\.0\.1:99999': the port must be a number from 1 to 65535"):
-        natsproto.Options("nats://127.0.0.1:99999")

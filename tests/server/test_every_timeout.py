@@ -19,7 +19,7 @@ import natsproto
 from natsproto import Client, sync
 from natsproto.errors import NatsError, RequestTimeout
 from natsproto.testing import FaultProxy, Server
-from tests.server.test_any_argument import things
+from tests.kit.public_calls import things
 from tests.server.test_timeouts import calls
 
 LATE_S = 1.5

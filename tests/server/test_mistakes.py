@@ -1,4 +1,7 @@
-"""Mistakes of newcomers, provoked on a real server: each error says what to do instead."""
+"""Mistakes of newcomers that are more than one call, or whose advice is a note, a warning or a short traceback.
+
+Those of one call are in tests/misuse.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +22,7 @@ import pytest
 
 import natsproto
 from natsproto import Client, Message, errors, sync
-from natsproto.jetstream import JetStream, JsMessage, OrderedConsumer, PullConsumer, Stream, StreamSource
-from natsproto.retry import Retry, RetryPolicy
+from natsproto.jetstream import JetStream, JsMessage, Stream, StreamSource
 from natsproto.testing import run_server
 
 LIMITED = """
@@ -37,90 +39,15 @@ async def orders(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream("ORDERS", subjects=["orders.*.new"], storage="memory")
 
 
-async def core_message(nc: Client) -> Message:
-    async with nc.subscribe("core") as subscription:
-        await nc.publish("core", b"1")
-        return await subscription.next(5)
-
-
-async def test_consumers_are_read_through_messages(orders: Stream) -> None:
-    made: list[PullConsumer | OrderedConsumer] = [await orders.create_consumer("c"), orders.ordered_consumer()]
-    for consumer in made:
-        anything: Any = consumer
-        with pytest.raises(TypeError, match=r"async with consumer.messages\(\) as messages"):
-            async for _ in anything:
-                pass
-
-
-async def test_jetstream_is_not_awaited(nats_client: Client) -> None:
-    anything: Any = nats_client.jetstream()
-    with pytest.raises(TypeError, match=r"use js = nc.jetstream\(\)"):
-        await anything
-
-
-@pytest.mark.parametrize("name", ["ack", "ack_nowait", "ack_sync", "in_progress", "metadata", "nak", "term"])
-async def test_core_messages_are_not_acknowledged(nats_client: Client, name: str) -> None:
-    message = await core_message(nats_client)
-    with pytest.raises(AttributeError, match=f"no attribute '{name}': a core message .* cannot be acknowledged"):
-        getattr(message, name)
-    assert not hasattr(message, name)
-    assert not hasattr(Message, name)
-    assert hasattr(JsMessage, name)
+async def test_core_messages_lack_what_acknowledges(nats_client: Client) -> None:
+    async with nats_client.subscribe("core") as subscription:
+        await nats_client.publish("core", b"1")
+        message = await subscription.next(5)
+    for name in ("ack", "ack_nowait", "ack_sync", "in_progress", "metadata", "nak", "term"):
+        assert not hasattr(message, name)
+        assert not hasattr(Message, name)
+        assert hasattr(JsMessage, name)
     assert copy.copy(message).data == pickle.loads(pickle.dumps(message)).data == b"1"
-
-
-async def test_queue_and_callback_have_names(nats_client: Client) -> None:
-    subscribe: Any = nats_client.subscribe
-    for second in ("workers", print):
-        with pytest.raises(TypeError, match="takes 1 argument without its name; name queue=, cb=, "):
-            subscribe("a", second)
-
-
-async def test_fields_have_names(nats_client: Client, orders: Stream, jetstream: JetStream) -> None:
-    calls: dict[str, list[Any]] = {
-        r"takes 1 argument without its name; name the fields: subjects=\['orders.>'\]": [
-            jetstream.create_stream,
-            jetstream.create_or_update_stream,
-        ],
-        "name the fields: filter_subject=": [orders.create_consumer, orders.create_or_update_consumer],
-        "name the fields: ttl=60": [jetstream.create_key_value, jetstream.create_object_store],
-        r"connect\(\) takes 1 argument without its name; give one URL": [natsproto.connect, sync.connect],
-    }
-    for said, functions in calls.items():
-        for function in functions:
-            with pytest.raises(TypeError, match=said):
-                await function("new", "a.>")
-
-
-def test_values_take_keywords() -> None:
-    policy: Any = RetryPolicy
-    with pytest.raises(TypeError, match=r"^RetryPolicy takes keyword arguments only, such as dead_letter_subject="):
-        policy("dead")
-    event: Any = natsproto.Event
-    with pytest.raises(TypeError, match=r"^Event takes keyword arguments only$"):
-        event("dead")
-
-
-async def test_retry_needs_jetstream(nats_client: Client) -> None:
-    client: Any = nats_client
-    with pytest.raises(TypeError, match=r"with a JetStream context, nc\.jetstream\(\), not Client"):
-        Retry(client, RetryPolicy(dead_letter_subject="dead"))
-
-
-async def test_payload_says_how_to_encode(nats_client: Client) -> None:
-    publish: Any = nats_client.publish
-    said = {"text": r"text.encode\(\)", 5: "json.dumps", ("a", 1): "json.dumps", None: "leave it out"}
-    for payload, advice in said.items():
-        with pytest.raises(TypeError, match=f"payload must be bytes, not .*{advice}"):
-            await publish("a", payload)
-
-
-async def test_delay_of_a_message_is_a_schedule(orders: Stream, jetstream: JetStream) -> None:
-    publish: Any = jetstream.publish
-    for name, said in {"delay": "Schedule.after", "eta": "Schedule.at", "expires": "ttl=", "id": "msg_id="}.items():
-        with pytest.raises(TypeError, match=f"no argument '{name}' .*{said}"):
-            await publish("orders.eu.new", b"", **{name: 5})
-    assert (await orders.info()).state.messages == 0
 
 
 def test_client_of_another_run() -> None:
@@ -280,14 +207,6 @@ async def test_callable_that_fails_keeps_its_frames(nats_server: Any) -> None:
     assert "in password" in "".join(traceback.format_exception(caught.value))
 
 
-async def test_nobody_answers(nats_client: Client) -> None:
-    with pytest.raises(errors.NoResponders, match="start a service, or check the subject"):
-        await nats_client.request("nobody")
-    async with nats_client.subscribe("silent"):
-        with pytest.raises(errors.RequestTimeout, match="look at its responder, or raise timeout="):
-            await nats_client.request("silent", timeout=0.05)
-
-
 async def test_permission_denied_says_where_to_allow_it() -> None:
     async with (
         run_server(config=LIMITED) as server,
@@ -300,32 +219,6 @@ async def test_permission_denied_says_where_to_allow_it() -> None:
                 await subscription.next(5)
     inbox = errors.PermissionDenied("text", "subscribe to", "_INBOX.a.*")
     assert "or pass inbox_prefix=" in str(inbox)
-
-
-async def test_arguments_of_other_calls(nats_server: Any, jetstream: JetStream, orders: Stream) -> None:
-    consumer: Any = await orders.create_consumer("c")
-    kv: Any = await jetstream.create_key_value("b", storage="memory")
-    store: Any = await jetstream.create_object_store("o", storage="memory")
-    create: Any = orders.create_consumer
-    connect: Any = natsproto.connect
-    calls: dict[str, Callable[[], object]] = {
-        "no argument 'max_retries': use natsproto.retry.Retry": lambda: consumer.consume(print, max_retries=3),
-        "no argument 'workers': use concurrency=": lambda: consumer.consume(print, workers=3),
-        "no argument 'batch_size': use max_messages=": lambda: consumer.consume_batches(print, batch_size=3),
-        "cannot end a def handler": lambda: consumer.consume_batches(print, timeout=3),
-        r"no argument 'progress': store.get_file\(": lambda: store.get("x", progress=print),
-        "no field 'max_retries': use max_deliver=": lambda: create("d", max_retries=3),
-        "no field 'visibility_timeout': use ack_wait=": lambda: create("d", visibility_timeout=3),
-        'no option .host.: give the URL first: connect."nats://host': lambda: connect(host="a", port=4222),
-        r"use kv.update\(key, value, revision\)": lambda: kv.compare_and_set,
-    }
-    for said, call in calls.items():
-        with pytest.raises((TypeError, AttributeError, natsproto.errors.ConfigError), match=said):
-            await _awaited(call)
-
-
-async def _awaited(call: Callable[[], Any]) -> None:
-    await call()
 
 
 async def test_publish_without_a_stream_has_no_delay(nats_server: Any) -> None:
@@ -373,3 +266,26 @@ async def test_log_of_a_handler_says_what_publish_lacks(
         consumer = await orders.create_consumer("c", max_deliver=1)
         await consumer.consume(later, stop_after=1).run()
     assert caplog.text.count("only js.publish, to a stream, has it: use schedule=Schedule.after") == 3
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "warns"),
+    [("connect_timeout", 2000, True), ("request_timeout", 5000, True), ("connect_timeout", 120, False)],
+)
+async def test_milliseconds_of_options_are_noted(
+    caplog: pytest.LogCaptureFixture, option: str, value: int, warns: bool
+) -> None:
+    with caplog.at_level(logging.WARNING, "natsproto"):
+        natsproto.Options(**{option: value})  # type: ignore[arg-type]
+    assert [f"{option}={value}" in record.getMessage() for record in caplog.records] == [True] * warns
+
+
+async def test_milliseconds_of_consumers_are_noted(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
+    stream = await jetstream.create_stream("S", subjects=["s"], storage="memory")
+    with caplog.at_level(logging.WARNING, "natsproto"):
+        await stream.create_consumer("good", ack_wait=3600)
+        assert caplog.records == []
+        await stream.create_consumer("odd", ack_wait=30000)
+    [record] = caplog.records
+    assert "ack_wait=30000" in record.getMessage()
+    assert "seconds" in record.getMessage()

@@ -14,7 +14,7 @@ import natsproto
 from natsproto import Client
 from natsproto.errors import ConfigError, NatsError
 from natsproto.testing._server import Server
-from tests.server.test_any_argument import CONFIGURE, SAMPLES, things, use
+from tests.kit.public_calls import CONFIGURE, SAMPLES, things, use
 
 WAITS = {
     *("Client.drain", "Subscription.drain", "Subscription.next", "Service.stop"),

@@ -12,11 +12,14 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
+import natsproto
 from natsproto.errors import InvalidCredentials, InvalidHeader, InvalidSubject, PayloadTooLarge
+from tests.misuse.wrong import Ground, Wrong
 
-__all__ = ["ACCEPTED", "REFUSED", "Argument", "Target"]
+__all__ = ["ACCEPTED", "REFUSED", "Argument", "Target", "of_arguments"]
 
 Errors = tuple[type[Exception], ...]
 
@@ -450,3 +453,9 @@ REFUSED: list[Argument] = [*_subjects(), *_headers(), *_payloads(), *_durations_
 
 ACCEPTED: list[Argument] = [*_accepted()]
 """Calls that look odd and must succeed."""
+
+
+async def of_arguments(on: Ground) -> list[Wrong]:
+    """The calls, and the options with which nothing may be dialled."""
+    target = Target(on.nc, natsproto.connect, on.proxy.url)
+    return [Wrong(one.name, partial(one.call, target), one.expected) for one in REFUSED]

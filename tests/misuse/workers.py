@@ -12,14 +12,12 @@ from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
-import pytest
-
 from natsproto import Message, middleware, otel, sync
 from natsproto.errors import ConfigError
 from natsproto.jetstream import OrderedConsumer, groups
 from natsproto.jetstream.groups import ElasticGroup
-from natsproto.testing import Direction, FaultProxy, Server
-from tests.server.helpers import client
+from tests.misuse.programs import generator
+from tests.misuse.wrong import Ground, Wrong
 from tests.tools.public_api import SNAPSHOT
 
 Place = Callable[..., object]
@@ -37,10 +35,6 @@ async def asynchronous(message: Message) -> None: ...
 
 
 def plain(message: Message) -> None: ...
-
-
-def generator(message: Message) -> Any:
-    yield message
 
 
 WRONG: dict[str, list[tuple[dict[str, Any], type[Exception]]]] = {
@@ -128,57 +122,21 @@ async def make_places(nc: Any, blocking: sync.Client, stack: AsyncExitStack) -> 
     }
 
 
-def written(proxy: FaultProxy) -> list[bytes]:
-    """The lines that the clients have written, except those that they write on their own."""
-    lines = [line for link in proxy.history for line in bytes(link.seen[Direction.TO_SERVER]).splitlines()]
-    return [line for line in lines if line not in (b"PING", b"PONG")]
+async def of_workers(on: Ground, stack: AsyncExitStack) -> list[Wrong]:
+    """Every place with every wrong value of its arguments."""
+    places, api = await make_places(on.nc, on.blocking, stack), places_of_api()
+    assert set(places) == set(api) - set(OTHER)
+    found = []
+    for name, place in places.items():
+        for argument in api[name]:
+            for wrong, expected in WRONG[argument]:
+                if name == "sync.Group.add_endpoint" and wrong.get("handler") is generator:
+                    continue  # it answers in parts
+                call = partial(place, **{"handler": plain, **wrong})
 
+                async def made(call: Callable[[], object] = call, is_sync: bool = name.startswith("sync.")) -> object:
+                    return await asyncio.to_thread(call) if is_sync else call()
 
-def fault_of(argument: str, call: Callable[[], object], expected: type[Exception]) -> str:
-    """What is wrong with the way in which a call is refused; empty if nothing is."""
-    try:
-        call()
-    except expected as exc:
-        named = any(re.search(rf"\b{name}\b", str(exc)) for name in NAMES[argument])
-        return "" if named else f"does not name {argument}: {exc}"
-    except Exception as exc:
-        return repr(exc)
-    return "accepted"
-
-
-async def test_bad_workers_are_refused_before_sending(nats_server: Server) -> None:
-    faults: list[str] = []
-    async with (
-        FaultProxy(nats_server.host, nats_server.port, record=True) as proxy,
-        client(proxy.url) as nc,
-        AsyncExitStack() as stack,
-    ):
-        blocking = await asyncio.to_thread(sync.connect, proxy.url)
-        stack.push_async_callback(asyncio.to_thread, blocking.close)
-        places, api = await make_places(nc, blocking, stack), places_of_api()
-        assert set(places) == set(api) - set(OTHER)
-        await nc.flush()
-        await asyncio.to_thread(blocking.flush)
-        before = written(proxy)
-        for name, place in places.items():
-            for argument in api[name]:
-                for wrong, expected in WRONG[argument]:
-                    if name == "sync.Group.add_endpoint" and wrong.get("handler") is generator:
-                        continue  # it answers in parts
-                    call = partial(fault_of, argument, partial(place, **{"handler": plain, **wrong}), expected)
-                    fault = await asyncio.to_thread(call) if name.startswith("sync.") else call()
-                    if fault:
-                        faults.append(f"{name}({wrong}): {fault}")
-        await nc.flush()
-        await asyncio.to_thread(blocking.flush)
-        assert faults == []
-        assert written(proxy) == before
-
-
-def test_blocking_watches_refuse_callbacks(nats_server: Server) -> None:
-    with sync.connect(nats_server.url) as nc:
-        js = nc.jetstream()
-        kv, store = js.create_key_value("b"), js.create_object_store("o")
-        for watch in (kv.watch, store.watch):
-            with pytest.raises(TypeError, match=r"cb.*iterate"):
-                watch(cb=print)  # type: ignore[call-arg]
+                words = "|".join(NAMES[argument])
+                found.append(Wrong(f"{name}({wrong})", made, (expected,), rf"\b(?:{words})\b"))
+    return found
