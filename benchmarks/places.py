@@ -1,7 +1,7 @@
 """Where the time of one message goes: CPU time by place, with warm caches and without the kernel.
 
 Each figure is the least of many slices, in µs for one message; the table is cumulative, so that the difference of two
-lines is one place. Run it for the tables of docs/decisions/notes/0013-receiving.md:
+lines is one place. Run it for the figures of docs/decisions/0013-receiving.md:
 
     python -m benchmarks.places
 """

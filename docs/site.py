@@ -98,8 +98,7 @@ def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
     if place.startswith("reference/"):
         markdown = with_options(markdown)
     if place.startswith("decisions/"):
-        index = f"[All decisions]({'../' * (place.count('/') - 1)}README.md)"
-        return markdown if "README" in place else markdown.replace("\n", f"\n\n{index}\n", 1)
+        return markdown if "README" in place else markdown.replace("\n", "\n\n[All decisions](README.md)\n", 1)
     if place != "compat.md":
         markdown = with_links(markdown, place)
     if place != "examples.md":

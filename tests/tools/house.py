@@ -36,8 +36,8 @@ MAX_FIELDS = 15
 """Attributes that change after construction, with those of base classes and of helper classes in the same file."""
 MIN_MODULE_LINES = 40
 MAX_TEST_NAME = 50
-MAX_DECISION_WORDS = 600
-MAX_DECISION_LINES = 50
+MAX_DECISION_WORDS = 450
+MAX_DECISION_LINES = 40
 MAX_ENTRIES = {"natsproto/jetstream": 16}
 """The most files and folders that a folder may show."""
 
