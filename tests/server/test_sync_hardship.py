@@ -16,9 +16,9 @@ from coverage import Coverage
 
 from natsproto import sync
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
-from natsproto.sync._portal import Portal
+from natsproto.sync._portal import MAX_PIPES, Portal
 from natsproto.testing import Server
-from tests.server.helpers import loops
+from tests.server.helpers import descriptors, loops
 
 
 @pytest.fixture
@@ -99,6 +99,28 @@ def test_eight_threads_do_everything_at_once(nc: sync.Client) -> None:
     assert sorted(acked) == list(range(1, 81))
 
 
+def test_many_waiting_threads_need_few_open_files() -> None:
+    portal, crew, waiting = Portal(), Crew(), threading.Semaphore(0)
+    before = descriptors()
+    gate = portal.run(asyncio.Event)
+    results: list[int] = []
+
+    async def wait(number: int) -> int:
+        waiting.release()
+        await gate.wait()
+        return number
+
+    for number in range(20):
+        crew.send(lambda number=number: results.append(portal.call(wait, number)))  # type: ignore[misc]
+    for _ in range(20):
+        assert waiting.acquire(timeout=10)
+    assert descriptors() <= before + 2 * MAX_PIPES
+    portal.run(gate.set)
+    crew.home()
+    assert (sorted(results), crew.raised) == (list(range(20)), [])
+    portal.stop()
+
+
 # ---------------------------------------------------------------- interrupts
 
 
@@ -133,6 +155,27 @@ def test_result_of_interrupted_call_is_undone(interruptible: Callable[[], None])
     portal.run(lambda: None)
     assert sorted(returned + lost) == list(range(100))
     portal.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+def test_interrupted_calls_leave_no_descriptors(interruptible: Callable[[], None]) -> None:
+    portal = Portal()
+    before = descriptors()
+
+    async def interrupted() -> None:
+        interruptible()
+
+    async def echo(number: int) -> int:
+        return number
+
+    for number in range(50):
+        with pytest.raises(KeyboardInterrupt):
+            portal.call(interrupted)
+        assert portal.call(echo, number) == number
+    assert descriptors() <= before + 2 * MAX_PIPES
+    portal.stop()
+    del portal
+    assert descriptors() <= before
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
