@@ -10,8 +10,9 @@ from natsproto._core.request_many import Sentinel
 from natsproto._durations import Default
 from natsproto._options.options import AuthSource, Dialer, OptionArgs, Secret
 from natsproto.jetstream._api.trace import TraceCallback
+from natsproto.jetstream._consumer.consume import ConsumeArgs, HandlerArgs, NakDelay, OnError, OnSuccess, OrderedArgs
 from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
-from natsproto.jetstream._consumer.consume import NakDelay, OnError, OnSuccess
+from natsproto.jetstream._consumer.pull_options import PrefetchArgs, PriorityArgs, ReadArgs
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import ScheduleArgs
 from natsproto.jetstream._typed import OnInvalid
@@ -44,6 +45,7 @@ __all__ = [
     "AckPolicyLike",
     "AuthSource",
     "CompressionLike",
+    "ConsumeArgs",
     "ConsumerArgs",
     "Default",
     "DeliverPolicyLike",
@@ -51,6 +53,7 @@ __all__ = [
     "DiscardPolicyLike",
     "Duration",
     "ExpectationArgs",
+    "HandlerArgs",
     "HeadersLike",
     "JsMessageHandler",
     "KeyValueArgs",
@@ -63,10 +66,14 @@ __all__ = [
     "OnInvalid",
     "OnSuccess",
     "OptionArgs",
+    "OrderedArgs",
     "Payload",
     "PersistModeLike",
+    "PrefetchArgs",
+    "PriorityArgs",
     "PriorityPolicyLike",
     "QueueGroup",
+    "ReadArgs",
     "ReplayPolicyLike",
     "RequestHandler",
     "RetentionPolicyLike",

@@ -18,12 +18,12 @@ from natsproto.jetstream import groups, kv, objectstore
 from natsproto.jetstream._api import admin, listing
 from natsproto.jetstream._consumer import consume, handle, message, messages
 from natsproto.jetstream._consumer.ordered import ordered
+from natsproto.jetstream._consumer.pull_options import PriorityArgs, ReadArgs
 from natsproto.jetstream._consumer.push import push
 from natsproto.jetstream._publish import ack_future, atomic_batch, publisher
 from natsproto.jetstream._publish.fast import fast_batch
 from natsproto.jetstream._stream import stream
 from natsproto.protocol import frames
-from natsproto.sync._consume import ReadArgs
 
 PAIRS: dict[type[object], type[object]] = {
     ack_future.AckFuture: sync.AckFuture,
@@ -101,6 +101,9 @@ PARTS = {
     "PullConsumer.consume(executor)": "it has threads anyway",
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,
     **{f"PullConsumer.consume({name})": "among its options" for name in ReadArgs.__annotations__},
+    **{
+        f"PullConsumer.next({name})": "among its options" for name in PriorityArgs.__annotations__ if name != "priority"
+    },
     "Client.typed": BYTES,
     "JetStream.connection": INSIDE,
     "JetStream.typed": BYTES,

@@ -10,8 +10,8 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from inspect import CO_VARARGS, CO_VARKEYWORDS, iscoroutinefunction, unwrap
-from types import FunctionType, MappingProxyType
+from inspect import Parameter, iscoroutinefunction
+from types import MappingProxyType
 from typing import NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
 from natsproto._help import nats_py_names as words
@@ -89,7 +89,11 @@ GUESSES: Mapping[str, Mapping[str, Guesses]] = {
             misuses={"__await__": "jetstream() sends nothing and cannot be awaited: use js = nc.jetstream()"},
         ),
         "JsMessage": Guesses(words.JS_MESSAGE, per_message=True),
-        "OrderedConsumer": Guesses(misuses={"__aiter__": _READ_CONSUMER}),
+        "OrderedConsumer": Guesses(
+            keywords={"consume": words.CONSUME, "fetch": words.FETCH, "messages": words.MESSAGES},
+            misuses={"__aiter__": _READ_CONSUMER},
+        ),
+        "PushConsumer": Guesses(keywords={"consume": words.CONSUME}),
         "Consumer": Guesses(words.CONSUMER, misuses={"__aiter__": _READ_CONSUMER}),
         "PullConsumer": Guesses(
             keywords={
@@ -170,24 +174,24 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
-        code = cast("FunctionType", unwrap(function)).__code__
-        most = code.co_argcount
-        names = code.co_varnames[: most + code.co_kwonlyargcount]
-        required = names[: most - len(cast("FunctionType", unwrap(function)).__defaults__ or ())]
-        takes_any = code.co_flags & CO_VARKEYWORDS
-        own = most - (names[0] == "self")
-        keywords = ", ".join(f"{name}=" for name in names[most:])
-
         def explained(args: tuple[object, ...], kwargs: Mapping[str, object]) -> TypeError | None:
+            parameters = inspect.signature(shown).parameters.values()
+            kinds = {one.kind for one in parameters}
+            positional = [one for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+            keywords = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
+            names = [*(one.name for one in positional), *keywords]
             for name in kwargs:
-                if name in hints or not (takes_any or name in names):
+                if name in hints or not (Parameter.VAR_KEYWORD in kinds or name in names):
                     advice = hints.get(name) or f"it has {', '.join(one for one in names if one != 'self')}"
                     return TypeError(f"{function.__name__}() has no argument {name!r}: {advice}")
-            missing = [name for name in required[len(args) :] if name not in kwargs]
+            missing = [
+                one.name for one in positional[len(args) :] if one.default is one.empty and one.name not in kwargs
+            ]
             if missing and named:
                 return TypeError(f"{', '.join(missing)} is missing: {named}")
-            if len(args) > most and not code.co_flags & CO_VARARGS:
-                advice = named or f"name {keywords}"
+            if len(args) > len(positional) and Parameter.VAR_POSITIONAL not in kinds:
+                own = len(positional) - (names[0] == "self")
+                advice = named or f"name {', '.join(f'{name}=' for name in keywords)}"
                 return TypeError(f"{function.__name__}() takes {own} argument without its name; {advice}")
             return None
 
@@ -200,16 +204,17 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
                     raise
             raise error
 
-        if not iscoroutinefunction(function):
-            return call
-        if sys.version_info >= (3, 12):
-            return inspect.markcoroutinefunction(call)
-
         @wraps(function)
         async def call_async(*args: P.args, **kwargs: P.kwargs) -> object:
             return await cast("Awaitable[object]", call(*args, **kwargs))
 
-        return cast("Callable[P, T]", call_async)  # Python 3.11 cannot mark a function that returns a coroutine
+        shown: Callable[P, T] = call  # its signature may be completed later
+        if iscoroutinefunction(function):
+            if sys.version_info >= (3, 12):
+                shown = inspect.markcoroutinefunction(call)
+            else:  # Python 3.11 cannot mark a function that returns a coroutine
+                shown = cast("Callable[P, T]", call_async)
+        return shown
 
     return decorate
 

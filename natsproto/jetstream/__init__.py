@@ -176,11 +176,16 @@ __all__ = [
 
 _guesses.attach(__name__)
 
-_ARGUMENTS = dict.fromkeys(
-    ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._values.arguments"
-)
-for _kind in (JetStream, Stream):
-    _introspection.name_fields(_kind, {"MessageArgs": "natsproto.jetstream._publish.headers", **_ARGUMENTS})
+_ARGUMENTS = {
+    **dict.fromkeys(
+        ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._values.arguments"
+    ),
+    **dict.fromkeys(("PrefetchArgs", "PriorityArgs", "ReadArgs"), "natsproto.jetstream._consumer.pull_options"),
+    **dict.fromkeys(("ConsumeArgs", "HandlerArgs", "OrderedArgs"), "natsproto.jetstream._consumer.consume"),
+}
+_ARGUMENTS["MessageArgs"] = "natsproto.jetstream._publish.headers"
+for _kind in (JetStream, Stream, OrderedConsumer, PullConsumer, PushConsumer):
+    _introspection.name_fields(_kind, _ARGUMENTS)
 
 if not TYPE_CHECKING:
     __getattr__ = _late_names.LateNames(

@@ -4,29 +4,12 @@ from __future__ import annotations
 
 import threading
 from types import TracebackType
-from typing import Self, TypedDict
+from typing import Self
 
 from natsproto._durations import DEFAULT, Default
 from natsproto.jetstream._consumer import consume
 from natsproto.jetstream._values.codec import Duration
 from natsproto.sync._wrapper import SyncWrapper
-
-
-class ReadArgs(TypedDict, total=False):
-    """The arguments of ``consume`` that are those of ``messages``."""
-
-    prefetch: int | None
-    prefetch_bytes: int | None
-    expires: Duration
-    heartbeat: Duration | None
-    refill_at: int | None
-    refill_at_bytes: int | None
-    stop_after: int
-    stop_when_empty: bool
-    priority_group: str
-    min_pending: int
-    min_ack_pending: int
-    priority: int
 
 
 class ConsumeContext(SyncWrapper[consume.ConsumeContext]):

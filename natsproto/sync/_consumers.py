@@ -21,12 +21,13 @@ from natsproto.jetstream._consumer.consume import OnError, OnSuccess
 from natsproto.jetstream._consumer.delivery.buffer import take_all
 from natsproto.jetstream._consumer.message import Metadata
 from natsproto.jetstream._consumer.ordered import ordered
+from natsproto.jetstream._consumer.pull_options import PriorityArgs, ReadArgs
 from natsproto.jetstream._consumer.push import push
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.jetstream._values.source import MessageSource
 from natsproto.jetstream._values.timestamp import Timestamp
-from natsproto.sync._consume import ConsumeContext, ReadArgs
+from natsproto.sync._consume import ConsumeContext
 from natsproto.sync._portal import Portal
 from natsproto.sync._subscription import Received
 from natsproto.sync._thread_handlers import check_threads, thread_handler
@@ -455,11 +456,8 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         self,
         timeout: Duration | None = 5.0,
         *,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
         acking: JsMessage | None = None,
+        **priority: Unpack[PriorityArgs],
     ) -> JsMessage:
         """Pull one message. RequestTimeout when none arrived within ``timeout`` seconds (0: when there is none now;
         None: no limit).
@@ -469,28 +467,15 @@ class PullConsumer(Consumer[handle.PullConsumer]):
 
         Args:
             timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
             acking: A message of this consumer to acknowledge with the same command; None: none.
+            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
 
         async def pull() -> message.JsMessage:
-            return await self._inner.next(
-                timeout,
-                priority_group=priority_group,
-                min_pending=min_pending,
-                min_ack_pending=min_ack_pending,
-                priority=priority,
-                acking=None if acking is None else acking._inner,
-            )
+            return await self._inner.next(timeout, acking=None if acking is None else acking._inner, **priority)
 
         def put_back(item: message.JsMessage) -> None:
-            self._inner.fetch(1, priority_group=priority_group)._put_back([item])
+            self._inner.fetch(1, **priority)._put_back([item])
 
         return JsMessage(self._portal, self._portal.call_or_undo(pull, put_back))
 

@@ -15,7 +15,7 @@ from tests.jetstream.test_pull_state import asked
 
 
 def test_capacity_of_a_bounded_pull() -> None:
-    pulling = Pulling(once=True, max_messages=10)
+    pulling = Pulling(once=True, prefetch=10)
     asked(pulling)
     seen = [pulling.state.capacity]
     pulling.on_messages(7, 0, 0.0)
@@ -53,7 +53,7 @@ def test_limit_of_time_in_any_unit(limit: str, seconds: float) -> None:
 @pytest.mark.parametrize(("consumed", "done"), [(0, True), (1, True), (2, False)])
 def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> None:
     """The one that takes its place has nothing to ask for as long as messages wait to be read."""
-    pulling = Pulling(early=True, max_messages=10)
+    pulling = Pulling(early=True, prefetch=10)
     asked(pulling)
     pulling.counts.received, pulling.counts.consumed = 2, consumed
     pulling.begin_again()
@@ -61,7 +61,7 @@ def test_available_messages_of_a_lost_consumer(consumed: int, done: bool) -> Non
 
 
 def test_stop_after_counts_messages_in_flight() -> None:
-    pulling = Pulling(max_messages=4, stop_after=5)
+    pulling = Pulling(prefetch=4, stop_after=5)
     assert asked(pulling).batch == 4
     pulling.on_messages(3, 0, 0.0)
     pulling.on_consumed(3, 0)
@@ -69,7 +69,7 @@ def test_stop_after_counts_messages_in_flight() -> None:
 
 
 def test_stop_after_one() -> None:
-    pulling = Pulling(max_messages=4, stop_after=1)
+    pulling = Pulling(prefetch=4, stop_after=1)
     assert asked(pulling).batch == 1
     pulling.on_messages(1, 0, 0.0)
     assert pulling.state.is_done
@@ -100,16 +100,16 @@ def test_pulls_after_losses_have_short_heartbeats(
 
 
 def test_refill_is_due_for_endless_reading_alone() -> None:
-    pulling = Pulling(max_messages=10)
+    pulling = Pulling(prefetch=10)
     asked(pulling)
     seen = [pulling.state.refill_at]
     pulling.state.stop()
     seen.append(pulling.state.refill_at)
     assert seen == [5, None]
-    bounded = Pulling(once=True, max_messages=10)
+    bounded = Pulling(once=True, prefetch=10)
     asked(bounded)
     assert bounded.state.refill_at is None
-    by_bytes = Pulling(max_bytes=100)
+    by_bytes = Pulling(prefetch_bytes=100)
     asked(by_bytes)
     assert by_bytes.state.refill_at == 0
 
@@ -130,7 +130,7 @@ def test_the_body_is_what_a_server_reads() -> None:
 
 
 def test_priority_demands_are_part_of_every_pull() -> None:
-    pulling = Pulling(max_messages=2, priority_group="g", min_pending=3, min_ack_pending=4, priority=5)
+    pulling = Pulling(prefetch=2, priority_group="g", min_pending=3, min_ack_pending=4, priority=5)
     for _ in range(2):
         request = asked(pulling)
         assert request.priority == PriorityOptions(group="g", min_pending=3, min_ack_pending=4, priority=5)

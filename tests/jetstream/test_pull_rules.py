@@ -26,7 +26,7 @@ def test_body_has_only_values_that_are_set() -> None:
 
 
 def test_pulls_are_numbered_from_one() -> None:
-    pulling, numbers = Pulling(max_messages=1), []
+    pulling, numbers = Pulling(prefetch=1), []
     for _ in range(3):
         asked(pulling)
         numbers.append(pulling.state.number)
@@ -56,7 +56,7 @@ def test_learned_time_halves_the_heartbeat() -> None:
 
 @pytest.mark.parametrize(("free", "pulls"), [(249, False), (250, True)])
 def test_few_free_bytes_wait_for_the_open_pull(free: int, pulls: bool) -> None:
-    pulling = open_pull(max_messages=100, max_bytes=1000)
+    pulling = open_pull(prefetch=100, prefetch_bytes=1000)
     pulling.on_messages(50, free, 0.0)
     pulling.on_consumed(50, free)
     request = pulling.next_request(0.0)
@@ -80,7 +80,7 @@ def test_few_free_bytes_wait_for_the_open_pull(free: int, pulls: bool) -> None:
 def test_thresholds_of_messages_and_bytes(
     arrived: tuple[int, int], consumed: tuple[int, int], is_open: bool, pulls: bool
 ) -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(*arrived, 0.0)
     pulling.on_consumed(*consumed)
     if not is_open:
@@ -90,7 +90,7 @@ def test_thresholds_of_messages_and_bytes(
 
 @pytest.mark.parametrize(("consumed", "pulls"), [(7, False), (8, True)])
 def test_threshold_of_the_caller(consumed: int, pulls: bool) -> None:
-    pulling = open_pull(max_messages=10, refill_at=2)
+    pulling = open_pull(prefetch=10, refill_at=2)
     pulling.on_messages(10, 0, 0.0)
     pulling.on_consumed(consumed, 0)
     assert pulling.wants_refill() is pulls
@@ -98,7 +98,7 @@ def test_threshold_of_the_caller(consumed: int, pulls: bool) -> None:
 
 
 def test_pulls_side_by_side_add_up() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(5, 500, 0.0)
     pulling.on_consumed(5, 500)
     assert asked(pulling).max_bytes == 500
@@ -108,7 +108,7 @@ def test_pulls_side_by_side_add_up() -> None:
 @pytest.mark.parametrize("size", [61, 99, 100])
 def test_arrived_message_clears_what_was_too_small(size: int) -> None:
     """The next message did not fit into 40 bytes. After it has come, another one may."""
-    pulling = open_pull(max_bytes=100, refill_at_bytes=100)
+    pulling = open_pull(prefetch_bytes=100, refill_at_bytes=100)
     pulling.on_message(60, 0.0)
     on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 40), 0.0)
     assert pulling.next_request(0.0) is None
@@ -124,7 +124,7 @@ def test_arrived_message_clears_what_was_too_small(size: int) -> None:
 @given(st.booleans(), st.lists(st.tuples(st.integers(1, 40), st.booleans()), max_size=30))
 def test_open_pulls_are_the_youngest_that_owe(by_bytes: bool, steps: list[tuple[int, bool]]) -> None:
     """A pull that was served ended silently; with every request the oldest are forgotten that the others outweigh."""
-    pulling = Pulling(max_messages=100_000, max_bytes=40) if by_bytes else Pulling(max_messages=40)
+    pulling = Pulling(prefetch=100_000, prefetch_bytes=40) if by_bytes else Pulling(prefetch=40)
     open_pulls: list[tuple[int, int]] = []
     for count, pulls in steps:
         owed = pulling.state.pending_bytes if by_bytes else pulling.state.pending
@@ -142,7 +142,7 @@ def test_open_pulls_are_the_youngest_that_owe(by_bytes: bool, steps: list[tuple[
 
 
 def test_ended_pull_is_no_longer_open() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(6, 0, 0.0)
     pulling.on_consumed(6, 0)
     asked(pulling)
@@ -155,10 +155,10 @@ def test_ended_pull_is_no_longer_open() -> None:
 @pytest.mark.parametrize(
     ("options", "arrived"),
     [
-        ({"max_messages": 10}, (12, 0)),
-        ({"max_bytes": 1000}, (3, 1100)),
-        ({"max_messages": 10, "max_bytes": 1000}, (10, 400)),
-        ({"max_messages": 10, "max_bytes": 1000}, (4, 1000)),
+        ({"prefetch": 10}, (12, 0)),
+        ({"prefetch_bytes": 1000}, (3, 1100)),
+        ({"prefetch": 10, "prefetch_bytes": 1000}, (10, 400)),
+        ({"prefetch": 10, "prefetch_bytes": 1000}, (4, 1000)),
     ],
 )
 def test_nothing_is_pending_after_one_bound(options: dict[str, int], arrived: tuple[int, int]) -> None:
@@ -173,7 +173,7 @@ def test_nothing_is_pending_after_one_bound(options: dict[str, int], arrived: tu
     "headers", [{}, {"Nats-Pending-Messages": "many", "Nats-Pending-Bytes": "-1"}, {"Nats-Pending-Bytes": "7"}], ids=str
 )
 def test_end_of_a_served_pull_changes_nothing(headers: dict[str, str]) -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     for count in (6, 5):
         pulling.on_messages(count, 0, 0.0)
         pulling.on_consumed(count, 0)
@@ -184,14 +184,14 @@ def test_end_of_a_served_pull_changes_nothing(headers: dict[str, str]) -> None:
 
 
 def test_pending_bytes_may_be_missing() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(2, 100, 0.0)
     on_status(pulling, 408, "Request Timeout", {"Nats-Pending-Messages": "3"}, 0.0)
     assert (pulling.state.pending, pulling.state.pending_bytes) == (5, 900)
 
 
 def test_capacity_of_endless_reading_has_no_bound() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(10, 0, 0.0)
     assert pulling.state.capacity == UNBOUNDED_BATCH
 
@@ -200,23 +200,23 @@ def test_capacity_of_endless_reading_has_no_bound() -> None:
 
 
 def test_one_message_in_eight_checks_the_deadline() -> None:
-    pulling = open_pull(max_messages=20)
+    pulling = open_pull(prefetch=20)
     assert [pulling.on_message(0, 0.0) for _ in range(10)] == [KEEP] * 7 + [ARM] + [KEEP] * 2
     assert pulling.on_deadline(0.2).action is Action.PROBE
     assert [pulling.on_message(0, 0.2) for _ in range(9)] == [KEEP] * 7 + [ARM] + [KEEP]
 
 
 def test_used_up_pull_is_followed_by_the_next() -> None:
-    in_pieces = open_pull(once=True, max_messages=10)
+    in_pieces = open_pull(once=True, prefetch=10)
     on_status(in_pieces, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(in_pieces)
     assert in_pieces.on_messages(4, 0, 0.0) is REFILL
-    by_bytes = open_pull(max_bytes=1000)
+    by_bytes = open_pull(prefetch_bytes=1000)
     assert by_bytes.on_messages(4, 999, 0.0) is KEEP
     assert by_bytes.on_messages(1, 1, 0.0) is REFILL
 
 
-@pytest.mark.parametrize("bound", ["max_messages", "max_bytes"])
+@pytest.mark.parametrize("bound", ["prefetch", "prefetch_bytes"])
 def test_consumed_messages_make_room_in_a_single_pull(bound: str) -> None:
     """An ordered reader's fetches share a buffer: only unread messages count."""
     pulling = open_pull(once=True, **{bound: 10})
@@ -228,7 +228,7 @@ def test_consumed_messages_make_room_in_a_single_pull(bound: str) -> None:
 
 
 def test_consumed_bytes_are_free_for_a_big_message() -> None:
-    pulling = open_pull(once=True, max_bytes=1000)
+    pulling = open_pull(once=True, prefetch_bytes=1000)
     pulling.on_messages(3, 600, 0.0)
     pulling.on_consumed(3, 600)
     assert on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(9, 400), 0.0) is REFILL
@@ -236,7 +236,7 @@ def test_consumed_bytes_are_free_for_a_big_message() -> None:
 
 
 def test_some_leftover_messages_do_not_end_a_pull() -> None:
-    pulling = open_pull(once=True, max_messages=3)
+    pulling = open_pull(once=True, prefetch=3)
     pulling.on_leftover(2)
     assert not pulling.is_done
     pulling.on_leftover(1)
@@ -254,7 +254,7 @@ def test_messages_show_that_the_server_is_up_again() -> None:
 
 
 def test_late_messages_do_not_reconnect() -> None:
-    pulling = open_pull(max_messages=1)
+    pulling = open_pull(prefetch=1)
     pulling.state.on_disconnect()
     pulling.on_message(0, 0.0)
     pulling.on_consumed(1, 0)
@@ -276,7 +276,7 @@ def test_late_messages_do_not_reconnect() -> None:
     ],
 )
 def test_text_of_a_status_counts_with_code_409_alone(text: str) -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     decision = on_status(pulling, 500, text, pending(10, 1000), 0.0)
     assert decision.action is Action.REFILL
     assert isinstance(decision.notice, PullRefused)
@@ -329,7 +329,7 @@ def test_end_of_a_pull_forgets_failures() -> None:
 
 def test_single_pull_repeats_lost_messages() -> None:
     """The server has sent all ten, and two were lost on a route."""
-    pulling = open_pull(once=True, max_messages=10, max_bytes=1000)
+    pulling = open_pull(once=True, prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(8, 400, 0.0)
     assert on_status(pulling, 409, "Batch Completed", pending(0, 500), 0.0) is REFILL
     request = asked(pulling)
@@ -377,7 +377,7 @@ def test_no_deadline_without_a_pull(once: bool) -> None:
 @pytest.mark.parametrize("end", ["time", "new leader", "reconnect"])
 def test_wait_that_has_ended_leaves_no_deadline(end: str) -> None:
     """The buffer is full by then, so no pull follows that would set another one."""
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     on_status(pulling, 503, "", {}, 0.0)
     assert pulling.on_deadline(0.05) is KEEP
     assert pulling.next_request(0.05) is None
@@ -395,7 +395,7 @@ def test_wait_that_has_ended_leaves_no_deadline(end: str) -> None:
 
 def test_silence_at_the_end_is_not_reported() -> None:
     assert open_pull(once=True, expires=8.0, heartbeat=4.0).on_deadline(8.0) is DONE
-    early = Pulling(once=True, early=True, max_messages=10, expires=5.0)
+    early = Pulling(once=True, early=True, prefetch=10, expires=5.0)
     asked(early)
     on_status(early, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(early)
@@ -405,7 +405,7 @@ def test_silence_at_the_end_is_not_reported() -> None:
 
 
 def test_fetch_of_available_messages_waits_for_one() -> None:
-    pulling = Pulling(once=True, early=True, max_messages=10, expires=5.0)
+    pulling = Pulling(once=True, early=True, prefetch=10, expires=5.0)
     asked(pulling)
     pulling.state.on_disconnect()
     assert not pulling.is_done

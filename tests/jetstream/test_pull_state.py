@@ -67,11 +67,11 @@ def open_pull(**options: int | float | str | bool) -> Pulling:
 
 def test_the_first_pull_fills_the_buffer() -> None:
     assert asked(Pulling()) == PullRequest(batch=500, expires=30, idle_heartbeat=2)
-    assert asked(Pulling(max_messages=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
-    assert asked(Pulling(max_bytes=9))._replace(expires=0, idle_heartbeat=0) == PullRequest(
+    assert asked(Pulling(prefetch=7, expires=4)) == PullRequest(batch=7, expires=4, idle_heartbeat=2)
+    assert asked(Pulling(prefetch_bytes=9))._replace(expires=0, idle_heartbeat=0) == PullRequest(
         batch=UNBOUNDED_BATCH, max_bytes=9
     )
-    assert asked(Pulling(max_messages=3, max_bytes=9)).batch == 3
+    assert asked(Pulling(prefetch=3, prefetch_bytes=9)).batch == 3
 
 
 @given(st.floats(0.01, 1e6), st.integers(0, 12))
@@ -100,14 +100,14 @@ def test_heartbeats_are_half_of_the_time_within_bounds(expires: float, heartbeat
 @pytest.mark.parametrize(
     ("options", "what"),
     [
-        ({"max_messages": 0}, "prefetch"),
-        ({"max_bytes": -1}, "prefetch_bytes"),
+        ({"prefetch": 0}, "prefetch"),
+        ({"prefetch_bytes": -1}, "prefetch_bytes"),
         ({"stop_after": -1}, "stop_after"),
         ({"expires": 0.0}, "expires"),
         ({"expires": 1.0, "heartbeat": 0.6}, "heartbeat"),
         ({"heartbeat": -1.0}, "heartbeat"),
-        ({"max_messages": 5, "refill_at": 6}, "refill_at"),
-        ({"max_bytes": 5, "refill_at_bytes": 6}, "refill_at_bytes"),
+        ({"prefetch": 5, "refill_at": 6}, "refill_at"),
+        ({"prefetch_bytes": 5, "refill_at_bytes": 6}, "refill_at_bytes"),
         ({"refill_at": -1}, "refill_at"),
     ],
 )
@@ -121,7 +121,7 @@ def test_a_pull_that_cannot_be_is_reported(options: dict[str, int], what: str) -
 
 
 def test_pull_again_when_half_the_messages_are_taken() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(10, 0, 0.0)
     pulling.on_consumed(4, 0)
     assert not pulling.wants_refill()
@@ -133,7 +133,7 @@ def test_pull_again_when_half_the_messages_are_taken() -> None:
 
 
 def test_buffer_of_one_message_is_filled_again() -> None:
-    pulling = Pulling(max_messages=1)
+    pulling = Pulling(prefetch=1)
     for _ in range(3):
         assert asked(pulling).batch == 1
         assert pulling.next_request(0.0) is None
@@ -216,7 +216,7 @@ def test_prefetch_change_counts_what_is_on_its_way() -> None:
     assert asked(pulling).batch == 500 - 196
 
 
-@pytest.mark.parametrize("bounds", [{"max_messages": 500}, {"max_bytes": 10**6}, {"refill_at": 100}], ids=str)
+@pytest.mark.parametrize("bounds", [{"prefetch": 500}, {"prefetch_bytes": 10**6}, {"refill_at": 100}], ids=str)
 def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
     assert open_pull(follows=True, **bounds).prefetch is None
 
@@ -239,14 +239,14 @@ def test_long_pull_names_its_max_bytes() -> None:
 
 
 def test_unread_messages_are_not_pulled_again() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(10, 0, 0.0)
     assert pulling.next_request(0.0) is None
     assert pulling.deadline is None  # nothing is open: no heartbeat is due, and none is missed
 
 
 def test_the_books_stay_small_while_messages_flow() -> None:
-    for options in ({"max_messages": 10}, {"max_bytes": 1000}, {"max_messages": 10, "max_bytes": 1000}):
+    for options in ({"prefetch": 10}, {"prefetch_bytes": 1000}, {"prefetch": 10, "prefetch_bytes": 1000}):
         pulling = open_pull(**options)
         for _ in range(1000):
             pulling.on_message(100, 0.0)
@@ -256,14 +256,14 @@ def test_the_books_stay_small_while_messages_flow() -> None:
 
 
 def test_what_is_held_counts_after_a_loss_too() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(4, 0, 0.0)
     on_status(pulling, 409, "Leadership Change", {}, 0.0)
     assert asked(pulling).batch == 6
 
 
 def test_pull_again_when_half_the_bytes_are_taken() -> None:
-    pulling = open_pull(max_bytes=1000)
+    pulling = open_pull(prefetch_bytes=1000)
     pulling.on_messages(4, 400, 0.0)
     pulling.on_consumed(4, 400)
     assert pulling.next_request(0.0) is None
@@ -275,7 +275,7 @@ def test_pull_again_when_half_the_bytes_are_taken() -> None:
 
 
 def test_exactly_used_bytes_end_the_pull_silently() -> None:
-    pulling = open_pull(max_messages=100, max_bytes=1000)
+    pulling = open_pull(prefetch=100, prefetch_bytes=1000)
     pulling.on_messages(10, 1000, 0.0)
     assert (pulling.state.pending, pulling.state.pending_bytes) == (0, 0)
     pulling.on_consumed(10, 1000)
@@ -283,12 +283,12 @@ def test_exactly_used_bytes_end_the_pull_silently() -> None:
 
 
 def test_both_bounds_hold_together() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(5, 250, 0.0)
     pulling.on_consumed(5, 250)
     request = asked(pulling)  # half of the messages
     assert (request.batch, request.max_bytes) == (5, 250)
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(2, 600, 0.0)
     pulling.on_consumed(2, 600)
     request = asked(pulling)  # half of the bytes
@@ -296,7 +296,7 @@ def test_both_bounds_hold_together() -> None:
 
 
 def test_a_sliver_of_bytes_is_not_asked_for() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(5, 50, 0.0)
     pulling.on_consumed(5, 50)
     assert pulling.next_request(0.0) is None
@@ -307,7 +307,7 @@ def test_a_sliver_of_bytes_is_not_asked_for() -> None:
 
 
 def test_a_total_is_never_exceeded_and_ends_it() -> None:
-    pulling = Pulling(max_messages=4, stop_after=6)
+    pulling = Pulling(prefetch=4, stop_after=6)
     assert asked(pulling).batch == 4
     assert pulling.on_messages(4, 0, 0.0) is KEEP
     pulling.on_consumed(4, 0)
@@ -357,7 +357,7 @@ STATUSES = [
 def test_what_a_status_means_to_a_continuous_pull(
     code: int, text: str, headers: dict[str, str], action: Action, then: object
 ) -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     decision = on_status(pulling, code, text, headers, 1.0)
     assert decision.action is action
     if action is Action.STOP:
@@ -397,7 +397,7 @@ NATURAL_ENDS = {"Request Timeout", "Interest Expired", "Batch Completed", "No Me
     ("code", "text", "headers"), [status[:3] for status in STATUSES if status[1] not in NATURAL_ENDS]
 )
 def test_no_status_makes_a_continuous_pull_spin(code: int, text: str, headers: dict[str, str]) -> None:
-    pulling = Pulling(max_messages=10, max_bytes=1000)
+    pulling = Pulling(prefetch=10, prefetch_bytes=1000)
     pulls = sum(
         pulling.next_request(now / 100) is not None
         and on_status(pulling, code, text, headers, now / 100).action is not Action.STOP
@@ -450,14 +450,14 @@ def test_pull_backoff_grows_to_ten_seconds() -> None:
 
 
 def test_a_limit_that_is_not_understood_is_waited_for() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     decision = on_status(pulling, 409, "Exceeded MaxRequestBatch of plenty", {}, 0.0)
     assert decision.action is Action.REFILL
     assert pulling.next_request(0.0) is None
 
 
 def test_a_learned_batch_limit_is_kept() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     assert asked(pulling).batch == 4
     assert asked(pulling).batch == 4  # the threshold of 5 is not passed yet
@@ -476,7 +476,7 @@ def test_learned_max_expires_as_the_server_writes_it(limit: str, bound: float) -
 
 
 def test_refused_pull_removes_only_itself() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(6, 0, 0.0)
     pulling.on_consumed(6, 0)
     assert asked(pulling).batch == 6
@@ -485,7 +485,7 @@ def test_refused_pull_removes_only_itself() -> None:
 
 
 def test_message_too_big_for_the_free_bytes_waits() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000)
     pulling.on_messages(2, 400, 0.0)
     assert on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(8, 600), 0.0) is REFILL
     assert pulling.next_request(0.0) is None
@@ -504,7 +504,7 @@ def test_message_too_big_for_the_free_bytes_waits() -> None:
 
 
 def test_two_missed_heartbeats_pull_again() -> None:
-    pulling = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    pulling = open_pull(prefetch=10, expires=10.0, heartbeat=5.0)
     assert pulling.deadline == 10.0
     assert pulling.on_deadline(9.9) is KEEP
     decision = pulling.on_deadline(10.0)
@@ -516,7 +516,7 @@ def test_two_missed_heartbeats_pull_again() -> None:
 
 @pytest.mark.parametrize("sign", ["heartbeat", "message", "status"])
 def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
-    pulling = open_pull(max_messages=10, expires=10.0, heartbeat=5.0)
+    pulling = open_pull(prefetch=10, expires=10.0, heartbeat=5.0)
     if sign == "heartbeat":
         on_status(pulling, 100, "Idle Heartbeat", {}, 5.0)
     elif sign == "message":
@@ -530,7 +530,7 @@ def test_any_sign_of_life_puts_the_deadline_off(sign: str) -> None:
 
 
 def test_sudden_silence_sends_a_probe() -> None:
-    pulling = open_pull(max_messages=20)
+    pulling = open_pull(prefetch=20)
     pulling.on_messages(7, 0, 0.0)
     assert pulling.deadline == 4.0
     pulling.on_message(0, 1.0)
@@ -544,7 +544,7 @@ def test_sudden_silence_sends_a_probe() -> None:
 
 
 def test_probe_without_responders_abandons_pulls() -> None:
-    pulling = open_pull(max_messages=20)
+    pulling = open_pull(prefetch=20)
     pulling.on_messages(8, 0, 0.0)
     assert pulling.on_deadline(0.25).action is Action.PROBE
     decision = pulling.on_status(0, 503, "", {}, 0.3)
@@ -554,7 +554,7 @@ def test_probe_without_responders_abandons_pulls() -> None:
 
 
 def test_probe_without_open_pulls_changes_nothing() -> None:
-    pulling = open_pull(max_messages=8)
+    pulling = open_pull(prefetch=8)
     pulling.on_messages(8, 0, 0.0)
     assert pulling.deadline is None
     assert pulling.on_status(0, 503, "", {}, 0.3) is KEEP
@@ -569,7 +569,7 @@ def test_probe_is_refused_by_every_server() -> None:
 def test_abandoned_pull_no_longer_counts() -> None:
     for status in STATUSES:
         code, text, headers, action, _ = status
-        pulling = open_pull(max_messages=10, max_bytes=1000)
+        pulling = open_pull(prefetch=10, prefetch_bytes=1000)
         on_status(pulling, 409, "Leadership Change", {}, 0.0)
         asked(pulling)
         decision = on_status(pulling, code, text, headers, 1.0, pull=1)
@@ -581,7 +581,7 @@ def test_abandoned_pull_no_longer_counts() -> None:
 
 
 def test_leader_change_ends_pulls_and_one_follows() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(5, 0, 0.0)
     pulling.on_consumed(5, 0)
     assert asked(pulling).batch == 5
@@ -592,7 +592,7 @@ def test_leader_change_ends_pulls_and_one_follows() -> None:
 
 
 def test_new_leader_ends_the_wait_for_one() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     on_status(pulling, 503, "", {}, 0.0)
     assert pulling.next_request(0.01) is None
     assert on_status(pulling, 409, "Leadership Change", {}, 0.02, pull=1) is REFILL
@@ -600,7 +600,7 @@ def test_new_leader_ends_the_wait_for_one() -> None:
 
 
 def test_abandoned_pull_does_not_end_a_single_pull() -> None:
-    pulling = open_pull(max_messages=10, once=True, expires=10.0)
+    pulling = open_pull(prefetch=10, once=True, expires=10.0)
     pulling.state.on_disconnect()
     pulling.state.on_reconnect(1.0)
     asked(pulling, 1.0)
@@ -609,7 +609,7 @@ def test_abandoned_pull_does_not_end_a_single_pull() -> None:
 
 
 def test_heartbeat_patience_grows_with_each_consumer() -> None:
-    pulling, now = open_pull(max_messages=10), 0.0
+    pulling, now = open_pull(prefetch=10), 0.0
     for idle_timeout in (4.0, 0.5, 1.0, 2.0, 4.0):  # a line with a round trip of a second would never see one in time
         assert pulling.deadline == now + idle_timeout
         now = pulling.deadline
@@ -624,7 +624,7 @@ def test_pull_without_heartbeats_is_abandoned() -> None:
 
 
 def test_no_pull_and_no_miss_without_a_connection() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.state.on_disconnect()
     assert pulling.deadline is None
     assert pulling.on_deadline(1000.0) is KEEP
@@ -636,7 +636,7 @@ def test_no_pull_and_no_miss_without_a_connection() -> None:
 
 @pytest.mark.parametrize("loss", ["leader", "connection", "silence"])
 def test_pull_after_a_loss_is_short(loss: str) -> None:
-    pulling, now = open_pull(max_messages=10), 0.0
+    pulling, now = open_pull(prefetch=10), 0.0
     if loss == "leader":
         on_status(pulling, 409, "Leadership Change", {}, now)
     elif loss == "connection":
@@ -704,7 +704,7 @@ ONCE = [
 
 @pytest.mark.parametrize(("code", "text", "headers", "action"), ONCE)
 def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dict[str, str], action: Action) -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000, once=True, expires=30.0)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000, once=True, expires=30.0)
     if text == "Batch Completed":
         pulling.on_messages(10, 990, 0.5)
         assert pulling.is_done  # the count says so before the status does
@@ -719,16 +719,16 @@ def test_what_a_status_means_to_a_single_pull(code: int, text: str, headers: dic
 
 
 def test_a_single_pull_is_done_when_it_is_full() -> None:
-    pulling = open_pull(max_messages=3, once=True)
+    pulling = open_pull(prefetch=3, once=True)
     assert pulling.on_messages(2, 0, 0.0) is KEEP
     assert pulling.on_message(0, 0.0) is DONE
-    pulling = open_pull(max_bytes=100, once=True)
+    pulling = open_pull(prefetch_bytes=100, once=True)
     assert pulling.on_message(99, 0.0) is KEEP
     assert pulling.on_message(1, 0.0) is DONE
 
 
 def test_single_pull_repeats_what_a_lost_server_owed() -> None:
-    pulling = open_pull(max_messages=10, max_bytes=1000, once=True, expires=10.0)
+    pulling = open_pull(prefetch=10, prefetch_bytes=1000, once=True, expires=10.0)
     pulling.on_messages(4, 300, 1.0)
     pulling.state.on_disconnect()
     pulling.state.on_reconnect(4.0)
@@ -740,7 +740,7 @@ def test_single_pull_repeats_what_a_lost_server_owed() -> None:
 
 
 def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
-    pulling = open_pull(max_messages=10, once=True, expires=30.0)
+    pulling = open_pull(prefetch=10, once=True, expires=30.0)
     on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     for batch in (4, 4, 2):
         assert asked(pulling).batch == batch
@@ -749,7 +749,7 @@ def test_a_single_pull_in_pieces_gets_all_it_asked_for() -> None:
 
 
 def test_single_pull_in_short_pieces_waits_its_time() -> None:
-    pulling = open_pull(max_messages=10, once=True, expires=5.0)
+    pulling = open_pull(prefetch=10, once=True, expires=5.0)
     on_status(pulling, 409, "Exceeded MaxRequestExpires of 2s", {}, 0.0)
     for now, expires in ((0.0, 2.0), (2.0, 2.0), (4.0, 1.0)):
         assert asked(pulling, now).expires == expires
@@ -758,7 +758,7 @@ def test_single_pull_in_short_pieces_waits_its_time() -> None:
 
 
 def test_bytes_in_pieces() -> None:
-    pulling = open_pull(max_bytes=5000, once=True, expires=30.0)
+    pulling = open_pull(prefetch_bytes=5000, once=True, expires=30.0)
     on_status(pulling, 409, "Exceeded MaxRequestMaxBytes of 1200", {}, 0.0)
     for free in (1200, 1200, 1200, 1200, 1000):
         assert asked(pulling).max_bytes == free
@@ -770,7 +770,7 @@ def test_bytes_in_pieces() -> None:
 
 def test_early_end() -> None:
     """What is there, and at least one message: waited for once, and not behind it."""
-    pulling = Pulling(max_messages=10, once=True, early=True, expires=5.0)
+    pulling = Pulling(prefetch=10, once=True, early=True, expires=5.0)
     assert json.loads(asked(pulling).body()) == {
         "batch": 10,
         "expires": 5_000_000_000,
@@ -779,7 +779,7 @@ def test_early_end() -> None:
     }
     assert pulling.on_messages(3, 0, 1.0) is KEEP
     assert on_status(pulling, 404, "No Messages", {}, 1.0) is DONE
-    pulling = Pulling(max_messages=10, once=True, early=True, expires=5.0)
+    pulling = Pulling(prefetch=10, once=True, early=True, expires=5.0)
     asked(pulling)
     on_status(pulling, 409, "Exceeded MaxRequestBatch of 4", {}, 0.0)
     asked(pulling)
@@ -802,17 +802,17 @@ def test_what_was_seen_of_a_shutdown() -> None:
 
 def test_pulls_that_may_still_be_served() -> None:
     """A subscription can serve the next reader only when every pull is known to have ended."""
-    served = open_pull(max_messages=2, once=True)
+    served = open_pull(prefetch=2, once=True)
     served.on_messages(2, 0, 0.0)
-    expired = open_pull(max_messages=2, once=True)
+    expired = open_pull(prefetch=2, once=True)
     on_status(expired, 408, "Request Timeout", pending(2), 5.0)
     assert not served.state.has_abandoned_pulls
     assert not expired.state.has_abandoned_pulls
-    left = open_pull(max_messages=2, once=True)
+    left = open_pull(prefetch=2, once=True)
     left.state.stop()
-    filled = open_pull(max_messages=2, once=True)
+    filled = open_pull(prefetch=2, once=True)
     filled.on_leftover(2)
-    silent = open_pull(max_messages=2, once=True)
+    silent = open_pull(prefetch=2, once=True)
     silent.on_deadline(silent.deadline or 0.0)
     assert filled.is_done
     assert left.state.has_abandoned_pulls
@@ -821,19 +821,19 @@ def test_pulls_that_may_still_be_served() -> None:
 
 
 def test_a_single_pull_that_does_not_wait_has_no_time() -> None:
-    request = asked(Pulling(max_messages=10, once=True, no_wait=True, expires=5.0))
+    request = asked(Pulling(prefetch=10, once=True, no_wait=True, expires=5.0))
     assert json.loads(request.body()) == {"batch": 10, "no_wait": True}
 
 
 def test_single_pull_ends_in_time() -> None:
     for no_wait in (False, True):
-        pulling = Pulling(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        pulling = Pulling(prefetch=10, once=True, expires=5.0, no_wait=no_wait)
         pulling.state.on_disconnect()
         assert pulling.next_request(0.0) is None
         assert pulling.deadline == 5.0
         assert pulling.on_deadline(4.0) is KEEP
         assert pulling.on_deadline(5.0) is DONE
-        pulling = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait)
+        pulling = open_pull(prefetch=10, once=True, expires=5.0, no_wait=no_wait)
         now = 0.0
         while not pulling.is_done:
             on_status(pulling, 503, "", {}, now)
@@ -842,7 +842,7 @@ def test_single_pull_ends_in_time() -> None:
             pulling.on_deadline(now)
             pulling.next_request(now)
         assert now == pytest.approx(5.0, abs=0.02)
-        pulling, now = open_pull(max_messages=10, once=True, expires=5.0, no_wait=no_wait), 0.0
+        pulling, now = open_pull(prefetch=10, once=True, expires=5.0, no_wait=no_wait), 0.0
         while not pulling.is_done:
             assert pulling.deadline is not None
             now = pulling.deadline
@@ -852,7 +852,7 @@ def test_single_pull_ends_in_time() -> None:
 
 
 def test_unsent_pull_is_repeated_later() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.state.on_not_sent(0.0)
     assert pulling.state.pending == 0
     assert pulling.next_request(0.0) is None
@@ -878,7 +878,7 @@ class AgainstAModelServer(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.pulling = Pulling(max_messages=8, max_bytes=800)
+        self.pulling = Pulling(prefetch=8, prefetch_bytes=800)
         self.pulls: list[Pull] = []
         self.buffer: list[int] = []
         self.now = 0.0
@@ -1015,12 +1015,12 @@ def some_stream(raw: RawClient) -> None:
 @pytest.mark.parametrize(
     "bounds",
     [
-        {"max_messages": 1},
-        {"max_messages": 7},
-        {"max_bytes": 400},
-        {"max_bytes": 1000},
-        {"max_messages": 5, "max_bytes": 700},
-        {"max_messages": 3, "max_bytes": 3000},
+        {"prefetch": 1},
+        {"prefetch": 7},
+        {"prefetch_bytes": 400},
+        {"prefetch_bytes": 1000},
+        {"prefetch": 5, "prefetch_bytes": 700},
+        {"prefetch": 3, "prefetch_bytes": 3000},
     ],
     ids=str,
 )
@@ -1046,11 +1046,11 @@ def test_exactly_used_bytes_on_a_real_server(raw: RawClient) -> None:
     for _ in range(9):
         raw.publish("s.a", b"x" * 50)
     with raw.inbox() as inbox:
-        first = Driver(raw, inbox, Pulling(max_messages=1, expires=3600.0))
+        first = Driver(raw, inbox, Pulling(prefetch=1, expires=3600.0))
         first.refill()
         first.step()
         (size,) = first.sizes
-        driver = Driver(raw, inbox, Pulling(max_messages=100, max_bytes=2 * size, expires=3600.0))
+        driver = Driver(raw, inbox, Pulling(prefetch=100, prefetch_bytes=2 * size, expires=3600.0))
         while len(driver.sizes) < 8:
             driver.refill()
             driver.step()
@@ -1176,16 +1176,16 @@ def test_a_consumer_that_was_heard_of_ends_the_waiting() -> None:
 
 
 def test_reading_goes_on_with_another_consumer() -> None:
-    pulling = open_pull(max_messages=10)
+    pulling = open_pull(prefetch=10)
     pulling.on_messages(4, 0, 0.0)
     assert on_status(pulling, 409, "Consumer Deleted", {}, 0.0).action is Action.STOP
     pulling.begin_again()
     assert asked(pulling).batch == 6
-    pulling = open_pull(max_messages=10, stop_after=4)
+    pulling = open_pull(prefetch=10, stop_after=4)
     pulling.on_messages(4, 0, 0.0)
     pulling.begin_again()
     assert pulling.is_done
-    pulling = open_pull(max_messages=4, once=True)
+    pulling = open_pull(prefetch=4, once=True)
     pulling.on_messages(4, 0, 0.0)
     pulling.begin_again()
     assert pulling.is_done

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from time import monotonic
 from types import TracebackType
-from typing import Literal, TypeAlias, cast
+from typing import Any, Literal, TypeAlias, TypedDict, TypeVar, cast
 
 from natsproto import errors
 from natsproto._core.connection import Connection
@@ -30,6 +30,7 @@ from natsproto.jetstream._consumer.delivery.worker_prefetch import FAST_CALL_S, 
 from natsproto.jetstream._consumer.end_waiters import EndWaiters
 from natsproto.jetstream._consumer.message import ACKED, JsMessage, is_reported, nak_all
 from natsproto.jetstream._consumer.messages import Messages
+from natsproto.jetstream._consumer.pull_options import PrefetchArgs, ReadArgs
 from natsproto.jetstream._values.codec import Duration, accept_seconds
 
 BLOCKED_CALL_S = 0.05
@@ -56,6 +57,64 @@ NakDelay: TypeAlias = Duration | Callable[[JsMessage], Duration | None]
 """Seconds before the redelivery of a failed message, or a function of the message; None: by the consumer's ``backoff``,
 or at once.
 """
+
+
+class CallArgs(TypedDict, total=False):
+    """The arguments of everything that calls a handler: how many calls run, in which order, and for how long."""
+
+    concurrency: int
+    """How many messages are handled at a time; 1 (default) keeps their order."""
+    key: Callable[[JsMessage], Hashable] | None
+    """Returns the key of a message: those of one key are handled one after the other. None (default): any order."""
+    error_cb: Callable[[JsMessage, BaseException], object] | None
+    """Called with a message and the exception of its handler, beside the log and the HandlerFailed event; None
+    (default): not called.
+    """
+    executor: Executor
+    """For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a time, or give a
+    ThreadPoolExecutor. None (default): the handler is called on the event loop.
+    """
+    timeout: Duration | None
+    """Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an ``async def``
+    is cancelled, a thread of ``executor`` goes on, and its message is left alone until it ends. None (default): no
+    limit.
+    """
+
+
+class HandlerArgs(CallArgs, total=False):
+    """The same with how a message is acknowledged when its handler has ended."""
+
+    on_success: OnSuccess
+    """When the handler returns: "ack" (default), "ack_sync", which waits for the server's confirmation, or "nothing".
+    """
+    on_error: OnError
+    """When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or "nothing"."""
+    nak_delay: NakDelay | None
+    """Seconds before a failed message is delivered again, or a function of the message that returns them; None
+    (default): the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
+    """
+    keep_alive: bool | Duration
+    """Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler runs: True, or the
+    seconds between two such notes. False by default.
+    """
+
+
+H = TypeVar("H", CallArgs, HandlerArgs)
+
+
+class ConsumeArgs(HandlerArgs, ReadArgs, total=False):
+    """The arguments of ``consume`` of a pull consumer."""
+
+
+class OrderedArgs(CallArgs, PrefetchArgs, total=False):
+    """The arguments of ``consume`` of an ordered consumer, which acknowledges nothing."""
+
+
+def split(options: Mapping[str, Any], kind: type[H]) -> tuple[dict[str, Any], H]:
+    """Divide arguments into those that are not of this kind, with all that are unknown, and those that are."""
+    names = kind.__annotations__
+    rest = {name: value for name, value in options.items() if name not in names}
+    return rest, cast("H", {name: options[name] for name in options.keys() - rest.keys()})
 
 
 class HandlerOptions(Value):

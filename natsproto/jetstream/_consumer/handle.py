@@ -6,8 +6,6 @@ Holds the names of the stream and the consumer, and the last info. ``pull`` pull
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from contextlib import suppress
 from datetime import datetime
 from typing import Unpack
 
@@ -18,13 +16,14 @@ from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.consume import (
+    ConsumeArgs,
     ConsumeContext,
     Handler,
+    HandlerArgs,
     HandlerOptions,
     HandlerTasks,
     NakDelay,
-    OnError,
-    OnSuccess,
+    split,
 )
 from natsproto.jetstream._consumer.consume_batches import BatchHandler, BatchTasks
 from natsproto.jetstream._consumer.delivery.batch_window import check_window
@@ -34,10 +33,9 @@ from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull.pull import PullSource
 from natsproto.jetstream._consumer.pull.pull_inbox import PullInbox
 from natsproto.jetstream._consumer.pull_options import (
-    DEFAULT_EXPIRES_S,
-    FetchArgs,
+    PriorityArgs,
     PullMode,
-    PullOptions,
+    ReadArgs,
     cached_fetch_options,
     fetch_options,
     pull_options,
@@ -195,10 +193,7 @@ class PullConsumer(Consumer):
         max_bytes: int | None = None,
         no_wait: bool = False,
         heartbeat: Duration | None = None,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
+        **priority: Unpack[PriorityArgs],
     ) -> Fetch:
         """Pull up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
 
@@ -222,24 +217,10 @@ class PullConsumer(Consumer):
             no_wait: Return what is there now. The same as ``timeout=0``.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
         return self._fetch(
-            PullMode.NO_WAIT if no_wait else PullMode.BOUNDED,
-            timeout,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            heartbeat=heartbeat,
-            priority_group=priority_group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
+            PullMode.NO_WAIT if no_wait else PullMode.BOUNDED, max_messages, timeout, max_bytes, heartbeat, priority
         )
 
     def fetch_available(
@@ -249,10 +230,7 @@ class PullConsumer(Consumer):
         timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
+        **priority: Unpack[PriorityArgs],
     ) -> Fetch:
         """Pull up to ``max_messages`` (default 500) as soon as there is at least one.
 
@@ -266,33 +244,26 @@ class PullConsumer(Consumer):
                 message alone has more.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
-        return self._fetch(
-            PullMode.AVAILABLE,
-            timeout,
-            max_messages=max_messages,
-            max_bytes=max_bytes,
-            heartbeat=heartbeat,
-            priority_group=priority_group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
+        return self._fetch(PullMode.AVAILABLE, max_messages, timeout, max_bytes, heartbeat, priority)
 
     def _fetch(
-        self, mode: PullMode, timeout: Duration | None, acking: JsMessage | None = None, **arguments: Unpack[FetchArgs]
+        self,
+        mode: PullMode,
+        max_messages: int | None,
+        timeout: Duration | None,
+        max_bytes: int | None,
+        heartbeat: Duration | None,
+        priority: PriorityArgs,
+        acking: JsMessage | None = None,
     ) -> Fetch:
-        options: PullOptions | None = None
-        with suppress(TypeError):  # one cannot be hashed, or is of a wrong type
-            options = cached_fetch_options(mode, timeout, self._api.timeout, **arguments)
-        options = options or fetch_options(mode, timeout, self._api.timeout, **arguments)
+        try:
+            options = cached_fetch_options(
+                mode, max_messages, timeout, self._api.timeout, max_bytes, heartbeat, **priority
+            )
+        except TypeError:  # one cannot be hashed, or is of a wrong type
+            options = fetch_options(mode, max_messages, timeout, self._api.timeout, max_bytes, heartbeat, **priority)
         inbox = self._inbox or self._make_inbox()
         source = PullSource(inbox, options, acking=acking)
         return Fetch(source, source.put_back)
@@ -301,11 +272,8 @@ class PullConsumer(Consumer):
         self,
         timeout: Duration | None = 5.0,
         *,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
         acking: JsMessage | None = None,
+        **priority: Unpack[PriorityArgs],
     ) -> JsMessage:
         """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now;
         None: no limit), ConnectionClosed when the client is closed or drained meanwhile.
@@ -315,47 +283,17 @@ class PullConsumer(Consumer):
 
         Args:
             timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
             acking: A message of this consumer to acknowledge with the same command; None: none.
+            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
-        messages = await self._fetch(
-            PullMode.BOUNDED,
-            timeout,
-            acking,
-            max_messages=1,
-            priority_group=priority_group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
+        messages = await self._fetch(PullMode.BOUNDED, 1, timeout, None, None, priority, acking)
         if not messages:
             raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]
 
-    def messages(
-        self,
-        *,
-        prefetch: int | None = None,
-        prefetch_bytes: int | None = None,
-        expires: Duration = DEFAULT_EXPIRES_S,
-        heartbeat: Duration | None = None,
-        refill_at: int | None = None,
-        refill_at_bytes: int | None = None,
-        stop_after: int = 0,
-        stop_when_empty: bool = False,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
-    ) -> Messages:
+    def messages(self, **options: Unpack[ReadArgs]) -> Messages:
         """Return an endless sequence of prefetched messages. Use it with ``async with``, then iterate it.
 
         Up to ``prefetch`` messages (default 500) and ``prefetch_bytes`` are buffered or requested; ``prefetch_bytes``
@@ -368,66 +306,12 @@ class PullConsumer(Consumer):
         ConfigError at once for invalid arguments. Problems that do not end it are emitted as ConsumerNotice events.
 
         Args:
-            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
-            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
-            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
-            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
-                again. None: 2 at most.
-            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
-            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
-            stop_after: End after this many messages; 0: no limit.
-            stop_when_empty: End when the server has no more messages for now; False waits for more.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            **options: What waits ahead of the reader and when it ends, by keyword: those of ReadArgs.
         """
-        options = pull_options(
-            max_messages=prefetch,
-            max_bytes=prefetch_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            refill_at=refill_at,
-            refill_at_bytes=refill_at_bytes,
-            stop_after=stop_after,
-            stop_when_empty=stop_when_empty,
-            priority_group=priority_group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
         inbox = self._inbox or self._make_inbox()
-        return Messages(PullSource(inbox, options), self._description, inbox.return_unread)
+        return Messages(PullSource(inbox, pull_options(**options)), self._description, inbox.return_unread)
 
-    def consume(
-        self,
-        handler: Handler,
-        *,
-        prefetch: int | None = None,
-        prefetch_bytes: int | None = None,
-        expires: Duration = DEFAULT_EXPIRES_S,
-        heartbeat: Duration | None = None,
-        refill_at: int | None = None,
-        refill_at_bytes: int | None = None,
-        stop_after: int = 0,
-        stop_when_empty: bool = False,
-        concurrency: int = 1,
-        key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: OnSuccess = "ack",
-        on_error: OnError = "nak",
-        nak_delay: NakDelay | None = None,
-        keep_alive: bool | Duration = False,
-        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        executor: Executor = None,
-        timeout: Duration | None = None,
-        priority_group: str = "",
-        min_pending: int = 0,
-        min_ack_pending: int = 0,
-        priority: int = 0,
-    ) -> ConsumeContext:
+    def consume(self, handler: Handler, **options: Unpack[ConsumeArgs]) -> ConsumeContext:
         """Call ``handler`` (def or async def) with every message. Use it with ``async with``, or ``await`` its
         ``run()``.
 
@@ -445,66 +329,11 @@ class PullConsumer(Consumer):
 
         Args:
             handler: Called with each message, ``def`` or ``async def``.
-            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
-            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
-            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
-            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
-                again. None: 2 at most.
-            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
-            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
-            stop_after: End after this many messages; 0: no limit.
-            stop_when_empty: End when the server has no more messages for now; False waits for more.
-            concurrency: How many messages are handled at a time; 1 keeps their order.
-            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
-            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
-                confirmation, or "nothing".
-            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
-                "nothing".
-            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
-                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
-                runs: True, or the seconds between two such notes.
-            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
-                event; None: not called.
-            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
-                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
-            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
-                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
-                ends. None: no limit.
-            priority_group: One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy``
-                requires; "": none.
-            min_pending: With the policy "overflow": get messages only while at least this many wait in the stream; 0:
-                no such condition.
-            min_ack_pending: With the policy "overflow": get messages only while at least this many wait for their
-                acknowledgement; 0: no such condition.
-            priority: With the policy "prioritized": 0 (first) to 9 (last).
+            **options: How messages are handled and what waits ahead of the handler, by keyword: those of ConsumeArgs.
         """
-        messages = self.messages(
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            refill_at=refill_at,
-            refill_at_bytes=refill_at_bytes,
-            stop_after=stop_after,
-            stop_when_empty=stop_when_empty,
-            priority_group=priority_group,
-            min_pending=min_pending,
-            min_ack_pending=min_ack_pending,
-            priority=priority,
-        )
-        handler_options = HandlerOptions(
-            concurrency=concurrency,
-            key=key,
-            on_success=on_success,
-            on_error=on_error,
-            nak_delay=nak_delay,
-            keep_alive=keep_alive,
-            error_cb=error_cb,
-            executor=executor,
-            timeout=timeout,
-            backoff=() if self._info is None else self._info.config.backoff,
-        )
+        reading, handling = split(options, HandlerArgs)
+        messages = self.messages(**reading)
+        handler_options = HandlerOptions(backoff=() if self._info is None else self._info.config.backoff, **handling)
         tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)
 

@@ -1,4 +1,6 @@
-"""PURE. The options of a reader: the checked arguments of ``fetch``, ``messages`` and ``consume`` (ADR-37, ADR-42)."""
+"""PURE. The options of a reader: the arguments of ``fetch``, ``messages`` and ``consume``, and their checks (ADR-37,
+ADR-42).
+"""
 
 from __future__ import annotations
 
@@ -79,27 +81,75 @@ class PullOptions(NamedTuple):
         return self.max_messages if self.mode is not PullMode.ENDLESS else self.stop_after or UNBOUNDED_BATCH
 
 
-class FetchArgs(TypedDict, total=False):
-    """The arguments of ``fetch`` that become options as they are."""
+class PriorityArgs(TypedDict, total=False):
+    """The arguments of everything that pulls, for priority groups (ADR-42)."""
 
-    max_messages: int | None
-    max_bytes: int | None
-    heartbeat: Duration | None
     priority_group: str
+    """One of the consumer's ``priority_groups``, which a consumer with a ``priority_policy`` requires; "" (default):
+    none.
+    """
     min_pending: int
+    """With the policy "overflow": get messages only while at least this many wait in the stream; 0 (default): no such
+    condition.
+    """
     min_ack_pending: int
+    """With the policy "overflow": get messages only while at least this many wait for their acknowledgement; 0
+    (default): no such condition.
+    """
     priority: int
+    """With the policy "prioritized": 0 (first, the default) to 9 (last)."""
+
+
+class PrefetchArgs(TypedDict, total=False):
+    """The arguments of an endless reader: what waits ahead of it, and after how many messages it ends."""
+
+    prefetch: int | None
+    """Messages that may wait ahead of the reader; None (default): 500, fewer if handling takes long."""
+    prefetch_bytes: int | None
+    """Bytes that may wait ahead of the reader; None (default): no limit."""
+    expires: Duration
+    """Seconds that one pull may wait before the next one replaces it, at least 1; 30 by default."""
+    heartbeat: Duration | None
+    """Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull again. None
+    (default): 2 at most.
+    """
+    refill_at: int | None
+    """Pull again when no more than this many messages wait; None (default): half of ``prefetch``."""
+    refill_at_bytes: int | None
+    """Pull again when no more than this many bytes wait; None (default): half of ``prefetch_bytes``."""
+    stop_after: int
+    """End after this many messages; 0 (default): no limit."""
+
+
+class ReadArgs(PrefetchArgs, PriorityArgs, total=False):
+    """The arguments of ``messages`` of a pull consumer, which ``consume`` takes, too."""
+
+    stop_when_empty: bool
+    """End when the server has no more messages for now; False (default) waits for more."""
 
 
 def fetch_options(
-    mode: PullMode, timeout: Duration | None, reply_timeout: float, **arguments: Unpack[FetchArgs]
+    mode: PullMode,
+    max_messages: int | None,
+    timeout: Duration | None,
+    reply_timeout: float,
+    max_bytes: int | None = None,
+    heartbeat: Duration | None = None,
+    **priority: Unpack[PriorityArgs],
 ) -> PullOptions:
     """The options of a fetch. With a timeout of 0 it gets the available messages, and waits ``reply_timeout`` seconds
     for the server's reply; with None it has no limit. ConfigError, TypeError.
     """
     if not isinstance(timeout, (int, float)) or isinstance(timeout, bool) or not 0 < timeout < MAX_TIMEOUT_S:
         timeout = time_limit("timeout", timeout)
-    return pull_options(mode if timeout else PullMode.NO_WAIT, expires=timeout or reply_timeout, **arguments)
+    return pull_options(
+        mode if timeout else PullMode.NO_WAIT,
+        prefetch=max_messages,
+        prefetch_bytes=max_bytes,
+        expires=timeout or reply_timeout,
+        heartbeat=heartbeat,
+        **priority,
+    )
 
 
 cached_fetch_options = lru_cache(maxsize=64, typed=True)(fetch_options)
@@ -109,8 +159,8 @@ cached_fetch_options = lru_cache(maxsize=64, typed=True)(fetch_options)
 def pull_options(
     mode: PullMode = PullMode.ENDLESS,
     *,
-    max_messages: int | None = None,
-    max_bytes: int | None = None,
+    prefetch: int | None = None,
+    prefetch_bytes: int | None = None,
     expires: Duration = DEFAULT_EXPIRES_S,
     heartbeat: Duration | None = None,
     refill_at: int | None = None,
@@ -123,15 +173,15 @@ def pull_options(
     priority: int = 0,
 ) -> PullOptions:
     """The options with these arguments. ConfigError, TypeError."""
-    is_bytes_only = max_messages is None and bool(max_bytes)
-    is_adaptive = max_messages is None and not max_bytes and refill_at is None
-    most = max_messages
+    is_bytes_only = prefetch is None and bool(prefetch_bytes)
+    is_adaptive = prefetch is None and not prefetch_bytes and refill_at is None
+    most = prefetch
     if most is None:
-        most = UNBOUNDED_BATCH if max_bytes else DEFAULT_MAX_MESSAGES
-    most_bytes = 0 if max_bytes is None else max_bytes
+        most = UNBOUNDED_BATCH if prefetch_bytes else DEFAULT_MAX_MESSAGES
+    most_bytes = 0 if prefetch_bytes is None else prefetch_bytes
     if (
         type(most) is not int
-        or max_bytes == 0
+        or prefetch_bytes == 0
         or type(most_bytes) is not int
         or type(stop_after) is not int
         or not 1 <= most <= INT64
@@ -140,7 +190,7 @@ def pull_options(
         or refill_at is not None
         or refill_at_bytes is not None
     ):
-        _check_bounds(mode, most, max_bytes, stop_after, refill_at, refill_at_bytes)
+        _check_bounds(mode, most, prefetch_bytes, stop_after, refill_at, refill_at_bytes)
     if not isinstance(expires, (int, float)) or isinstance(expires, bool) or not 0 < expires < MAX_TIMEOUT_S:
         expires = seconds("expires", expires)
     if heartbeat is not None:

@@ -3,6 +3,7 @@
 On the wire these are the groups of orbit.go's pcgroups: members written in either language share a group.
 """
 
+from natsproto._help import introspection as _introspection
 from natsproto.jetstream.groups._coordinator import GroupNotShared
 from natsproto.jetstream.groups._follower import GroupSharesChanged
 from natsproto.jetstream.groups._group import ElasticGroup, StaticGroup, join
@@ -36,3 +37,6 @@ __all__ = [
     "StaticGroupConfig",
     "join",
 ]
+
+for _kind in (ElasticGroup, StaticGroup):
+    _introspection.name_fields(_kind, dict.fromkeys(("GroupArgs", "JoinArgs"), "natsproto.jetstream.groups._joined"))

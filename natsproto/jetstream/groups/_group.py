@@ -5,26 +5,22 @@ Owns the handles for programs. The state of a group is its configuration, which 
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import aclosing, suppress
 from typing import ClassVar, Generic, TypeVar, Unpack
 
 from natsproto import errors
-from natsproto._handler_threads import Executor
 from natsproto._help.async_hints import items
 from natsproto._options.rules import whole
-from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
-from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._consumer.consume import Handler
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
-from natsproto.jetstream._values.arguments import ConsumerArgs
 from natsproto.jetstream._values.asset_names import check_consumer_name
 from natsproto.jetstream._values.codec import Duration, decode, dumps, encode, loads, parse
-from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.features import RequiredFeature
 from natsproto.jetstream._values.policies import DiscardPolicy, RetentionPolicy, StorageType
-from natsproto.jetstream.groups._follower import ConfigFollower, MemberHandler
-from natsproto.jetstream.groups._joined import JoinArgs, JoinedMember, OpenGroup
+from natsproto.jetstream.groups._follower import ConfigFollower
+from natsproto.jetstream.groups._joined import GroupArgs, JoinArgs, JoinedMember, OpenGroup, work_of
 from natsproto.jetstream.groups._member import Member
 from natsproto.jetstream.groups._partitions import (
     PRIORITY_GROUP,
@@ -82,72 +78,26 @@ class Group(Generic[C]):
         self.config = loads(type(self.config), (await self._read()).data)
         return self.config
 
-    def consume(
-        self,
-        member: str,
-        handler: Handler,
-        *,
-        prefetch: int | None = None,
-        concurrency: int = 1,
-        key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: OnSuccess = "ack",
-        on_error: OnError = "nak",
-        nak_delay: NakDelay | None = None,
-        keep_alive: bool | Duration = False,
-        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        executor: Executor = None,
-        timeout: Duration | None = None,
-        **fields: Unpack[ConsumerArgs],
-    ) -> Member:
+    def consume(self, member: str, handler: Handler, **options: Unpack[GroupArgs]) -> Member:
         """Consume as an instance of this member: use it with ``async with``, or ``await`` its ``run()``.
 
         The handler gets the messages of the member's partitions, under their own subjects. Several instances of a
         member may run; the server serves one of them, and another one after the first was gone for ``ack_wait`` seconds
         (default 5). With ``max_ack_pending=1`` each message is handled before the next is delivered. The other
-        arguments are those of PullConsumer.consume, ``fields`` those of ConsumerConfig.
+        arguments are those of PullConsumer.consume and the fields of ConsumerConfig.
 
         ConfigError for fields that a group sets itself, and for an unknown member of a static group.
 
         Args:
             member: As whom to consume: one of the names that the group knows.
             handler: Called with each message, ``def`` or ``async def``.
-            prefetch: Messages that may wait ahead of the handler; None: 500, fewer if handling takes long.
-            concurrency: How many messages are handled at a time; 1 keeps their order.
-            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
-            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
-                confirmation, or "nothing".
-            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
-                "nothing".
-            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
-                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
-                runs: True, or the seconds between two such notes.
-            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
-                event; None: not called.
-            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
-                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
-            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
-                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
-                ends. None: no limit.
-            **fields: Fields of the member's ConsumerConfig, by keyword.
+            **options: How messages are handled, and fields of the member's consumer, by keyword: those of GroupArgs.
         """
         check_consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
             raise errors.ConfigError("member", member, f"has no partition of the static group {self.name!r}")
-        options = HandlerOptions(
-            concurrency=concurrency,
-            key=key,
-            on_success=on_success,
-            on_error=on_error,
-            nak_delay=nak_delay,
-            keep_alive=keep_alive,
-            error_cb=error_cb,
-            executor=executor,
-            timeout=timeout,
-        )
-        member_handler = MemberHandler(handler, options, prefetch)
-        template = ConsumerConfig().replace(**fields)
-        follower = ConfigFollower(self._bucket, self._stream, self._key, member, self.config, template, member_handler)
+        work, template = work_of(handler, options)
+        follower = ConfigFollower(self._bucket, self._stream, self._key, member, self.config, template, work)
         return Member(member, self._js.connection._event_bus.log, follower, self._stall_watch())
 
     async def step_down(self, member: str) -> None:

@@ -9,19 +9,18 @@ import asyncio
 import logging
 import platform
 import re
-from collections.abc import Awaitable, Callable, Hashable, Iterable
-from typing import Any, ClassVar, NamedTuple, Self, TypedDict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, NamedTuple, Self
 
 from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
-from natsproto._handler_threads import Executor
-from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, NakDelay, OnError, OnSuccess
-from natsproto.jetstream._consumer.message import JsMessage
+from natsproto.jetstream._consumer.consume import Handler, HandlerArgs, HandlerOptions, split
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
+from natsproto.jetstream._values.arguments import ConsumerArgs
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream.groups._coordinator import MAX_TTL_S, Coordinator
@@ -37,7 +36,6 @@ MIN_TTL_S = 1.0
 """Seconds; servers count whole ones."""
 LEAVE_TIMEOUT_S = 2.0
 """Seconds in which a member that ends notifies the others. If the servers do not answer, its ``ttl`` ends it."""
-_HANDLER_ARGS = frozenset(HandlerOptions._fields) - {"backoff"}
 
 
 class GroupLeaseLost(Event):
@@ -64,29 +62,23 @@ class OpenGroup(NamedTuple):
     stall_watch: StallWatch
 
 
-class JoinArgs(TypedDict, total=False):
-    """How a member handles messages: arguments of PullConsumer.consume, and fields of the member's consumer."""
+class WorkArgs(HandlerArgs, total=False):
+    """How a member handles messages."""
 
     prefetch: int | None
     """Messages that may wait ahead of the handler; None (default): 500, fewer if handling takes long."""
-    concurrency: int
-    """How many messages are handled at a time, 1 by default; those of one key always one after the other."""
-    key: Callable[[JsMessage], Hashable] | None
-    """Returns the key of a message, by which ``concurrency`` keeps the order; None (default): the key of the group."""
-    on_success: OnSuccess
-    """When the handler returns: "ack" (default), "ack_sync", which waits for the confirmation, or "nothing"."""
-    on_error: OnError
-    """When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or "nothing"."""
-    nak_delay: NakDelay | None
-    """Seconds before a failed message is delivered again, or a function of the message that returns them."""
-    keep_alive: bool | Duration
-    """Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler runs."""
-    error_cb: Callable[[JsMessage, BaseException], object] | None
-    """Called with a message and the exception of its handler."""
-    executor: Executor
-    """For a ``def`` handler that blocks: True, or a ThreadPoolExecutor. Threads cannot be cancelled."""
-    timeout: Duration | None
-    """Seconds for a call of the handler, which then ends with HandlerTimeout; None (default): no limit."""
+
+
+class GroupArgs(WorkArgs, ConsumerArgs, total=False):
+    """The arguments of ``consume`` of a group: how its member handles messages, and fields of the member's consumer."""
+
+
+class JoinArgs(WorkArgs, total=False):
+    """How a member handles messages: arguments of PullConsumer.consume, and fields of the member's consumer.
+
+    Without ``key`` the order is kept by the key of the group.
+    """
+
     ack_wait: Duration
     """Seconds for an acknowledgement, 5 by default. It need not be short: the partitions of a dead member move anyway.
     """
@@ -96,6 +88,13 @@ class JoinArgs(TypedDict, total=False):
     """Seconds for the acknowledgement of the first, second … delivery, instead of ``ack_wait``."""
     max_ack_pending: int
     """How many delivered messages may wait for their acknowledgement."""
+
+
+def work_of(handler: Handler, options: Mapping[str, Any]) -> tuple[MemberHandler, ConsumerConfig]:
+    """Return what a member does with its messages, and the configuration of its consumer as far as it was given."""
+    fields, handling = split(options, HandlerArgs)
+    prefetch = fields.pop("prefetch", None)
+    return MemberHandler(handler, HandlerOptions(**handling), prefetch), ConsumerConfig().replace(**fields)
 
 
 class JoinedMember(Member):
@@ -119,11 +118,7 @@ class JoinedMember(Member):
         ttl: Duration,
         args: JoinArgs,
     ) -> None:
-        fields: dict[str, Any] = dict(args)
-        prefetch = fields.pop("prefetch", None)
-        options = HandlerOptions(**{key: fields.pop(key) for key in _HANDLER_ARGS & fields.keys()})
-        self._work = MemberHandler(handler, options, prefetch)
-        self._template = ConsumerConfig().replace(**fields)
+        self._work, self._template = work_of(handler, args)
         self._ttl = seconds("ttl", ttl)
         if self._ttl < MIN_TTL_S:
             raise errors.ConfigError("ttl", ttl, "must be at least one second")

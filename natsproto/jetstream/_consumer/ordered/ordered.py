@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Hashable
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Unpack
 
 from natsproto import errors
-from natsproto._handler_threads import Executor
 from natsproto._help.async_hints import items
 from natsproto.jetstream._api.requests import Api
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions, HandlerTasks
+from natsproto.jetstream._consumer.consume import (
+    CallArgs,
+    ConsumeContext,
+    Handler,
+    HandlerOptions,
+    HandlerTasks,
+    OrderedArgs,
+    split,
+)
 from natsproto.jetstream._consumer.handle import no_message_error
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered.ordered_reader import OrderedReader
 from natsproto.jetstream._consumer.ordered.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_options import (
-    DEFAULT_EXPIRES_S,
-    FetchArgs,
+    NO_PRIORITY,
+    PrefetchArgs,
     PullMode,
     fetch_options,
     pull_options,
@@ -128,7 +135,7 @@ class OrderedConsumer:
                 again. None: 2 at most.
         """
         mode = PullMode.NO_WAIT if no_wait else PullMode.BOUNDED
-        return self._fetch(mode, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat)
+        return self._fetch(mode, max_messages, timeout, max_bytes, heartbeat)
 
     def fetch_available(
         self,
@@ -148,16 +155,21 @@ class OrderedConsumer:
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
         """
-        return self._fetch(
-            PullMode.AVAILABLE, timeout, max_messages=max_messages, max_bytes=max_bytes, heartbeat=heartbeat
-        )
+        return self._fetch(PullMode.AVAILABLE, max_messages, timeout, max_bytes, heartbeat)
 
-    def _fetch(self, mode: PullMode, timeout: Duration | None, **arguments: Unpack[FetchArgs]) -> Fetch:
+    def _fetch(
+        self,
+        mode: PullMode,
+        max_messages: int | None,
+        timeout: Duration | None,
+        max_bytes: int | None,
+        heartbeat: Duration | None,
+    ) -> Fetch:
         if self._state.push:
             raise errors.ConfigError(
                 "push", True, "nothing can be fetched from a push consumer: use messages() or consume()"
             )
-        options = fetch_options(mode, timeout, self._state.api.timeout, **arguments)
+        options = fetch_options(mode, max_messages, timeout, self._state.api.timeout, max_bytes, heartbeat)
         return Fetch(OrderedReader(self._state, options), self._state.put_back)
 
     async def next(self, timeout: Duration | None = 5.0) -> JsMessage:
@@ -172,17 +184,7 @@ class OrderedConsumer:
             raise no_message_error(self._state.connection, self._description, timeout)
         return messages[0]
 
-    def messages(
-        self,
-        *,
-        prefetch: int | None = None,
-        prefetch_bytes: int | None = None,
-        expires: Duration = DEFAULT_EXPIRES_S,
-        heartbeat: Duration | None = None,
-        refill_at: int | None = None,
-        refill_at_bytes: int | None = None,
-        stop_after: int = 0,
-    ) -> Messages:
+    def messages(self, **options: Unpack[PrefetchArgs]) -> Messages:
         """Return all messages from here on. Use it with ``async with``, then iterate it. The arguments are those of
         PullConsumer.messages.
 
@@ -191,25 +193,12 @@ class OrderedConsumer:
         instead of ``prefetch`` and ``prefetch_bytes``.
 
         Args:
-            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
-            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
-            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
-            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
-                again. None: 2 at most.
-            refill_at: Pull again when no more than this many messages wait; None: half of ``prefetch``.
-            refill_at_bytes: Pull again when no more than this many bytes wait; None: half of ``prefetch_bytes``.
-            stop_after: End after this many messages; 0: no limit.
+            **options: What waits ahead of the reader and when it ends, by keyword: those of PrefetchArgs.
         """
-        options = pull_options(
-            max_messages=prefetch,
-            max_bytes=prefetch_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            refill_at=refill_at,
-            refill_at_bytes=refill_at_bytes,
-            stop_after=stop_after,
-        )
-        return Messages(OrderedReader(self._state, options), self._state.description, self._state.put_back)
+        read = pull_options(**options)
+        if read.stop_when_empty or read.priority is not NO_PRIORITY:
+            raise errors.ConfigError("options", tuple(options), "are of a pull consumer: see also until_drained()")
+        return Messages(OrderedReader(self._state, read), self._state.description, self._state.put_back)
 
     @items
     async def until_drained(self) -> AsyncGenerator[JsMessage]:
@@ -239,57 +228,16 @@ class OrderedConsumer:
         except errors.ConsumerNotFound:
             return 1
 
-    def consume(
-        self,
-        handler: Handler,
-        *,
-        prefetch: int | None = None,
-        prefetch_bytes: int | None = None,
-        expires: Duration = DEFAULT_EXPIRES_S,
-        heartbeat: Duration | None = None,
-        stop_after: int = 0,
-        concurrency: int = 1,
-        key: Callable[[JsMessage], Hashable] | None = None,
-        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        executor: Executor = None,
-        timeout: Duration | None = None,
-    ) -> ConsumeContext:
+    def consume(self, handler: Handler, **options: Unpack[OrderedArgs]) -> ConsumeContext:
         """Call ``handler`` with every message from here on; see Consumer.consume. Nothing is acknowledged.
 
         Args:
             handler: Called with each message, ``def`` or ``async def``.
-            prefetch: Messages that may wait ahead of the reader; None: 500, fewer if handling takes long.
-            prefetch_bytes: Bytes that may wait ahead of the reader; None: no limit.
-            expires: Seconds that one pull may wait before the next one replaces it, at least 1.
-            heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
-                again. None: 2 at most.
-            stop_after: End after this many messages; 0: no limit.
-            concurrency: How many messages are handled at a time; 1 keeps their order.
-            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
-            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
-                event; None: not called.
-            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
-                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
-            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
-                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
-                ends. None: no limit.
+            **options: How messages are handled and what waits ahead of the handler, by keyword: those of OrderedArgs.
         """
-        messages = self.messages(
-            prefetch=prefetch,
-            prefetch_bytes=prefetch_bytes,
-            expires=expires,
-            heartbeat=heartbeat,
-            stop_after=stop_after,
-        )
-        handler_options = HandlerOptions(
-            concurrency=concurrency,
-            key=key,
-            on_success="nothing",
-            on_error="nothing",
-            error_cb=error_cb,
-            executor=executor,
-            timeout=timeout,
-        )
+        reading, handling = split(options, CallArgs)
+        messages = self.messages(**reading)
+        handler_options = HandlerOptions(on_success="nothing", on_error="nothing", **handling)
         tasks = HandlerTasks(self._state.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)
 

@@ -8,24 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Unpack
 
 from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
 from natsproto._durations import seconds
-from natsproto._handler_threads import Executor
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.consume import (
     ConsumeContext,
     Handler,
+    HandlerArgs,
     HandlerOptions,
     HandlerTasks,
-    NakDelay,
-    OnError,
-    OnSuccess,
 )
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.deliveries import Deliveries
@@ -338,53 +336,18 @@ class PushConsumer(Consumer):
         handler: Handler,
         *,
         stop_after: int = 0,
-        concurrency: int = 1,
-        key: Callable[[JsMessage], Hashable] | None = None,
-        on_success: OnSuccess = "ack",
-        on_error: OnError = "nak",
-        nak_delay: NakDelay | None = None,
-        keep_alive: bool | Duration = False,
-        error_cb: Callable[[JsMessage, BaseException], object] | None = None,
-        executor: Executor = None,
-        timeout: Duration | None = None,
+        **options: Unpack[HandlerArgs],
     ) -> ConsumeContext:
         """Call ``handler`` (def or async def) with every message; see PullConsumer.consume.
 
         Args:
             handler: Called with each message, ``def`` or ``async def``.
             stop_after: End after this many messages; 0: no limit.
-            concurrency: How many messages are handled at a time; 1 keeps their order.
-            key: Returns the key of a message: those of one key are handled one after the other. None: any order.
-            on_success: When the handler returns: "ack" (default), "ack_sync", which waits for the server's
-                confirmation, or "nothing".
-            on_error: When the handler raises: "nak" (default), "term", which ends the deliveries of the message, or
-                "nothing".
-            nak_delay: Seconds before a failed message is delivered again, or a function of the message that returns
-                them; None: the consumer's ``backoff``, or else 0.25 s, doubled with each delivery up to 30 s.
-            keep_alive: Report to the server that work goes on, so that ``ack_wait`` does not pass while the handler
-                runs: True, or the seconds between two such notes.
-            error_cb: Called with a message and the exception of its handler, beside the log and the HandlerFailed
-                event; None: not called.
-            executor: For a ``def`` handler that blocks: True calls it in daemon threads, as many as are handled at a
-                time, or give a ThreadPoolExecutor. None: the handler is called on the event loop.
-            timeout: Seconds for a call of the handler, which then ends with HandlerTimeout, an error of the handler: an
-                ``async def`` is cancelled, a thread of ``executor`` goes on, and its message is left alone until it
-                ends. None: no limit.
+            **options: How messages are handled, by keyword: those of HandlerArgs.
         """
-        options = HandlerOptions(
-            concurrency=concurrency,
-            key=key,
-            on_success=on_success,
-            on_error=on_error,
-            nak_delay=nak_delay,
-            keep_alive=keep_alive,
-            error_cb=error_cb,
-            executor=executor,
-            timeout=timeout,
-            backoff=() if self._info is None else self._info.config.backoff,
-        )
+        handler_options = HandlerOptions(backoff=() if self._info is None else self._info.config.backoff, **options)
         messages = self.messages(stop_after=stop_after)
-        tasks = HandlerTasks(self._api.connection, self._description, messages, handler, options)
+        tasks = HandlerTasks(self._api.connection, self._description, messages, handler, handler_options)
         return ConsumeContext(self._description, messages, tasks)
 
     def _return_unread(self, messages: list[JsMessage]) -> None:
