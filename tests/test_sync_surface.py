@@ -101,9 +101,7 @@ PARTS = {
     "PullConsumer.consume(executor)": "it has threads anyway",
     "PullConsumer.consume(error_cb)": ON_THE_LOOP,
     **{f"PullConsumer.consume({name})": "among its options" for name in ReadArgs.__annotations__},
-    **{
-        f"PullConsumer.next({name})": "among its options" for name in PriorityArgs.__annotations__ if name != "priority"
-    },
+    **{f"PullConsumer.next({name})": "among its options" for name in PriorityArgs.__annotations__},
     "Client.typed": BYTES,
     "JetStream.connection": INSIDE,
     "JetStream.typed": BYTES,

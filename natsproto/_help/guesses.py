@@ -165,6 +165,9 @@ def attach(package: str) -> None:
             setattr(kind, method, _misused(method, text))
 
 
+_POSITIONAL = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]], Callable[P, T]]:
     """Decorate a function so that the TypeError for a keyword that it lacks has the hint, or the keywords that it has.
 
@@ -177,7 +180,7 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
         def explained(args: tuple[object, ...], kwargs: Mapping[str, object]) -> TypeError | None:
             parameters = inspect.signature(shown).parameters.values()
             kinds = {one.kind for one in parameters}
-            positional = [one for one in parameters if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
+            positional = [one for one in parameters if one.kind in _POSITIONAL]
             keywords = [one.name for one in parameters if one.kind is Parameter.KEYWORD_ONLY]
             names = [*(one.name for one in positional), *keywords]
             for name in kwargs:

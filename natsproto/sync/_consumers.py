@@ -457,7 +457,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         timeout: Duration | None = 5.0,
         *,
         acking: JsMessage | None = None,
-        **priority: Unpack[PriorityArgs],
+        **options: Unpack[PriorityArgs],
     ) -> JsMessage:
         """Pull one message. RequestTimeout when none arrived within ``timeout`` seconds (0: when there is none now;
         None: no limit).
@@ -468,14 +468,14 @@ class PullConsumer(Consumer[handle.PullConsumer]):
         Args:
             timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
             acking: A message of this consumer to acknowledge with the same command; None: none.
-            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
+            **options: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
 
         async def pull() -> message.JsMessage:
-            return await self._inner.next(timeout, acking=None if acking is None else acking._inner, **priority)
+            return await self._inner.next(timeout, acking=None if acking is None else acking._inner, **options)
 
         def put_back(item: message.JsMessage) -> None:
-            self._inner.fetch(1, **priority)._put_back([item])
+            self._inner.fetch(1, **options)._put_back([item])
 
         return JsMessage(self._portal, self._portal.call_or_undo(pull, put_back))
 

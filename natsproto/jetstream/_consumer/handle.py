@@ -37,6 +37,7 @@ from natsproto.jetstream._consumer.pull_options import (
     PullMode,
     ReadArgs,
     cached_fetch_options,
+    check_names,
     fetch_options,
     pull_options,
 )
@@ -193,7 +194,7 @@ class PullConsumer(Consumer):
         max_bytes: int | None = None,
         no_wait: bool = False,
         heartbeat: Duration | None = None,
-        **priority: Unpack[PriorityArgs],
+        **options: Unpack[PriorityArgs],
     ) -> Fetch:
         """Pull up to ``max_messages`` (default 500) and ``max_bytes``: ``await`` it for a list, or iterate it.
 
@@ -217,10 +218,10 @@ class PullConsumer(Consumer):
             no_wait: Return what is there now. The same as ``timeout=0``.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
-            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
+            **options: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
         return self._fetch(
-            PullMode.NO_WAIT if no_wait else PullMode.BOUNDED, max_messages, timeout, max_bytes, heartbeat, priority
+            PullMode.NO_WAIT if no_wait else PullMode.BOUNDED, max_messages, timeout, max_bytes, heartbeat, options
         )
 
     def fetch_available(
@@ -230,7 +231,7 @@ class PullConsumer(Consumer):
         timeout: Duration | None = 5.0,
         max_bytes: int | None = None,
         heartbeat: Duration | None = None,
-        **priority: Unpack[PriorityArgs],
+        **options: Unpack[PriorityArgs],
     ) -> Fetch:
         """Pull up to ``max_messages`` (default 500) as soon as there is at least one.
 
@@ -244,9 +245,9 @@ class PullConsumer(Consumer):
                 message alone has more.
             heartbeat: Seconds between two heartbeats of the server, 0: none; two missing ones make the client pull
                 again. None: 2 at most.
-            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
+            **options: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
-        return self._fetch(PullMode.AVAILABLE, max_messages, timeout, max_bytes, heartbeat, priority)
+        return self._fetch(PullMode.AVAILABLE, max_messages, timeout, max_bytes, heartbeat, options)
 
     def _fetch(
         self,
@@ -262,7 +263,8 @@ class PullConsumer(Consumer):
             options = cached_fetch_options(
                 mode, max_messages, timeout, self._api.timeout, max_bytes, heartbeat, **priority
             )
-        except TypeError:  # one cannot be hashed, or is of a wrong type
+        except TypeError:  # one is unknown, cannot be hashed, or is of a wrong type
+            check_names(priority, PriorityArgs)
             options = fetch_options(mode, max_messages, timeout, self._api.timeout, max_bytes, heartbeat, **priority)
         inbox = self._inbox or self._make_inbox()
         source = PullSource(inbox, options, acking=acking)
@@ -273,7 +275,7 @@ class PullConsumer(Consumer):
         timeout: Duration | None = 5.0,
         *,
         acking: JsMessage | None = None,
-        **priority: Unpack[PriorityArgs],
+        **options: Unpack[PriorityArgs],
     ) -> JsMessage:
         """Pull one message; RequestTimeout when none came within ``timeout`` seconds (0: when there is none now;
         None: no limit), ConnectionClosed when the client is closed or drained meanwhile.
@@ -284,11 +286,11 @@ class PullConsumer(Consumer):
         Args:
             timeout: Seconds to wait for a message; None: no limit, 0: only one that is there now.
             acking: A message of this consumer to acknowledge with the same command; None: none.
-            **priority: For a consumer with priority groups, by keyword: those of PriorityArgs.
+            **options: For a consumer with priority groups, by keyword: those of PriorityArgs.
         """
         if acking is not None and acking.is_acked:
             acking.ack_nowait()  # raises
-        messages = await self._fetch(PullMode.BOUNDED, 1, timeout, None, None, priority, acking)
+        messages = await self._fetch(PullMode.BOUNDED, 1, timeout, None, None, options, acking)
         if not messages:
             raise no_message_error(self._api.connection, self._description, timeout)
         return messages[0]

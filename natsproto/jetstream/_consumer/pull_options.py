@@ -4,6 +4,7 @@ ADR-42).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import Enum
 from functools import lru_cache
 from typing import Final, NamedTuple, TypedDict, Unpack
@@ -126,6 +127,14 @@ class ReadArgs(PrefetchArgs, PriorityArgs, total=False):
 
     stop_when_empty: bool
     """End when the server has no more messages for now; False (default) waits for more."""
+
+
+def check_names(options: Mapping[str, object], kind: type[object]) -> None:
+    """Raise TypeError for an argument that is not one of this TypedDict."""
+    known = kind.__annotations__
+    for name in options:
+        if name not in known:
+            raise TypeError(f"there is no argument {name!r}: it has {', '.join(known)}")
 
 
 def fetch_options(

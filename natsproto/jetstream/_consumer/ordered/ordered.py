@@ -24,9 +24,9 @@ from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered.ordered_reader import OrderedReader
 from natsproto.jetstream._consumer.ordered.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_options import (
-    NO_PRIORITY,
     PrefetchArgs,
     PullMode,
+    check_names,
     fetch_options,
     pull_options,
 )
@@ -195,9 +195,8 @@ class OrderedConsumer:
         Args:
             **options: What waits ahead of the reader and when it ends, by keyword: those of PrefetchArgs.
         """
+        check_names(options, PrefetchArgs)
         read = pull_options(**options)
-        if read.stop_when_empty or read.priority is not NO_PRIORITY:
-            raise errors.ConfigError("options", tuple(options), "are of a pull consumer: see also until_drained()")
         return Messages(OrderedReader(self._state, read), self._state.description, self._state.put_back)
 
     @items
