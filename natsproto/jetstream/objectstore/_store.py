@@ -1,7 +1,7 @@
 """The object store (ADR-20).
 
-Owns the handle for programs, its status, and the rules for objects and links. ``_upload`` stores content, ``_reader``
-reads it, ``_index`` changes infos.
+Owns the handle for programs, and the rules for objects and links. ``_upload`` stores content, ``_reader`` reads it,
+``_index`` changes infos.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._value import Value
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
 from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._values.asset_names import check_bucket_name
-from natsproto.jetstream._values.bucket_config import ObjectStoreConfig
 from natsproto.jetstream._values.codec import NEVER, Duration, dumps
 from natsproto.jetstream._values.error_codes import bucket_errors
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream._values.policies import DeliverPolicy
-from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
+from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
     DEFAULT_CHUNK_BYTES,
     ObjectInfo,
@@ -41,7 +39,9 @@ from natsproto.jetstream.objectstore._meta import (
     nuid_for,
 )
 from natsproto.jetstream.objectstore._reader import ObjectReader, to_bytes, to_file
+from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 from natsproto.jetstream.objectstore._upload import ObjectContent, Upload
+from natsproto.jetstream.objectstore._watch import ObjectWatcher
 from natsproto.protocol.headers import HeadersLike
 
 MESSAGE_OVERHEAD_BYTES = 512
@@ -626,70 +626,6 @@ class ObjectStore:
         if 0 < limit < size:
             raise errors.PayloadTooLarge(size, limit)
         return info
-
-
-class ObjectStoreStatus(Value):
-    """The configuration of an object store, and the info of its stream."""
-
-    config: ObjectStoreConfig
-    """The configuration in use, with the server's values for fields that were left out."""
-    stream: StreamInfo
-    """``state.bytes`` counts chunks and infos of all objects, deleted ones too."""
-
-    @classmethod
-    def _of(cls, info: StreamInfo) -> ObjectStoreStatus:
-        """Return the status from a stream's info. ConfigError when the stream is not an object store."""
-        return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
-
-    @property
-    def bucket(self) -> str:
-        """The name without ``OBJ_``, which its stream has."""
-        return self.config.bucket
-
-    @property
-    def description(self) -> str:
-        """The text given when it was created or updated."""
-        return self.config.description
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all objects and their infos."""
-        return self.stream.state.bytes
-
-    @property
-    def ttl(self) -> float:
-        """Seconds after which objects expire; 0 for never."""
-        return self.config.ttl
-
-    @property
-    def storage(self) -> str:
-        """The storage: "file" or "memory"."""
-        return str(self.config.storage)
-
-    @property
-    def replicas(self) -> int:
-        """How many servers have a copy of each object."""
-        return self.config.num_replicas
-
-    @property
-    def sealed(self) -> bool:
-        """True if the store is read-only."""
-        return self.stream.config.sealed
-
-    @property
-    def is_compressed(self) -> bool:
-        """True if it is compressed on disk."""
-        return self.config.compression
-
-    @property
-    def backing_store(self) -> str:
-        """The backing store: "JetStream"."""
-        return "JetStream"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The metadata of the store, including the server's."""
-        return self.config.metadata
 
 
 class _Changes(TypedDict, total=False):
