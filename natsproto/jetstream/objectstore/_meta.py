@@ -16,7 +16,7 @@ from typing import cast
 from natsproto import errors
 from natsproto.jetstream._values.bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._values.codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
-from natsproto.jetstream._values.record import Field
+from natsproto.jetstream._values.record import Field, changed
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -127,7 +127,7 @@ def read_info(bucket: str, subject: str, seq: int, data: bytes, mtime: Timestamp
     filter matches the entries of all objects.
     """
     try:
-        return _check_info(subject, loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
+        return changed(_check_info(subject, loads(ObjectInfo, data)), {"bucket": bucket, "mtime": mtime})
     except errors.InvalidReply as exc:
         delete = f"(await js.stream({OBJECT_STREAM + bucket!r})).delete_message({seq})"
         rule = f"{exc.rule}; to remove the entry: {delete}"

@@ -21,13 +21,13 @@ from natsproto._help.async_hints import items
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
-from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._values.asset_names import check_bucket_name
 from natsproto.jetstream._values.codec import NEVER, Duration, dumps
 from natsproto.jetstream._values.error_codes import bucket_errors
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream._values.policies import DeliverPolicy
+from natsproto.jetstream._values.record import changed
 from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
     DEFAULT_CHUNK_BYTES,
@@ -165,11 +165,11 @@ class ObjectStore:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         size = self._chunk_size(chunk_size)
-        wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
+        wanted = self._new_info(name, description, headers, metadata, max_chunk_size=size)
         wait = self._api.seconds(timeout)
-        upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         self._api.connection._outbox.check_open(f"put of object {name!r}")
-        early = asyncio.create_task(self._index.find(wanted.name, timeout=timeout), name="natsproto object look-up")
+        upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
+        early = asyncio.create_task(self._index.find(wanted.name, timeout=wait), name="natsproto object look-up")
         try:
             made = await upload.run()
         except BaseException:
@@ -177,7 +177,7 @@ class ObjectStore:
                 early.exception()  # mark it as retrieved
             raise
         self._batched = upload.batched
-        return await self._index.run_shielded(self._publish_info(made, early, timeout))
+        return await self._index.run_shielded(self._index.put(made, early, timeout=wait))
 
     async def put_file(
         self,
@@ -213,32 +213,6 @@ class ObjectStore:
             progress=progress,
             timeout=timeout,
         )
-
-    async def _publish_info(
-        self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None], timeout: Duration | None
-    ) -> ObjectInfo:
-        """Publish the info of the new content, and purge the old chunks."""
-        index, change = self._index, Change(f"object {made.name!r}")
-        try:
-            before, now = await index.change(made.name, lambda _: made, early=early, timeout=timeout, change=change)
-        except errors.PublishUncertain:
-            index.complete_later(partial(self._settle_put, made, early))  # it may be there, so its chunks must be too
-            raise
-        except errors.NatsError as exc:
-            await index.purge_chunks(made.nuid, change.not_stored(exc))
-            raise
-        await index.purge_replaced(before, now)
-        return now.info
-
-    async def _settle_put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None]) -> None:
-        """Purge the old chunks if the new content is found. That it is not found proves nothing.
-
-        ``early`` is older than the attempt to publish: the old content may have got another name since.
-        """
-        before = early.result() if not early.cancelled() and early.exception() is None else None
-        now = await self._index.find(made.name)
-        if before is not None and now is not None and now.info.nuid != before.info.nuid:
-            await self._index.purge_replaced(before._replace(is_renamed=True), now)
 
     # ---------------------------------------------------------------- getting
 
@@ -403,9 +377,9 @@ class ObjectStore:
         """
         check_object_name(name)
         self._api.connection._outbox.check_open(f"delete of object {name!r}")
-        await self._index.run_shielded(self._delete(name, timeout))
+        await self._index.run_shielded(self._delete(name, self._api.seconds(timeout)))
 
-    async def _delete(self, name: str, timeout: Duration | None) -> None:
+    async def _delete(self, name: str, timeout: float) -> None:
         def update(existing: IndexEntry | None) -> ObjectInfo | None:
             if existing is None:
                 raise errors.ObjectNotFound(self.bucket, name)
@@ -416,14 +390,13 @@ class ObjectStore:
         except errors.PublishUncertain:
             self._index.complete_later(partial(self._settle_delete, name))
             raise
-        if before is None or before.info.chunks:
-            await self._index.purge_replaced(before, now)
-        else:  # an earlier call may have ended before its purge
-            await self._index.purge_content(now, now)
+        assert before is not None
+        # Without chunks, an earlier call may have ended before its purge.
+        await self._index.purge_content(before if before.info.chunks else now, now)
 
     async def _settle_delete(self, name: str) -> None:
         """Purge the chunks if the deletion is found."""
-        now = await self._index.find(name)
+        now = await self._index.find(name, timeout=self._api.timeout)
         if now is not None and now.info.deleted:
             await self._index.purge_content(now, now)
 
@@ -461,17 +434,18 @@ class ObjectStore:
         check_object_name(name)
         if rename is not None:
             check_object_name(rename)
+        wait = self._api.seconds(timeout)
         self._api.connection._outbox.check_open(f"update of object {name!r}")
         if rename is not None and rename != name:
-            return await self._index.run_shielded(self._rename(name, rename, changes, timeout))
+            return await self._index.run_shielded(self._rename(name, rename, changes, wait))
 
         def update(existing: IndexEntry | None) -> ObjectInfo:
             return self._changed_info(name, existing, changes)
 
-        _, now = await self._index.change(name, update, timeout=timeout)
+        _, now = await self._index.change(name, update, timeout=wait)
         return now.info
 
-    async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
+    async def _rename(self, name: str, rename: str, changes: _Changes, timeout: float) -> ObjectInfo:
         """Publish the info under the new name, then delete the old. Each step fails after a concurrent change.
 
         The old info is marked first, and the new one is marked: if the client ends between the steps, both names have
@@ -553,7 +527,7 @@ class ObjectStore:
         if (await index.get_info(goal, timeout=timeout)).link is not None:
             raise errors.ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
         link = ObjectLink(bucket=bucket, name=goal)
-        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
+        return await self._link(self._new_info(name, description, headers, metadata, link=link), timeout)
 
     async def add_bucket_link(
         self,
@@ -576,7 +550,7 @@ class ObjectStore:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         link = ObjectLink(bucket=check_bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
-        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
+        return await self._link(self._new_info(name, description, headers, metadata, link=link), timeout)
 
     async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
         def update(existing: IndexEntry | None) -> ObjectInfo:
@@ -584,7 +558,7 @@ class ObjectStore:
                 raise errors.ObjectExists(self.bucket, made.name)
             return made
 
-        _, now = await self._index.change(made.name, update, timeout=timeout)
+        _, now = await self._index.change(made.name, update, timeout=self._api.seconds(timeout))
         return now.info
 
     # ---------------------------------------------------------------- internals
@@ -607,16 +581,19 @@ class ObjectStore:
         description: str,
         headers: HeadersLike | None,
         metadata: Mapping[str, str] | None,
-        options: ObjectOptions,
+        *,
+        link: ObjectLink | None = None,
+        max_chunk_size: int = 0,
     ) -> ObjectInfo:
         """Return the info of a new object or link, without content."""
+        unique = self._api.connection._runtime.new_id()
         info = ObjectInfo(
             name=check_object_name(name),
             description=description,
             metadata={} if metadata is None else metadata,
-            options=options,
             bucket=self.bucket,
-            nuid=nuid_for(name, self._api.connection._runtime.new_id()),
+            nuid=nuid_for(name, unique),
+            options=ObjectOptions(link=link, max_chunk_size=max_chunk_size),
         )
         return self._check_size(info if headers is None else info.replace(headers=headers))
 
@@ -637,13 +614,13 @@ class _Changes(TypedDict, total=False):
 class _RenameStep:
     """The last step of a rename, which can be repeated: the old name is removed, once the new one is stored."""
 
-    def __init__(self, index: ObjectIndex, old: IndexEntry, made: ObjectInfo, timeout: Duration | None) -> None:
+    def __init__(self, index: ObjectIndex, old: IndexEntry, made: ObjectInfo, timeout: float) -> None:
         self._index, self._old, self._made, self._timeout = index, old, made, timeout
         self._may_be_done = False
 
     async def run(self) -> None:
         """Remove the old name if the new one is stored."""
-        now = await self._index.find(self._made.name)
+        now = await self._index.find(self._made.name, timeout=self._timeout)
         if now is not None and not now.info.deleted and _is_same(now.info, self._made):
             await self.leave(now)
 
@@ -683,4 +660,4 @@ def _is_same(one: ObjectInfo, other: ObjectInfo) -> bool:
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:
     """The info of a deleted object."""
-    return info.replace(deleted=True, size=0, chunks=0, digest="", mtime=NEVER)
+    return changed(info, {"deleted": True, "size": 0, "chunks": 0, "digest": "", "mtime": NEVER})
