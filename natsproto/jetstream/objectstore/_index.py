@@ -334,6 +334,7 @@ class ObjectIndex:
                 timeout=max(deadline.left, LEAST_TIMEOUT_S),
                 await_leader=self.await_leader,
                 change=change,
+                encoded=subject.encode(),
             )
         except errors.NoStream as exc:
             raise errors.StreamUnavailable(f"object store {self.bucket!r}", subject, deadline.seconds) from exc

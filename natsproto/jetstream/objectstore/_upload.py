@@ -302,6 +302,7 @@ class Upload:
             args,
             retry_attempts=UNTIL_TIMEOUT,
             await_leader=self._index.await_leader,
+            encoded=self._subject.encode(),
         )
         try:
             await send(timeout=self._timeout)
