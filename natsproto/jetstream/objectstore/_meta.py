@@ -10,6 +10,7 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import cast
 
@@ -165,8 +166,9 @@ def check_object_name(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=1024)
 def meta_subject(bucket: str, name: str) -> str:
-    """The subject of an object's info."""
+    """The subject of an object's info. A put needs it twice, and so do those who read the object again."""
     return f"{OBJECT_SUBJECTS}{bucket}.M.{_encode_name(name)}"
 
 

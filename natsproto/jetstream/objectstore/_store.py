@@ -66,7 +66,7 @@ class ObjectStore:
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.bucket: str = check_bucket_name(bucket)
         """The name without ``OBJ_``, which its stream has."""
-        self._api = api
+        self._api, self._lines = api, api.connection._outbox.lines
         self._index = ObjectIndex(api, bucket, info)
         self._batched = info is not None and info.config.allow_batched
 
@@ -564,7 +564,7 @@ class ObjectStore:
     # ---------------------------------------------------------------- internals
 
     def _chunk_size(self, wanted: int | None) -> int:
-        most = self._api.connection.max_payload - MESSAGE_OVERHEAD_BYTES
+        most = self._lines.max_payload - MESSAGE_OVERHEAD_BYTES
         if wanted is None:
             return DEFAULT_CHUNK_BYTES if most < 0 else max(1, min(DEFAULT_CHUNK_BYTES, most))
         if type(wanted) is not int or wanted < 1:
@@ -599,9 +599,7 @@ class ObjectStore:
 
     def _check_size(self, info: ObjectInfo) -> ObjectInfo:
         """Raise PayloadTooLarge when the info does not fit into a message."""
-        size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
-        if 0 < limit < size:
-            raise errors.PayloadTooLarge(size, limit)
+        self._lines.check_size(len(dumps(info)) + MESSAGE_OVERHEAD_BYTES)
         return info
 
 
