@@ -10,8 +10,15 @@ from natsproto._core.request_many import Sentinel
 from natsproto._durations import Default
 from natsproto._options.options import AuthSource, Dialer, OptionArgs, Secret
 from natsproto.jetstream._api.trace import TraceCallback
-from natsproto.jetstream._consumer.consume import ConsumeArgs, HandlerArgs, NakDelay, OnError, OnSuccess, OrderedArgs
-from natsproto.jetstream._consumer.consume import Handler as JsMessageHandler
+from natsproto.jetstream._consumer.handler_options import (
+    ConsumeArgs,
+    HandlerArgs,
+    NakDelay,
+    OnError,
+    OnSuccess,
+    OrderedArgs,
+)
+from natsproto.jetstream._consumer.handler_options import Handler as JsMessageHandler
 from natsproto.jetstream._consumer.pull_options import PrefetchArgs, PriorityArgs, ReadArgs
 from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import ScheduleArgs

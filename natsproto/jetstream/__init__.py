@@ -181,7 +181,7 @@ _ARGUMENTS = {
         ("StreamArgs", "ConsumerArgs", "KeyValueArgs", "ObjectStoreArgs"), "natsproto.jetstream._values.arguments"
     ),
     **dict.fromkeys(("PrefetchArgs", "PriorityArgs", "ReadArgs"), "natsproto.jetstream._consumer.pull_options"),
-    **dict.fromkeys(("ConsumeArgs", "HandlerArgs", "OrderedArgs"), "natsproto.jetstream._consumer.consume"),
+    **dict.fromkeys(("ConsumeArgs", "HandlerArgs", "OrderedArgs"), "natsproto.jetstream._consumer.handler_options"),
 }
 _ARGUMENTS["MessageArgs"] = "natsproto.jetstream._publish.headers"
 for _kind in (JetStream, Stream, OrderedConsumer, PullConsumer, PushConsumer):

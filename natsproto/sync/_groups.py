@@ -10,7 +10,7 @@ from typing import Any, Self, TypedDict
 
 from natsproto.jetstream import groups
 from natsproto.jetstream._consumer import message
-from natsproto.jetstream._consumer.consume import OnError, OnSuccess
+from natsproto.jetstream._consumer.handler_options import OnError, OnSuccess
 from natsproto.jetstream._stream import stream
 from natsproto.jetstream._values.codec import Duration
 from natsproto.sync._consumers import JsMessage, of_messages

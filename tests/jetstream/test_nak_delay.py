@@ -13,7 +13,7 @@ import pytest
 from natsproto import Client
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError
-from natsproto.jetstream._consumer.consume import MAX_NAK_DELAY_S, HandlerOptions, NakDelay
+from natsproto.jetstream._consumer.handler_options import MAX_NAK_DELAY_S, HandlerOptions, NakDelay
 from natsproto.jetstream._consumer.message import JsMessage
 from tests.jetstream.reading import events, eventually, make
 
@@ -92,7 +92,7 @@ async def test_nak_delay_callable_that_fails(
     jetstream: JetStream, nats_client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is told, and the message comes again after the longest default."""
-    monkeypatch.setattr("natsproto.jetstream._consumer.consume.MAX_NAK_DELAY_S", 0.01)
+    monkeypatch.setattr("natsproto.jetstream._consumer.handler_options.MAX_NAK_DELAY_S", 0.01)
 
     def fail(message: JsMessage) -> float:
         raise ZeroDivisionError

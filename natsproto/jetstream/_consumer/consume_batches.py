@@ -16,8 +16,9 @@ from natsproto._core.connection import Connection
 from natsproto._core.time_slice import TimeSlice
 from natsproto._handler_threads import is_still_running
 from natsproto._handlers import HandlerResult, finish
-from natsproto.jetstream._consumer.consume import Handler, HandlerOptions, HandlerTasks, is_cancelled
+from natsproto.jetstream._consumer.consume import HandlerTasks, is_cancelled
 from natsproto.jetstream._consumer.delivery.batch_window import BatchWindow
+from natsproto.jetstream._consumer.handler_options import Handler, HandlerOptions
 from natsproto.jetstream._consumer.message import JsMessage, nak_all
 from natsproto.jetstream._consumer.messages import Messages
 from natsproto.middleware import unwrap

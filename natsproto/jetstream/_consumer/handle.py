@@ -15,19 +15,18 @@ from natsproto._core.engine.engine import State
 from natsproto._durations import time_limit
 from natsproto._handler_threads import Executor
 from natsproto.jetstream._api.requests import Api
-from natsproto.jetstream._consumer.consume import (
-    ConsumeArgs,
-    ConsumeContext,
-    Handler,
-    HandlerArgs,
-    HandlerOptions,
-    HandlerTasks,
-    NakDelay,
-    split,
-)
+from natsproto.jetstream._consumer.consume import ConsumeContext, HandlerTasks
 from natsproto.jetstream._consumer.consume_batches import BatchHandler, BatchTasks
 from natsproto.jetstream._consumer.delivery.batch_window import check_window
 from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms
+from natsproto.jetstream._consumer.handler_options import (
+    ConsumeArgs,
+    Handler,
+    HandlerArgs,
+    HandlerOptions,
+    NakDelay,
+    split,
+)
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.pull.pull import PullSource

@@ -16,8 +16,9 @@ from natsproto._core.consumer_stats import GroupStats
 from natsproto._core.ending import readers_of_caller
 from natsproto._core.events import Event
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._consumer.consume import ConsumeContext, Handler, HandlerOptions
+from natsproto.jetstream._consumer.consume import ConsumeContext
 from natsproto.jetstream._consumer.handle import PullConsumer
+from natsproto.jetstream._consumer.handler_options import Handler, HandlerOptions
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.codec import loads

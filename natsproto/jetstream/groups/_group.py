@@ -12,7 +12,7 @@ from typing import ClassVar, Generic, TypeVar, Unpack
 from natsproto import errors
 from natsproto._help.async_hints import items
 from natsproto._options.rules import whole
-from natsproto.jetstream._consumer.consume import Handler
+from natsproto.jetstream._consumer.handler_options import Handler
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.asset_names import check_consumer_name

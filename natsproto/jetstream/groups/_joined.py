@@ -17,7 +17,7 @@ from natsproto._core.connection import Connection
 from natsproto._core.deadline import Deadline
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
-from natsproto.jetstream._consumer.consume import Handler, HandlerArgs, HandlerOptions, split
+from natsproto.jetstream._consumer.handler_options import Handler, HandlerArgs, HandlerOptions, split
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.arguments import ConsumerArgs

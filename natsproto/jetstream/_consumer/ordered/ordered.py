@@ -9,16 +9,9 @@ from typing import Unpack
 from natsproto import errors
 from natsproto._help.async_hints import items
 from natsproto.jetstream._api.requests import Api
-from natsproto.jetstream._consumer.consume import (
-    CallArgs,
-    ConsumeContext,
-    Handler,
-    HandlerOptions,
-    HandlerTasks,
-    OrderedArgs,
-    split,
-)
+from natsproto.jetstream._consumer.consume import ConsumeContext, HandlerTasks
 from natsproto.jetstream._consumer.handle import no_message_error
+from natsproto.jetstream._consumer.handler_options import CallArgs, Handler, HandlerOptions, OrderedArgs, split
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import Fetch, Messages
 from natsproto.jetstream._consumer.ordered.ordered_reader import OrderedReader
