@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Callable, Iterable, Iterator, KeysView, Mapping
 from contextlib import suppress
 from functools import cached_property
 from importlib import import_module
@@ -97,6 +97,10 @@ class _LateTypes(dict[str, Any]):
         """See ``__iter__``."""
         return KeysView(self)
 
+    def like(self, annotations: dict[str, Any]) -> _LateTypes:
+        """Return other annotations of the same scope."""
+        return _LateTypes(self._scope, annotations)
+
 
 _EVALUABLE: set[str] = set()
 """The modules whose imports for type checkers have been run."""
@@ -130,31 +134,22 @@ def name_fields(kind: type, modules: Mapping[str, str]) -> None:
                 method.__dict__["__signature__"] = FullSignature(method, where, annotation[7:-1])
 
 
-class FullSignature(Signature):
-    """The signature of a method with the keys of a TypedDict in place of its last parameter."""
+def annotations_like(method: Callable[..., object], annotations: dict[str, Any]) -> dict[str, Any]:
+    """Return the annotations of a function around this one, which can be evaluated as its own are."""
+    own = method.__annotations__
+    return own.like(annotations) if isinstance(own, _LateTypes) else annotations
 
-    def __init__(self, method: FunctionType, where: str, arguments: str) -> None:
-        self._method, self._where, self._arguments = method, where, arguments
 
-    @cached_property
-    def plain(self) -> Signature:
-        """The signature as it is written."""
-        method = unwrap(self._method)
-        copied = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
-        copied.__kwdefaults__, copied.__annotations__ = method.__kwdefaults__, method.__annotations__
-        return Signature.from_callable(copied)
+class LateSignature(Signature):
+    """A signature that is made when somebody looks at it."""
+
+    def __init__(self, make: Callable[[], Signature]) -> None:
+        self._make = make
 
     @cached_property
     def full(self) -> Signature:
-        """The same with the keys; a default of ``...`` means that the configuration or the server decides."""
-        *own, _ = self.plain.parameters.values()
-        fields: dict[str, Any] = get_annotations(getattr(import_module(self._where), self._arguments))
-        keys = [
-            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=getattr(kind, "__forward_arg__", kind))
-            for name, kind in fields.items()
-            if name not in self.plain.parameters
-        ]
-        return self.plain.replace(parameters=[*own, *keys])
+        """The signature."""
+        return self._make()
 
     @property
     def parameters(self) -> MappingProxyType[str, Parameter]:
@@ -169,3 +164,31 @@ class FullSignature(Signature):
     def replace(self, **changes: Any) -> Signature:  # type: ignore[override]
         """See Signature."""
         return self.full.replace(**changes)
+
+
+class FullSignature(LateSignature):
+    """The signature of a method with the keys of a TypedDict in place of its last parameter; a default of ``...`` means
+    that the configuration or the server decides.
+    """
+
+    def __init__(self, method: FunctionType, where: str, arguments: str) -> None:
+        super().__init__(self._with_keys)
+        self._method, self._where, self._arguments = method, where, arguments
+
+    @cached_property
+    def plain(self) -> Signature:
+        """The signature as it is written."""
+        method = unwrap(self._method)
+        copied = FunctionType(method.__code__, method.__globals__, method.__name__, method.__defaults__)
+        copied.__kwdefaults__, copied.__annotations__ = method.__kwdefaults__, method.__annotations__
+        return Signature.from_callable(copied)
+
+    def _with_keys(self) -> Signature:
+        *own, _ = self.plain.parameters.values()
+        fields: dict[str, Any] = get_annotations(getattr(import_module(self._where), self._arguments))
+        keys = [
+            Parameter(name, Parameter.KEYWORD_ONLY, default=..., annotation=getattr(kind, "__forward_arg__", kind))
+            for name, kind in fields.items()
+            if name not in self.plain.parameters
+        ]
+        return self.plain.replace(parameters=[*own, *keys])

@@ -13,10 +13,10 @@ from collections import deque
 from collections.abc import AsyncIterable, Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager
 from datetime import timedelta
-from functools import wraps
+from functools import partial, wraps
 from itertools import chain
 from time import monotonic
-from types import TracebackType
+from types import FunctionType, TracebackType
 from typing import (
     TYPE_CHECKING,
     Any,
@@ -27,12 +27,14 @@ from typing import (
     Protocol,
     Self,
     TypeVar,
+    cast,
     get_type_hints,
     overload,
 )
 
 from natsproto import errors
 from natsproto._durations import seconds
+from natsproto._help.introspection import LateSignature, annotations_like
 from natsproto.sync._portal import Portal
 from natsproto.sync._threads import TrackedContext, TrackedReader
 
@@ -193,11 +195,14 @@ class SyncMethod(Generic[V, P, A, T]):
     place.
     """
 
-    _timeout_at: int | None = None
-    """The position of ``timeout`` among the arguments of the method; None if it cannot be given by position."""
+    _omitted: ClassVar[str] = ""
+    """A parameter that the blocking method does not have."""
 
     def __init__(self, method: Callable[Concatenate[V, P], A]) -> None:
         self._method = method
+        code = cast("FunctionType", inspect.unwrap(method)).__code__
+        positional = code.co_varnames[1 : code.co_argcount]  # without self
+        self._timeout_at = positional.index("timeout") if "timeout" in positional else None
 
     def __set_name__(self, owner: type[object], name: str) -> None:
         """Put the function in the place of this object."""
@@ -206,15 +211,12 @@ class SyncMethod(Generic[V, P, A, T]):
         def method(wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> T:
             return self._call(wrapper, *args, **kwargs)
 
-        signature = self._signature()
-        for position, parameter in enumerate(signature.parameters.values()):
-            if parameter.name == "timeout" and parameter.kind is not parameter.KEYWORD_ONLY:
-                self._timeout_at = position - 1  # without self
-        returned = self._returned(signature.return_annotation)
+        own = {name: kind for name, kind in self._method.__annotations__.items() if name != self._omitted}
+        returned = self._returned(own["return"])
         method.__module__, method.__name__, method.__qualname__ = owner.__module__, name, f"{owner.__qualname__}.{name}"
-        annotations = {key: value for key, value in self._method.__annotations__.items() if key in signature.parameters}
-        method.__annotations__ = {**annotations, "return": returned}
-        vars(method)["__signature__"] = signature.replace(return_annotation=returned)
+        method.__annotations__ = annotations_like(self._method, {**own, "return": returned})
+        # Made when it is read: all of them took longer than the rest of the import.
+        vars(method)["__signature__"] = LateSignature(partial(self._signature, returned))
         setattr(owner, name, method)
 
     if TYPE_CHECKING:
@@ -227,9 +229,10 @@ class SyncMethod(Generic[V, P, A, T]):
 
         def __get__(self, wrapper: SyncWrapper[V] | None, owner: type[object]) -> Self | Callable[P, T]: ...
 
-    def _signature(self) -> inspect.Signature:
-        """Return the signature, except for what it returns."""
-        return inspect.signature(self._method)
+    def _signature(self, returned: object) -> inspect.Signature:
+        signature = inspect.signature(self._method)
+        kept = [parameter for name, parameter in signature.parameters.items() if name != self._omitted]
+        return signature.replace(parameters=kept, return_annotation=returned)
 
     def _returned(self, annotation: object) -> object:
         """Return what the method returns, of the return annotation of the async method."""
@@ -300,10 +303,7 @@ class wrapped(SyncMethod[V, P, R, F], Generic[V, P, R, F]):
 class wrapped_watch(wrapped[V, P, R, F], Generic[V, P, R, F]):
     """The same for a watch, which has no callback here. TypeError for one."""
 
-    def _signature(self) -> inspect.Signature:
-        signature = super()._signature()
-        kept = [parameter for name, parameter in signature.parameters.items() if name != "cb"]
-        return signature.replace(parameters=kept)
+    _omitted = "cb"
 
     def _call(self, wrapper: SyncWrapper[V], /, *args: P.args, **kwargs: P.kwargs) -> F:
         if "cb" in kwargs:
