@@ -284,7 +284,7 @@ def test_error_messages_table() -> None:
     """Run ``python -m tests.tools.error_messages`` after changing a message."""
     raised = {name for name in errors.__all__ if issubclass(getattr(errors, name), errors.NatsError)}
     assert {type(error).__name__ for error in error_messages.examples()} == raised - error_messages.GROUPS
-    assert error_messages.page_table() == error_messages.table()
+    assert error_messages.page_table() == error_messages.message_table()
 
 
 def test_names_for_annotations_are_where_the_page_says() -> None:

@@ -30,7 +30,7 @@ RUNNABLE = [path for path in EXAMPLES if "# prints: " in path.read_text()]
 pytestmark = pytest.mark.slow
 
 
-def run(program: Path) -> list[str]:
+def run_example(program: Path) -> list[str]:
     """The lines it prints; fails with its stderr unless it ends well and silently."""
     tool = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
     tool = tool if program.name.startswith("test_") else []
@@ -54,7 +54,7 @@ def is_shown_as(printed: list[str], shown: list[str]) -> bool:
 @pytest.mark.parametrize("example", RUNNABLE, ids=lambda path: f"{path.parent.name}/{path.name}")
 def test_example_prints_what_it_says(example: Path) -> None:
     shown = re.findall(r"^# prints:(?: (.*))?$", example.read_text(), re.MULTILINE)
-    printed = run(example)
+    printed = run_example(example)
     assert is_shown_as(printed, shown), "\n".join(["shown:", *shown, "", "printed:", *printed])
 
 
@@ -138,11 +138,11 @@ def test_compose_files_publish_the_ports_of_the_page() -> None:
 
 @pytest.mark.smoke
 def test_quickstart_fits_on_a_screen() -> None:
-    assert len(run(ROOT / "docs/examples/quickstart.py")) < 40
+    assert len(run_example(ROOT / "docs/examples/quickstart.py")) < 40
 
 
 def test_readme_example_prints_what_its_comments_say(tmp_path: Path) -> None:
     code = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)[0]
     program = tmp_path / "readme.py"
     program.write_text(code)
-    assert run(program) == re.findall(r"print\(.+\)  # (.+)$", code, re.MULTILINE)
+    assert run_example(program) == re.findall(r"print\(.+\)  # (.+)$", code, re.MULTILINE)

@@ -70,7 +70,7 @@ OURS: dict[str, object] = {
 }
 
 
-def names(*kinds: type[object], of: str = "") -> set[str]:
+def public_names(*kinds: type[object], of: str = "") -> set[str]:
     """The public names of their classes, and those that they are given when they are made."""
     inside = {name for kind in kinds for name in {*dir(kind), *inspect.get_annotations(kind)}}
     return {of + name for name in inside if not name.startswith("_")}
@@ -83,27 +83,29 @@ def classes(module: ModuleType) -> set[str]:
 
 
 METADATA = {"Metadata", "Metadata.SequencePair", "Metadata.domain"}
-STATUS = {"BucketStatus", *names(KeyValue.BucketStatus, of="BucketStatus.")}
+STATUS = {"BucketStatus", *public_names(KeyValue.BucketStatus, of="BucketStatus.")}
 SECTIONS: dict[str, set[str]] = {
-    "nats, NATS, Client": {"connect", "nats.connect", "NATS", "Client", *names(Client)},
-    "Subscription": names(Subscription),
-    "Msg": names(Msg) - {"Metadata"} | METADATA,
-    "JetStreamContext": names(JetStreamContext),
-    "PullSubscription and PushSubscription": names(
+    "nats, NATS, Client": {"connect", "nats.connect", "NATS", "Client", *public_names(Client)},
+    "Subscription": public_names(Subscription),
+    "Msg": public_names(Msg) - {"Metadata"} | METADATA,
+    "JetStreamContext": public_names(JetStreamContext),
+    "PullSubscription and PushSubscription": public_names(
         JetStreamContext.PullSubscription, JetStreamContext.PushSubscription
     ),
-    "KeyValue": names(KeyValue) | STATUS | names(KeyValue.KeyWatcher, of="KeyWatcher."),
-    "ObjectStore": names(ObjectStore) | {"ObjectResult.data"} | names(ObjectStore.ObjectWatcher, of="ObjectWatcher."),
+    "KeyValue": public_names(KeyValue) | STATUS | public_names(KeyValue.KeyWatcher, of="KeyWatcher."),
+    "ObjectStore": public_names(ObjectStore)
+    | {"ObjectResult.data"}
+    | public_names(ObjectStore.ObjectWatcher, of="ObjectWatcher."),
     "nats.micro": {"add_service", "ServiceConfig", "Service", "Group", "Request"}
-    | names(Service, of="Service.")
-    | names(Group, of="Group.")
-    | names(Request, of="Request."),
+    | public_names(Service, of="Service.")
+    | public_names(Group, of="Group.")
+    | public_names(Request, of="Request."),
     "nats.js.api": classes(nats.js.api),
 }
 """The public names of nats-py, by the title of their table."""
 
 
-def rows(title: str) -> list[list[str]]:
+def table_rows(title: str) -> list[list[str]]:
     """The cells of the table of a section, without its head."""
     section = re.split(r"\n##+ ", PAGE.partition(f"# {title}\n")[2], maxsplit=1)[0]
     lines = [line for line in section.splitlines() if line.startswith("| ")]
@@ -115,7 +117,9 @@ def spans(cell: str) -> list[str]:
 
 
 CODE = [
-    row for title in ("Messaging", "Streams", "Consumers", "Key/value and objects", "Services") for row in rows(title)
+    row
+    for title in ("Messaging", "Streams", "Consumers", "Key/value and objects", "Services")
+    for row in table_rows(title)
 ]
 
 
@@ -147,7 +151,7 @@ def test_left_column_calls_nats_py(code: str) -> None:
 def test_nats_py_options_with_both_defaults() -> None:
     theirs = inspect.signature(Client.connect).parameters
     ours = natsproto.Options()
-    table = rows("Options of connect")
+    table = table_rows("Options of connect")
     assert {name for row in table for name in spans(row[0])} == set(theirs) - {"self"}
     for left, default, right, standard in table:
         for name in spans(left):
@@ -166,12 +170,12 @@ def worth(cell: str) -> object:
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_every_public_name_of_nats_py_is_in_its_table(title: str) -> None:
-    assert {name for left, _ in rows(title) for name in spans(left)} == SECTIONS[title]
+    assert {name for left, _ in table_rows(title) for name in spans(left)} == SECTIONS[title]
 
 
 @pytest.mark.parametrize("title", SECTIONS)
 def test_what_the_tables_of_names_point_to_exists(title: str) -> None:
-    for left, right in rows(title):
+    for left, right in table_rows(title):
         same = re.match(r"the same names of `([\w.]+)`", right)
         cells = [f"{same[1]}.{name.rpartition('.')[2]}" for name in spans(left)] if same else spans(right)
         for code in cells:
@@ -189,7 +193,7 @@ def test_what_the_tables_of_names_point_to_exists(title: str) -> None:
 
 def test_errors_are_those_of_both() -> None:
     modules = {"nats.errors": nats.errors, "nats.js.errors": nats.js.errors}
-    table = rows("Errors")
+    table = table_rows("Errors")
     here = {f"{module}.{name}" for module, content in modules.items() for name in classes(content)}
     assert {name for left, _ in table for name in spans(left)} == here
     for left, _ in table:

@@ -100,6 +100,16 @@ def test_house_finds_names_with_two_meanings() -> None:
     assert found == ["WAIT_S: two values, in a.py and b.py", "class Reader: defined in a.py and b.py"]
 
 
+def test_house_finds_repeated_helpers() -> None:
+    helper, fixture = "def until(): ...\n", "@pytest.fixture\ndef server(): ...\n"
+    files = {f"tests/{name}.py": ast.parse(helper + fixture) for name in ("a", "b", "typing/c")}
+    assert names.repeated_helpers(files) == []
+    found = names.repeated_helpers({**files, "tests/d.py": ast.parse("@cache\ndef until(): ...")})
+    assert [line.partition(";")[0] for line in found] == [
+        "until: a helper in 3 files, tests/a.py, tests/b.py, tests/d.py"
+    ]
+
+
 def test_house_finds_nested_choices() -> None:
     tree = ast.parse("x = 1 if a else 2\ny = 1 if a else 2 if b else 3\nz = f(1 if a else 2) if b else 3")
     assert names.nested_choices({"a.py": tree}) == ["a.py:2: a conditional expression in another one"]

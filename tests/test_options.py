@@ -40,7 +40,7 @@ def one(url: str) -> ServerAddress:
     return address
 
 
-def made(**given: object) -> Options:
+def options_of(**given: object) -> Options:
     return Options(**given)  # type: ignore[arg-type]
 
 
@@ -112,7 +112,7 @@ def test_repr_shows_what_differs_and_no_secret() -> None:
             "websocket_headers=(hidden))"
         )
     for given in ({"token": SECRET}, {"nkey_seed": SEED}, {"creds": CREDS}, {"jwt": JWT}):
-        text = repr(made(**given))
+        text = repr(options_of(**given))
         assert not any(secret in text for secret in (SECRET, SEED, JWT))
 
 
@@ -136,20 +136,20 @@ SECRETS = ["user", "password", "token", "jwt", "nkey_seed", "creds"]
 @pytest.mark.parametrize("value", [True, -0.1, float("nan"), float("inf"), timedelta(days=-1)])
 def test_duration_out_of_range_names_the_option(name: str, value: object) -> None:
     with pytest.raises(ConfigError, match=rf"^{name} "):
-        made(**{name: value})
+        options_of(**{name: value})
 
 
 @pytest.mark.parametrize("name", ["connect_timeout", "ping_interval", "drain_timeout", "request_timeout"])
 def test_duration_of_zero_is_refused(name: str) -> None:
     with pytest.raises(ConfigError, match=f"^{name} .*more than 0"):
-        made(**{name: 0})
+        options_of(**{name: 0})
 
 
 @pytest.mark.parametrize("name", COUNTS)
 @pytest.mark.parametrize("value", [-1, 2**63])
 def test_count_out_of_range_names_the_option(name: str, value: int) -> None:
     with pytest.raises(ConfigError, match=f"^{name} "):
-        made(**{name: value})
+        options_of(**{name: value})
     with pytest.raises(ConfigError, match="max_reconnect_attempts -2"):
         Options(max_reconnect_attempts=-2)
 
@@ -158,26 +158,26 @@ def test_count_out_of_range_names_the_option(name: str, value: int) -> None:
 @pytest.mark.parametrize("name", [*DURATIONS, *COUNTS, *FLAGS, "max_reconnect_attempts"])
 def test_wrong_types_are_type_errors_naming_the_option(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be"):
-        made(**{name: value})
+        options_of(**{name: value})
 
 
 @pytest.mark.parametrize(("name", "value"), [(n, v) for n in COUNTS for v in (1.5, True)] + [(n, 1) for n in FLAGS])
 def test_numbers_and_flags_are_not_mixed_up(name: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be"):
-        made(**{name: value})
+        options_of(**{name: value})
 
 
 @pytest.mark.parametrize("name", [*CALLABLES, *SECRETS, "name", "tls", "tls_hostname", "websocket_headers",
                                   "websocket_path", "inbox_prefix", "jetstream_domain"])  # fmt: skip
 def test_type_error_names_the_option(name: str) -> None:
     with pytest.raises(TypeError, match=f"^{name} must be"):
-        made(**{name: 5})
+        options_of(**{name: 5})
 
 
 @pytest.mark.parametrize("name", SECRETS)
 def test_secret_as_bytes_is_refused_and_hidden(name: str) -> None:
     with pytest.raises(TypeError) as caught:
-        made(**{name: SECRET.encode()})
+        options_of(**{name: SECRET.encode()})
     assert SECRET not in str(caught.value)
 
 
@@ -205,7 +205,7 @@ def test_secret_as_bytes_is_refused_and_hidden(name: str) -> None:
 )
 def test_config_error_names_the_option(name: str, value: object, rule: str) -> None:
     with pytest.raises(ConfigError, match=rule) as caught:
-        made(**{name: value})
+        options_of(**{name: value})
     assert str(caught.value).startswith(name.rstrip("s"))
     assert SECRET not in str(caught.value)
 
@@ -214,12 +214,12 @@ def test_config_error_names_the_option(name: str, value: object, rule: str) -> N
 @pytest.mark.parametrize("value", ["", "a b", "a\r\nPUB", "a.", ".a", "a..b", "a.*", "a.>", ">"])
 def test_prefixes_must_be_subjects_without_wildcards(name: str, value: str) -> None:
     with pytest.raises(InvalidSubject, match=f"^{name} "):
-        made(**{name: value})
+        options_of(**{name: value})
 
 
 def test_header_maps_of_other_things_are_type_errors() -> None:
     with pytest.raises(TypeError, match="map str to str, not str to int"):
-        made(websocket_headers={"a": 1})
+        options_of(websocket_headers={"a": 1})
 
 
 @pytest.mark.parametrize(
@@ -239,23 +239,23 @@ def test_header_maps_of_other_things_are_type_errors() -> None:
 )
 def test_credentials_error_hides_the_secrets(given: dict[str, object], rule: str) -> None:
     with pytest.raises(InvalidCredentials, match=rule) as caught:
-        made(**given)
+        options_of(**given)
     assert SECRET not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [{"tls": True}, {"tls_first": True}])
 def test_demanding_tls_of_a_ws_url_is_refused(given: dict[str, object]) -> None:
     with pytest.raises(ConfigError, match="must be a wss:// URL"):
-        made(servers="ws://h", **given)
+        options_of(servers="ws://h", **given)
 
 
 def test_unknown_options_are_type_errors_with_a_guess() -> None:
     with pytest.raises(TypeError, match="no option 'ping_intervall'; did you mean 'ping_interval'"):
-        made(ping_intervall=3)
+        options_of(ping_intervall=3)
     with pytest.raises(TypeError, match=r"no option 'zzz'$"):
-        made(zzz=3)
+        options_of(zzz=3)
     with pytest.raises(TypeError):
-        made(addresses=())
+        options_of(addresses=())
 
 
 # ---------------------------------------------------------------- credentials of one attempt
@@ -291,7 +291,7 @@ async def test_files_are_read_again_at_every_attempt(tmp_path: Path) -> None:
         ("token", "\ufefft1", "t2"),
     ):
         file = tmp_path / name
-        options = made(**{name: file}, **({"user": "me"} if name == "password" else {}))
+        options = options_of(**{name: file}, **({"user": "me"} if name == "password" else {}))
         file.write_text(first, encoding="utf-8")
         before = await credentials(options)
         file.write_text(second, encoding="utf-8")
@@ -343,7 +343,7 @@ async def test_callable_error_hides_its_text(name: str) -> None:
 
     user = {"user": "me"} if name == "password" else {}
     with pytest.raises(InvalidCredentials, match=f"^{name} .*failed with RuntimeError") as caught:
-        await credentials(made(**{name: fails}, **user))
+        await credentials(options_of(**{name: fails}, **user))
     assert SECRET not in str(caught.value)
     assert isinstance(caught.value.__cause__, RuntimeError)
 
@@ -358,9 +358,9 @@ async def test_callable_error_of_natsproto_is_unchanged() -> None:
 
 async def test_callable_with_a_wrong_result_is_refused() -> None:
     with pytest.raises(InvalidCredentials, match=r"token .*must return a str or a path, not NoneType"):
-        await credentials(made(token=lambda: None))
+        await credentials(options_of(token=lambda: None))
     with pytest.raises(InvalidCredentials, match=r"auth .*must return Credentials, not dict"):
-        await credentials(made(auth=lambda challenge: {}))
+        await credentials(options_of(auth=lambda challenge: {}))
 
 
 async def test_unreadable_file_is_named_when_given_as_a_path(tmp_path: Path) -> None:
@@ -404,7 +404,7 @@ async def test_secret_given_as_a_path_is_hidden(text: str) -> None:
     ],
 )
 def test_tls_required_by_scheme_context_or_tls_first(url: str, given: dict[str, object], required: bool) -> None:
-    options = made(servers=url, **given)
+    options = options_of(servers=url, **given)
     assert options._tls_required is required
     context = options._tls_context()  # also for servers that demand what nobody asked for
     assert (context.check_hostname, context.verify_mode) == (True, ssl.CERT_REQUIRED)
@@ -439,7 +439,7 @@ def test_context_callable_that_fails_is_a_config_error() -> None:
     with pytest.raises(ConfigError, match=r"failed with FileNotFoundError.*No such file"):
         Options(tls=missing)._tls_context()
     with pytest.raises(ConfigError, match=r"must return an ssl\.SSLContext, not NoneType"):
-        made(tls=lambda: None)._tls_context()
+        options_of(tls=lambda: None)._tls_context()
     with pytest.raises(NotAuthorized):
         Options(tls=refuses)._tls_context()
 
@@ -475,7 +475,7 @@ async def test_websocket_headers_callable_at_every_attempt() -> None:
 
 @pytest.mark.parametrize("answer", [None, {"a": 1}, {"a": f"{SECRET}\n"}, "text"])
 async def test_headers_a_callable_returns_are_checked(answer: object) -> None:
-    options = made(servers="ws://h", websocket_headers=lambda: answer)
+    options = options_of(servers="ws://h", websocket_headers=lambda: answer)
     with pytest.raises(ConfigError, match="websocket_headers") as caught:
         await options._websocket_headers_for(one("ws://h"))
     assert SECRET not in str(caught.value)

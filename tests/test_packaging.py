@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 EXTRAS = {"all", "cli", "nkeys", "otel", "proxy", "server", "spark", "spark-cluster", "uvloop", "ws"}
 
 
-def run(*command: object, cwd: Path = ROOT) -> str:
+def run_command(*command: object, cwd: Path = ROOT) -> str:
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True, timeout=50)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
@@ -51,7 +51,7 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def built(folder: Path) -> Path:
-    run(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
+    run_command(sys.executable, "-m", "build", "--no-isolation", "--outdir", folder, ROOT)
     return folder
 
 
@@ -72,9 +72,9 @@ def metadata(wheel: Path) -> Message:
 def clean_python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A virtual environment with the wheel and nothing else; --no-index proves that nothing else is needed."""
     venv = tmp_path_factory.mktemp("clean") / "venv"
-    run(sys.executable, "-m", "venv", "--without-pip", venv)
+    run_command(sys.executable, "-m", "venv", "--without-pip", venv)
     python = venv / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--quiet", wheel)
+    run_command(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--quiet", wheel)
     return python
 
 
@@ -146,8 +146,8 @@ def test_links_of_the_readme_work_on_pypi() -> None:
 
 @pytest.mark.slow
 def test_twine_and_check_wheel_contents_find_nothing(dist: Path, wheel: Path) -> None:
-    run(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir())
-    run(sys.executable, "-m", "check_wheel_contents", wheel)
+    run_command(sys.executable, "-m", "twine", "check", "--strict", *dist.iterdir())
+    run_command(sys.executable, "-m", "check_wheel_contents", wheel)
 
 
 @pytest.mark.slow
@@ -277,7 +277,7 @@ def test_wheel_works_in_a_clean_environment(clean_python: Path, tmp_path: Path) 
         "assert sys.prefix in natsproto.__file__, natsproto.__file__\n"
         "print(natsproto.Options('nats://localhost'))"
     )
-    shown = run(clean_python, "-I", "-W", "error", "-X", "dev", "-c", program, cwd=tmp_path)
+    shown = run_command(clean_python, "-I", "-W", "error", "-X", "dev", "-c", program, cwd=tmp_path)
     assert shown == "Options(servers='localhost:4222')\n"
 
 
@@ -292,6 +292,6 @@ def test_client_modules_import_without_extras(clean_python: Path, tmp_path: Path
         "    try: importlib.import_module(found.name)\n"
         "    except (ImportError, natsproto.errors.ConfigError) as error: print(found.name, error)\n"
     )
-    refused = run(clean_python, "-I", "-W", "error", "-c", program, cwd=tmp_path).splitlines()
+    refused = run_command(clean_python, "-I", "-W", "error", "-c", program, cwd=tmp_path).splitlines()
     lazy = re.compile(r"natsproto\.spark\.\w+ No module named '(pyspark|pyarrow)'")
     assert all("natsproto[" in line or lazy.match(line) for line in refused), refused

@@ -163,7 +163,7 @@ def lacking() -> Iterator[str]:
                     yield f"{theirs.__name__}.{name}({argument})"
 
 
-def waits(kind: type[object]) -> bool:
+def has_waits(kind: type[object]) -> bool:
     """Whether it has anything to wait for."""
     return any(
         inspect.iscoroutinefunction(member) or inspect.isasyncgenfunction(member) or name in (*BLOCKING, "__await__")
@@ -195,7 +195,7 @@ def test_no_superfluous_reasons() -> None:
 def test_async_class_has_counterpart_or_reason(module: str) -> None:
     listed = importlib.import_module(module)
     kinds = [value for value in (getattr(listed, name) for name in listed.__all__) if inspect.isclass(value)]
-    without = [kind.__name__ for kind in kinds if waits(kind) and kind not in PAIRS]
+    without = [kind.__name__ for kind in kinds if has_waits(kind) and kind not in PAIRS]
     assert sorted(set(without) - WHOLE.keys()) == []
 
 

@@ -32,7 +32,7 @@ def test_every_option_has_its_text(kind: type[object]) -> None:
 
 
 def test_every_parameter_has_its_text() -> None:
-    assert len(texts.functions()) > 350
+    assert len(texts.described_functions()) > 350
     assert texts.without_text() == []
     assert texts.unused_keys() == set()
 
@@ -40,7 +40,7 @@ def test_every_parameter_has_its_text() -> None:
 def test_no_text_only_repeats_the_names() -> None:
     repeating = [
         f"{function.owner}.{function.name}.{parameter}: {text}"
-        for function in texts.functions()
+        for function in texts.described_functions()
         for parameter in function.parameters
         for text in [texts.parameter_texts()[texts.key_of(function, parameter)]]
         if len(texts.new_words(text, f"{function.owner} {function.name} {parameter}")) < 2

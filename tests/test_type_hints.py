@@ -13,7 +13,7 @@ from natsproto import sync
 from tests.tools import public_api
 
 
-def functions() -> Iterator[tuple[str, Callable[..., object]]]:
+def public_functions() -> Iterator[tuple[str, Callable[..., object]]]:
     for module in public_api.public_modules():
         for name in public_api.names(module):
             value = getattr(module, name)
@@ -27,7 +27,7 @@ def functions() -> Iterator[tuple[str, Callable[..., object]]]:
 
 def test_annotations_can_be_evaluated() -> None:
     failed, evaluated = list[str](), 0
-    for name, function in functions():
+    for name, function in public_functions():
         if not function.__module__.startswith("natsproto."):
             continue
         try:

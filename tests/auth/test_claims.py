@@ -14,7 +14,7 @@ from natsproto.testing import run_server
 from tests.kit.identity import Operator
 
 
-async def refusal(nc: natsproto.Client, subject: str) -> str:
+async def permission_error(nc: natsproto.Client, subject: str) -> str:
     """What comes of a request there."""
     try:
         await nc.request(subject, b"", timeout=20)
@@ -46,8 +46,8 @@ async def test_user_jwt_allows_what_its_claims_say() -> None:
             await ben.subscribe("orders.>", cb=lambda message: message.respond(message.data))
             await ben.flush()
             assert (await nc.request("orders.new", b"5", timeout=20)).data == b"5"
-            assert "orders.old" in await refusal(nc, "orders.old")
-            assert "prices" in await refusal(nc, "prices")
+            assert "orders.old" in await permission_error(nc, "orders.old")
+            assert "prices" in await permission_error(nc, "prices")
 
 
 async def test_scoped_signing_key_brings_its_template() -> None:
@@ -73,7 +73,7 @@ async def test_scoped_signing_key_brings_its_template() -> None:
     greedy = UserClaims(publish=Permission(allow=[">"])).issue(user.public_key, signing, **own)
     async with run_server(config=operator.config()) as server:
         async with natsproto.connect(server.url, creds=creds_text(jwt, user.seed)) as nc:
-            assert "team.red" in await refusal(nc, "team.red")
+            assert "team.red" in await permission_error(nc, "team.red")
             await nc.publish("team.blue", b"")
             await nc.flush()
         with pytest.raises(ConnectFailed):

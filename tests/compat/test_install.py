@@ -5,13 +5,13 @@ from __future__ import annotations
 import pytest
 
 from natsproto.testing import Server
-from tests.compat.programs import STARTS, complaint, run
+from tests.compat.programs import STARTS, complaint, run_python
 
 pytestmark = pytest.mark.differs("it is about natsproto alone")
 
 
 def printed(program: str) -> str:
-    done = run("-c", program)
+    done = run_python("-c", program)
     assert done.returncode == 0, done.stderr
     return done.stdout
 

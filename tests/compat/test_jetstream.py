@@ -30,7 +30,7 @@ async def js(nc: nats.NATS) -> JetStreamContext:
     return context
 
 
-async def fill(js: JetStreamContext, count: int) -> None:
+async def publish_with_headers(js: JetStreamContext, count: int) -> None:
     for number in range(count):
         await js.publish("s.a", b"%d" % number, headers={"N": str(number)})
 
@@ -71,7 +71,7 @@ async def test_errors_of_the_api_are_those_of_nats_py(js: JetStreamContext) -> N
 
 @pytest.mark.differs("`delivered` of a pull subscription")
 async def test_pull_returns_as_soon_as_there_is_one(js: JetStreamContext) -> None:
-    await fill(js, 3)
+    await publish_with_headers(js, 3)
     sub = await js.pull_subscribe("s.a", "d")
     msgs = await sub.fetch(10, timeout=30)
     assert [msg.data for msg in msgs] == [b"0", b"1", b"2"]
@@ -95,7 +95,7 @@ async def test_pull_returns_as_soon_as_there_is_one(js: JetStreamContext) -> Non
 
 
 async def test_push_callback_acknowledges_by_itself(js: JetStreamContext) -> None:
-    await fill(js, 3)
+    await publish_with_headers(js, 3)
     seen: list[bytes] = []
     done = asyncio.Event()
 
@@ -116,7 +116,7 @@ async def test_push_callback_acknowledges_by_itself(js: JetStreamContext) -> Non
 
 
 async def test_push_subscription_binds_or_creates(js: JetStreamContext) -> None:
-    await fill(js, 2)
+    await publish_with_headers(js, 2)
     first = await js.subscribe("s.a", durable="d")
     assert (await first.next_msg()).data == b"0"
     with pytest.raises(js_errors.Error, match="already bound"):
@@ -151,7 +151,7 @@ async def test_queue_subscriptions_begin_together(js: JetStreamContext, nats_ser
             *(nc.jetstream().subscribe("s.a", queue="w", cb=reader(number)) for number, nc in enumerate(others))
         )
         while not everybody.is_set():
-            await fill(js, 20)
+            await publish_with_headers(js, 20)
 
 
 @pytest.mark.differs("`js.subscribe(config=...)` with a durable name that exists")
@@ -176,7 +176,7 @@ async def test_durable_name_of_the_configuration(
 @pytest.mark.differs("`js.subscribe(config=...)` with a durable name that exists")
 async def test_durable_name_of_the_configuration_is_shared(js: JetStreamContext) -> None:
     subs = [await js.subscribe("s.a", queue="q", config=api.ConsumerConfig(durable_name="d")) for _ in range(2)]
-    await fill(js, 20)
+    await publish_with_headers(js, 20)
     received = await asyncio.gather(*(sub.next_msg(timeout=5) for sub in subs))
     assert all(msg.metadata.consumer == "d" for msg in received)
     with pytest.raises(js_errors.Error, match="with a deliver group q"):
@@ -185,14 +185,14 @@ async def test_durable_name_of_the_configuration_is_shared(js: JetStreamContext)
 
 @pytest.mark.differs("`unsubscribe(limit=...)` of a push subscription that has received more")
 async def test_push_subscription_ends_after_its_limit(js: JetStreamContext) -> None:
-    await fill(js, 3)
+    await publish_with_headers(js, 3)
     sub = await js.subscribe("s.a")
     await sub.unsubscribe(limit=2)
     assert [msg.data async for msg in sub.messages] == [b"0", b"1"]
 
 
 async def test_ordered_consumer_reads_in_order(js: JetStreamContext) -> None:
-    await fill(js, 3)
+    await publish_with_headers(js, 3)
     sub = await js.subscribe("s.a", ordered_consumer=True)
     assert [(await sub.next_msg()).data for _ in range(3)] == [b"0", b"1", b"2"]
     assert (await sub.consumer_info()).config.ack_policy == "none"
@@ -308,7 +308,7 @@ async def test_objects_are_put_and_got(js: JetStreamContext, tmp_path: Path) -> 
 
 
 async def test_start_times_at_the_ends_of_datetime(js: JetStreamContext) -> None:
-    await fill(js, 3)
+    await publish_with_headers(js, 3)
     for moment, pending in ((datetime(1600, 1, 1, tzinfo=UTC), 3), (datetime.max, 0), (datetime.min, 3)):
         by_time = api.DeliverPolicy.BY_START_TIME
         config = api.ConsumerConfig(deliver_policy=by_time, opt_start_time=moment, ack_policy=api.AckPolicy.EXPLICIT)

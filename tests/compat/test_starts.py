@@ -64,7 +64,7 @@ async def subscribed(package: Any, nc: Any, subject: str, places: Places, *, pul
     return await start(subject, config=package.js.api.ConsumerConfig(**fields) if fields else None, **named)
 
 
-async def read(subscriptions: list[Any], *, pulls: bool) -> str:
+async def outcome_of(subscriptions: list[Any], *, pulls: bool) -> str:
     """Whether one of them gets the message that was published: "works" or the error of the last."""
     found = ""
     for subscription in reversed(subscriptions):
@@ -97,7 +97,7 @@ async def starts(package: Any, server: Server, stream: str, places: Places, *, b
                     continue
                 running = [*running, subscription] if beside else [subscription]
                 await admin.jetstream().publish(stream, b"work", timeout=5)
-                ends.append(await read(running, pulls=pulls))
+                ends.append(await outcome_of(running, pulls=pulls))
     return ends
 
 

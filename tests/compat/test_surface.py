@@ -43,10 +43,10 @@ def own(module: ModuleType) -> Iterator[tuple[str, Any]]:
 def parameters(function: Any) -> dict[str, object]:
     """Names and defaults, without those that only its own package gives."""
     found = inspect.signature(function).parameters.values()
-    return {one.name: plain(one.default) for one in found if not one.name.startswith("_")}
+    return {one.name: plain_value(one.default) for one in found if not one.name.startswith("_")}
 
 
-def plain(value: object) -> object:
+def plain_value(value: object) -> object:
     return value.value if isinstance(value, Enum) else value
 
 
@@ -73,21 +73,21 @@ def test_name_of_nats_py_is_there(module: str, name: str, theirs: Any) -> None:
     elif issubclass(theirs, Enum):
         assert {one.name: one.value for one in ours} == {one.name: one.value for one in theirs}
     elif dataclasses.is_dataclass(theirs):
-        assert fields(ours) == fields(theirs)
+        assert field_defaults(ours) == field_defaults(theirs)
     for member, method in vars(theirs).items():
         index = f"{module}.{name}.{member}"
         if member.startswith("_") or index in MISSING:
             continue
-        assert hasattr(ours, member) or member in fields(ours), index
+        assert hasattr(ours, member) or member in field_defaults(ours), index
         if inspect.isfunction(method):
             assert parameters(getattr(ours, member)) == parameters(method), index
 
 
-def fields(kind: Any) -> dict[str, object]:
+def field_defaults(kind: Any) -> dict[str, object]:
     if not dataclasses.is_dataclass(kind):
         return {}
     found = [one for one in dataclasses.fields(kind) if not one.name.startswith("_")]
-    return {one.name: (plain(one.default), one.default_factory) for one in found}
+    return {one.name: (plain_value(one.default), one.default_factory) for one in found}
 
 
 def is_of_nats_py(value: object) -> bool:

@@ -116,7 +116,7 @@ async def turns(count: int = 1) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], limit: int = 1000) -> None:
+async def turns_until(condition: Callable[[], object], limit: int = 1000) -> None:
     """Turns the loop until the condition holds; AssertionError after ``limit`` turns."""
     for _ in range(limit):
         if condition():
@@ -125,12 +125,12 @@ async def until(condition: Callable[[], object], limit: int = 1000) -> None:
     raise AssertionError("the condition never held")
 
 
-def said(net: ScriptedNetwork, connection: int = 0) -> list[str]:
+def client_lines(net: ScriptedNetwork, connection: int = 0) -> list[str]:
     """What a client said on one connection, without the keep-alive."""
     return [f"{op.name} {' '.join(op.args)}".strip() for op in net.server.ops if op.connection == connection][1:]
 
 
-def published(net: ScriptedNetwork) -> list[bytes]:
+def published_payloads(net: ScriptedNetwork) -> list[bytes]:
     return [op.payload for op in net.server.ops if op.name in ("PUB", "HPUB")]
 
 

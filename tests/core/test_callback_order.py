@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from natsproto.protocol.frames import Message
-from tests.core.helpers import scripted_network, until
+from tests.core.helpers import scripted_network, turns_until
 from tests.kit.examples import examples
 
 SUBSCRIPTIONS = 6
@@ -47,7 +47,7 @@ def test_callback_order(kind: str, plan: list[list[int]]) -> None:
                         for at, to in enumerate(read)
                     )
                 )
-                await until(lambda: len(called) == len(read))  # noqa: B023  # it is over before the next one
+                await turns_until(lambda: len(called) == len(read))  # noqa: B023  # it is over before the next one
                 for number in range(SUBSCRIPTIONS):
                     assert [at for to, at in called if to == number] == [
                         at for at, to in enumerate(read) if to == number

@@ -17,6 +17,7 @@ from tests.core.helpers import PORT, ScriptedNetwork, scripted_network
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
+from tests.kit.waiting import until
 
 LATE = 0.3
 """Seconds that a connection may take beside the silences."""
@@ -89,19 +90,12 @@ def now() -> float:
     return asyncio.get_running_loop().time()
 
 
-async def until(condition: Callable[[], object]) -> None:
-    """Wait in steps of the virtual clock."""
-    async with asyncio.timeout(120):
-        while not condition():  # noqa: ASYNC110
-            await asyncio.sleep(0.01)
-
-
 async def blip(net: ScriptedNetwork, nc: Client) -> float:
     """Break the connection after a while; return the seconds until there is another one."""
     await advance(STABLE_AFTER_S + 0.1)
     began, before = now(), nc.stats.reconnects
     net.peer.reset()
-    await until(lambda: nc.stats.reconnects > before and nc.is_connected)
+    await until(lambda: nc.stats.reconnects > before and nc.is_connected, 120)
     return now() - began
 
 
@@ -160,7 +154,7 @@ async def test_restart_beside_a_silent_server() -> None:
         net.down()
         began = now()
         asyncio.get_running_loop().call_later(3.0, net.up)
-        await until(lambda: nc.stats.reconnects == 1)
+        await until(lambda: nc.stats.reconnects == 1, 120)
         assert 3.0 <= now() - began <= 4.2  # the longest early back-off is 1.1 s
         assert net.network.dialled.count(("10.0.0.9", PORT)) == 1
 
@@ -180,7 +174,7 @@ async def test_losers_are_cut() -> None:
         net.serve("10.0.0.1", Behaviour(delay=1.0))
         nc = await net.connect(f"nats://10.0.0.1,nats://127.0.0.1:{PORT}", randomize=False)
         assert nc.connected_url == f"nats://127.0.0.1:{PORT}"
-        await until(lambda: net.network.peers[0].at_end)
+        await until(lambda: net.network.peers[0].at_end, 120)
         await advance(5)
         assert len(net.network.peers) == 2
 
@@ -192,11 +186,11 @@ async def test_server_that_answers_again_is_not_last() -> None:
         nc = await net.connect(f"nats://10.0.0.1,nats://127.0.0.1:{PORT}", randomize=False)
         net.network.refuse("10.0.0.1", PORT)
         net.down()
-        await until(lambda: net.network.dialled.count(("10.0.0.1", PORT)) >= 2)
+        await until(lambda: net.network.dialled.count(("10.0.0.1", PORT)) >= 2, 120)
         net.network.dialled.clear()
         net.network.listen("10.0.0.1", PORT, net.server.accept)
         net.up()
-        await until(lambda: nc.is_connected)
+        await until(lambda: nc.is_connected, 120)
         await blip(net, nc)
         assert len(net.network.dialled) <= 2
 

@@ -9,7 +9,7 @@ import pytest
 from natsproto._core.engine.engine import CLOSE_TIMEOUT_S, State
 from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
-from tests.core.helpers import published, said, scripted_network, turns, until
+from tests.core.helpers import client_lines, published_payloads, scripted_network, turns, turns_until
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
 
@@ -122,15 +122,15 @@ async def test_drain_while_down_sends_messages_when_up() -> None:
         nc = await net.connect()
         await nc.subscribe("a")
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await nc.publish("b", b"kept")
         draining = asyncio.create_task(nc.drain(timeout=60))
         await advance(5)
         assert nc.state is State.DRAINING
         net.up()
         await draining
-        assert published(net) == [b"kept"]
-        assert not any(line.startswith("SUB") for line in said(net, 1)), "drained ones do not come back"
+        assert published_payloads(net) == [b"kept"]
+        assert not any(line.startswith("SUB") for line in client_lines(net, 1)), "drained ones do not come back"
 
 
 @virtual_clock
@@ -140,9 +140,9 @@ async def test_idle_drain_while_down_is_immediate() -> None:
         handled: list[Message] = []
         await nc.subscribe("a", cb=handled.append)
         net.server.send(b"MSG a 1 1\r\nx\r\n")
-        await until(lambda: bool(nc.stats.in_msgs))
+        await turns_until(lambda: bool(nc.stats.in_msgs))
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         began = asyncio.get_running_loop().time()
         await nc.drain(timeout=60)
         assert asyncio.get_running_loop().time() == began
@@ -168,12 +168,12 @@ async def test_drain_survives_broken_connection() -> None:
         await advance(1)
         await nc.publish("b", b"late")
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         outage.set()
         await advance(1)
         net.up()
         await draining
-        assert published(net)[-1] == b"later"
+        assert published_payloads(net)[-1] == b"later"
 
 
 @virtual_clock
@@ -181,7 +181,7 @@ async def test_drain_while_down_ends_at_deadline() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await nc.publish("b", b"lost")
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -195,7 +195,7 @@ async def test_drain_waits_10_s_for_a_connection(caplog: pytest.LogCaptureFixtur
     async with scripted_network() as net:
         nc = await net.connect()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await nc.publish("b", b"lost")
         loop = asyncio.get_running_loop()
         began = loop.time()
@@ -222,7 +222,7 @@ async def test_drain_gives_handlers_25_s_in_an_outage() -> None:
         await nc.publish("a")
         await nc.flush()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         began = asyncio.get_running_loop().time()
         with pytest.raises(DrainTimeout, match="1 messages not sent"):
             await nc.drain()
@@ -257,4 +257,4 @@ async def test_leaving_the_block_drains_and_an_error_closes() -> None:
             await nc.publish("a", b"x")
             assert (await sub.next(timeout=1)).data == b"x"
         assert sub.closed
-        assert "UNSUB 1" in said(net) or await net.server.expect("UNSUB", "1")
+        assert "UNSUB 1" in client_lines(net) or await net.server.expect("UNSUB", "1")

@@ -39,9 +39,10 @@ from natsproto.errors import (
     SubscriptionClosed,
 )
 from natsproto.protocol.frames import Message
-from tests.core.helpers import HOST, PORT, published, said, scripted_network, turns, until
+from tests.core.helpers import HOST, PORT, client_lines, published_payloads, scripted_network, turns, turns_until
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
+from tests.kit.failures import UnknownExit
 from tests.kit.scripted import Behaviour, Op
 
 # ---------------------------------------------------------------- states
@@ -84,15 +85,15 @@ async def test_subscriptions_are_restored_before_publishing() -> None:
         await nc.subscribe("a", queue="q")
         await nc.flush()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await gone.unsubscribe()
         await nc.subscribe("b.*")
         for number in range(3):
             await nc.publish("x", b"%d" % number)
         net.up()
         await nc.flush()
-        assert [line for line in said(net, 1) if line != "PING"] == ["SUB a q 2", "SUB b.* 3", *["PUB x"] * 3]
-        assert published(net) == [b"0", b"1", b"2"]
+        assert [line for line in client_lines(net, 1) if line != "PING"] == ["SUB a q 2", "SUB b.* 3", *["PUB x"] * 3]
+        assert published_payloads(net) == [b"0", b"1", b"2"]
 
 
 @virtual_clock
@@ -105,10 +106,10 @@ async def test_auto_unsubscribe_continues_after_reconnect() -> None:
         await nc.flush()
         assert sub.pending_msgs == 4
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         net.up()
         await nc.flush()
-        assert "UNSUB 1 6" in said(net, 1)
+        assert "UNSUB 1 6" in client_lines(net, 1)
         for _ in range(9):
             await nc.publish("a", b"y")
         await nc.flush()
@@ -123,13 +124,13 @@ async def test_limit_set_while_down_reaches_next_server() -> None:
         await nc.publish("a", b"x")
         await nc.flush()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await sub.unsubscribe(max_messages=3)
         net.up()
         for _ in range(5):
             await nc.publish("a", b"y")
         await nc.flush()
-        assert "UNSUB 1 2" in said(net, 1)
+        assert "UNSUB 1 2" in client_lines(net, 1)
         assert len([m async for m in sub]) == 3
 
 
@@ -149,7 +150,7 @@ async def test_outbox_limit_while_down() -> None:
     async with scripted_network() as net:
         nc = await net.connect(outbox_limit=1000)
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         frame = len("PUB a 3\r\n000\r\n")
         taken = 1000 // frame
         for number in range(taken):
@@ -165,7 +166,7 @@ async def test_outbox_limit_while_down() -> None:
         assert nc.stats.buffered_bytes == taken * frame
         net.up()
         await nc.flush()
-        assert published(net) == [b"%03d" % number for number in range(taken)]
+        assert published_payloads(net) == [b"%03d" % number for number in range(taken)]
         assert (nc.stats.buffered_msgs, nc.stats.out_msgs) == (0, taken)
 
 
@@ -181,14 +182,14 @@ async def test_messages_kept_over_outage_arrive_in_order() -> None:
                 await nc.publish("a", payload)
             await nc.flush()
             net.down()
-            await until(lambda: not nc.is_connected)
+            await turns_until(lambda: not nc.is_connected)
             for size in (3, 100_000, 0):
                 payload = b"w" * size
                 sent.append(payload)
                 await nc.publish("a", payload)
             net.up()
         await nc.flush()
-        assert published(net) == sent
+        assert published_payloads(net) == sent
 
 
 @pytest.mark.parametrize("end", ["reset", "cut", "protocol error"])
@@ -296,7 +297,7 @@ async def test_requests_wait_over_outage_by_option() -> None:
         pending = asyncio.create_task(nc.request("a", timeout=30))
         op = await net.server.expect("PUB", "a")
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         net.up()
         await nc.flush()
         resubscribed = await net.server.expect("SUB", op.args[1].rpartition(".")[0] + ".*")
@@ -311,7 +312,7 @@ async def test_request_while_down_is_sent_when_up() -> None:
         other = await net.connect(name="other")
         await other.subscribe("svc", cb=lambda message: message.respond(b"pong"))
         net.down()
-        await until(lambda: not nc.is_connected and not other.is_connected)
+        await turns_until(lambda: not nc.is_connected and not other.is_connected)
         pending = asyncio.create_task(nc.request("svc", b"ping", timeout=60))
         await turns(5)
         net.up()
@@ -327,7 +328,7 @@ async def test_request_while_down_times_out() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         loop = asyncio.get_running_loop()
         began = loop.time()
         with pytest.raises(RequestTimeout):
@@ -362,7 +363,7 @@ async def test_exhausted_attempts_close_client() -> None:
         reader = asyncio.create_task(_read_to_the_end(sub))
         flush = None
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         flush = asyncio.create_task(nc.flush(timeout=1000))
         reason = await nc.wait_closed()
         assert isinstance(reason, ConnectFailed)
@@ -457,7 +458,7 @@ async def test_reconnect_changes_server_without_waiting() -> None:
         assert (await recorder.wait(Reconnected)).server == f"{HOST}:4223"
         net.network.refuse(HOST, 4223)
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await advance(30)
         net.up()
         began = asyncio.get_running_loop().time()
@@ -500,7 +501,7 @@ async def test_publish_waits_for_congested_server() -> None:
         net.peer.unstall()
         await task
         await nc.flush()
-        assert [len(payload) for payload in published(net)] == [10_000] * 200
+        assert [len(payload) for payload in published_payloads(net)] == [10_000] * 200
 
 
 @virtual_clock
@@ -515,7 +516,7 @@ async def test_many_publishers_wait_under_pressure() -> None:
         net.peer.unstall()
         await asyncio.gather(*tasks)
         await nc.flush()
-        assert sorted(payload[:4] for payload in published(net)) == [b"%04d" % n for n in range(1000)]
+        assert sorted(payload[:4] for payload in published_payloads(net)) == [b"%04d" % n for n in range(1000)]
 
 
 @virtual_clock
@@ -649,11 +650,7 @@ async def test_abandoned_event_reader_costs_nothing() -> None:
         assert not list(nc._engine.event_bus._streams or ())
 
 
-class Odd(BaseException):
-    """Neither an Exception nor one that Python knows."""
-
-
-@pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError])
+@pytest.mark.parametrize("kind", [ValueError, UnknownExit, asyncio.CancelledError])
 @pytest.mark.parametrize("asynchronous", [False, True])
 @pytest.mark.parametrize("what", ["on_event", "listener"])
 @virtual_clock
@@ -677,7 +674,7 @@ async def test_event_callback_error_is_logged(
         nc.add_listener(heard.append)
         for number in range(3):
             (await net.server.connection(number)).close()
-            await until(partial(_reconnected, nc, number + 1))
+            await turns_until(partial(_reconnected, nc, number + 1))
         await nc.flush()
         await nc.close()
     assert len(heard) == 3 * 3 + 1
@@ -725,7 +722,7 @@ async def test_policy_error_ends_subscription_after_messages() -> None:
         got, error = await _read_to_the_end(sub)
         assert len(got) == 3
         assert isinstance(error, SlowConsumer)
-        assert "UNSUB 1" in said(net)
+        assert "UNSUB 1" in client_lines(net)
 
 
 @virtual_clock
@@ -792,7 +789,7 @@ async def test_close_sends_what_was_published_before() -> None:
         for number in range(100):
             await nc.publish("a", b"%d" % number)
         await nc.close()
-        assert published(net) == [b"%d" % number for number in range(100)]
+        assert published_payloads(net) == [b"%d" % number for number in range(100)]
 
 
 @virtual_clock
@@ -867,7 +864,7 @@ async def test_closing_while_down_says_what_was_never_sent(caplog: pytest.LogCap
     async with scripted_network() as net:
         nc = await net.connect()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         for _ in range(3):
             await nc.publish("a", b"x")
         began = loop.time()
@@ -945,7 +942,7 @@ async def test_close_cancels_running_callbacks() -> None:
             for _ in range(3):
                 await nc.publish(subject)
         await nc.flush()
-        await until(lambda: started == 2)
+        await turns_until(lambda: started == 2)
         await left.unsubscribe()
         before = asyncio.get_running_loop().time()
         await nc.close()

@@ -13,7 +13,7 @@ from natsproto._core.engine.engine import CLOSE_TIMEOUT_S
 from natsproto._core.events import Closed, Connected, Disconnected, Event, Reconnected, Reconnecting
 from natsproto.errors import ConnectFailed, DrainTimeout
 from natsproto.testing import Server
-from tests.core.helpers import scripted_network, turns, until
+from tests.core.helpers import scripted_network, turns, turns_until
 from tests.kit.clock import advance, virtual_clock
 
 
@@ -30,7 +30,7 @@ async def test_async_on_event_order() -> None:
     async with scripted_network() as net:
         nc = await net.connect(on_event=watch)
         (await net.server.connection()).close()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await nc.flush()
         await nc.drain()
     assert seen == [Connected, Disconnected, Reconnecting, Reconnected, Closed]
@@ -49,7 +49,7 @@ async def test_closed_event_is_awaited(end: str) -> None:
         nc = await net.connect(on_event=watch, allow_reconnect=False)
         if end == "close when closed for good":
             net.down()
-            await until(lambda: nc.state == natsproto.State.CLOSED)
+            await turns_until(lambda: nc.state == natsproto.State.CLOSED)
         await (nc.drain() if end == "drain" else nc.close())
         assert type(seen[-1]) is Closed
 
@@ -123,7 +123,7 @@ async def test_on_event_that_cancels_itself(caplog: pytest.LogCaptureFixture) ->
     async with scripted_network() as net:
         nc = await net.connect(on_event=watch)
         (await net.server.connection()).close()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         await nc.flush()
         await nc.close()
         assert seen == [Connected, Reconnecting, Reconnected, Closed]

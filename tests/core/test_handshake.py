@@ -15,16 +15,12 @@ from natsproto.errors import ConnectFailed, ConnectionLost, RequestTimeout
 from natsproto.protocol.auth import Credentials
 from tests.core.helpers import HOST, PORT, scripted_network, turns
 from tests.kit.clock import virtual_clock
+from tests.kit.failures import only_cause
 from tests.kit.identity import Key, Operator
 from tests.kit.scripted import Behaviour
 
 SILENT = Behaviour(greeting=None, answer_ping=False)
 DEAF = Behaviour(greeting=None, hang_up=True)
-
-
-def cause_of(failed: ConnectFailed) -> BaseException:
-    [(_, cause)] = failed.attempts
-    return cause
 
 
 _OPERATOR = Operator()
@@ -53,8 +49,8 @@ async def test_connect_waits_for_info(who: str) -> None:
     async with scripted_network(SILENT) as net:
         with pytest.raises(ConnectFailed) as failed:
             await Client._connect(_SOMEBODY[who], Runtime(dial=net.dial, rng=random.Random(1)))
-        assert isinstance(cause_of(failed.value), RequestTimeout)
-        assert "waiting for INFO" in str(cause_of(failed.value))
+        assert isinstance(only_cause(failed.value), RequestTimeout)
+        assert "waiting for INFO" in str(only_cause(failed.value))
         assert net.peer.received == b""
 
 
@@ -64,7 +60,7 @@ async def test_server_that_hangs_up_before_info() -> None:
         with pytest.raises(ConnectFailed) as failed:
             await net.connect()
         assert len(net.server.connections) == 1
-        cause = cause_of(failed.value)
+        cause = only_cause(failed.value)
         assert type(cause) is ConnectionLost
         assert "closed by the server while waiting for INFO" in str(cause)
         assert "tls_first" not in str(cause), "it stops: one with handshake_first waits for TLS"
@@ -96,7 +92,7 @@ async def test_an_address_nobody_listens_on_is_dialled_once() -> None:
         net.network.refuse(HOST, PORT)
         with pytest.raises(ConnectFailed) as failed:
             await net.connect()
-        assert isinstance(cause_of(failed.value), ConnectionRefusedError)
+        assert isinstance(only_cause(failed.value), ConnectionRefusedError)
         assert net.network.dialled == [(HOST, PORT)]
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from natsproto._core.outbox import CONGESTED_SIZE, Outbox
 from natsproto.errors import ConnectionLost, NatsError, PublishTimeout, PublishUncertain, RequestTimeout
-from tests.core.helpers import ScriptedNetwork, published, scripted_network, until
+from tests.core.helpers import ScriptedNetwork, published_payloads, scripted_network, turns_until
 from tests.jetstream.script import StreamScript
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
@@ -19,7 +19,7 @@ OUTAGE_S = 10.0
 
 async def go_down(net: ScriptedNetwork) -> None:
     net.down()
-    await until(lambda: not net.clients[0].is_connected)
+    await turns_until(lambda: not net.clients[0].is_connected)
 
 
 async def come_back(net: ScriptedNetwork) -> None:
@@ -43,7 +43,7 @@ async def test_timed_out_request_is_not_sent_later() -> None:
         )
         assert nc.stats.buffered_msgs == 1
         await come_back(net)
-        assert published(net) == [b"kept"]
+        assert published_payloads(net) == [b"kept"]
 
 
 @virtual_clock
@@ -62,7 +62,7 @@ async def test_cancelled_request_is_not_sent_later() -> None:
         net.up()
         last.cancel()
         await nc.flush(60)
-        assert published(net) == [b"0", b"1", b"2", b"sent"]
+        assert published_payloads(net) == [b"0", b"1", b"2", b"sent"]
         waiting.cancel()
 
 
@@ -90,7 +90,7 @@ async def test_many_given_up_requests_make_room(monkeypatch: pytest.MonkeyPatch)
         assert nc.stats.buffered_bytes < kept + 50_000
         assert searches < 30
         await come_back(net)
-        assert published(net) == [b"x" * 100] * 200
+        assert published_payloads(net) == [b"x" * 100] * 200
 
 
 @virtual_clock
@@ -113,7 +113,7 @@ async def test_unsent_request_survives_the_disconnect() -> None:
         given_up.cancel()
         assert not unsent.done()
         await come_back(net)
-        assert (published(net).count(b"unsent"), published(net).count(b"given up")) == (1, 0)
+        assert (published_payloads(net).count(b"unsent"), published_payloads(net).count(b"given up")) == (1, 0)
         unsent.cancel()
 
 
@@ -136,7 +136,7 @@ async def test_publish_given_up_in_an_outage_is_not_stored() -> None:
         script = StreamScript(net)
         script.ack(await script.heard(b"yes"))
         assert (await publishing).seq == 1
-        assert published(net) == [b"yes"]
+        assert published_payloads(net) == [b"yes"]
 
 
 @virtual_clock
@@ -173,7 +173,7 @@ async def test_timeouts_name_the_outage(timeout: float) -> None:
             ):
                 await call
         await come_back(net)
-        assert published(net) == []
+        assert published_payloads(net) == []
 
 
 @virtual_clock
@@ -192,7 +192,7 @@ async def test_reads_wait_for_the_next_connection() -> None:
             await reads[0]
         await advance(OUTAGE_S)
         assert nc.stats.buffered_msgs <= 2, "further copies need not wait beside that of the lost one"
-        script, before = StreamScript(net), len(published(net))
+        script, before = StreamScript(net), len(published_payloads(net))
         await script.heard_all(before)
         await come_back(net)
         script.say(await script.heard(), {"type": "info"})
@@ -212,4 +212,4 @@ async def test_request_many_without_a_connection_is_not_sent() -> None:
         with pytest.raises(NatsError, match="'charge': not sent within 1 s, as the client was not"):
             await ask()
         await come_back(net)
-        assert published(net) == []
+        assert published_payloads(net) == []

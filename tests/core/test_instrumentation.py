@@ -14,7 +14,7 @@ from natsproto.jetstream import JetStream
 from natsproto.jetstream._values.info import PubAck
 from natsproto.protocol.frames import Message, Payload
 from natsproto.protocol.headers import HeadersLike
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 TAGGED = [("Tag", "seam")]
 
@@ -32,7 +32,7 @@ class Recorded(Sending):
             self._ends.append((self._what, "" if outcome is None else type(outcome).__name__))
 
 
-class Recorder(BatchReports):
+class RecordingReports(BatchReports):
     """An instrumentation of which each call is recorded."""
 
     def __init__(self) -> None:
@@ -73,8 +73,8 @@ class Recorder(BatchReports):
         self.reads.append((reader.name, reader.group, len(messages), "" if error is None else type(error).__name__))
 
 
-def instrument(nc: Client) -> Recorder:
-    recorder = Recorder()
+def instrument(nc: Client) -> RecordingReports:
+    recorder = RecordingReports()
     nc._instrumentation = recorder
     return recorder
 

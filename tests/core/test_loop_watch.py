@@ -12,7 +12,7 @@ from natsproto import Event, LoopBlocked
 from natsproto._core.engine import loop_watch
 from natsproto._core.engine.loop_watch import LoopWatch
 from natsproto._core.event_bus import EventBus
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 HELD_S = 0.09
 

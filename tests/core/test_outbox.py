@@ -73,7 +73,7 @@ class Pipe:
     async def start_tls(self, context: object, hostname: str) -> None: ...
 
 
-def make(limit: int = 1 << 20) -> tuple[Outbox, Turn]:
+def make_outbox(limit: int = 1 << 20) -> tuple[Outbox, Turn]:
     turn = Turn()
     return Outbox(limit, turn, lambda: None, lambda: turn), turn
 
@@ -90,7 +90,7 @@ def frame(number: int) -> bytes:
 
 
 def test_first_message_leaves_at_once() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.put(head(1), b"data")
@@ -101,7 +101,7 @@ def test_first_message_leaves_at_once() -> None:
 
 
 def test_messages_of_one_turn_leave_together() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     for number in range(4):
@@ -114,7 +114,7 @@ def test_messages_of_one_turn_leave_together() -> None:
 
 
 def test_corked_messages_leave_together() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.cork()
@@ -137,7 +137,7 @@ def test_corked_messages_leave_together() -> None:
 
 
 def test_full_batch_leaves_before_end_of_turn() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), b"data")
@@ -147,7 +147,7 @@ def test_full_batch_leaves_before_end_of_turn() -> None:
 
 
 def test_batch_of_large_payloads_is_larger() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.cork()
@@ -164,7 +164,7 @@ def test_batch_of_large_payloads_is_larger() -> None:
 
 
 def test_large_payloads_are_not_copied() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     wire = Pipe(outbox, room=0)
     outbox.attach(wire, paused=True)
     payload = bytes(CONGESTED_SIZE)
@@ -187,7 +187,7 @@ def test_large_payloads_are_not_copied() -> None:
 
 def test_outbox_limit_while_detached() -> None:
     size = len(frame(1))
-    outbox, _ = make(limit=3 * size)
+    outbox, _ = make_outbox(limit=3 * size)
     for number in range(3):
         outbox.put(head(number), b"data")
     with pytest.raises(OutboxFull) as info:
@@ -200,7 +200,7 @@ def test_outbox_limit_while_detached() -> None:
 
 
 def test_outbox_limit_0_publishes_only_while_connected() -> None:
-    outbox, _ = make(limit=0)
+    outbox, _ = make_outbox(limit=0)
     with pytest.raises(OutboxFull):
         outbox.put(head(0), b"data")
     wire = Pipe(outbox)
@@ -213,7 +213,7 @@ def test_outbox_limit_0_publishes_only_while_connected() -> None:
 
 
 def test_a_busy_wire_bounds_it_too() -> None:
-    outbox, _ = make(limit=1000)
+    outbox, _ = make_outbox(limit=1000)
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     while outbox.size < CONGESTED_SIZE:
@@ -224,7 +224,7 @@ def test_a_busy_wire_bounds_it_too() -> None:
 
 
 def test_outbox_limit_for_cleanups_while_closing() -> None:
-    outbox, _ = make(limit=2 * len(frame(0)))
+    outbox, _ = make_outbox(limit=2 * len(frame(0)))
     outbox.put(head(0), b"data")
     outbox.accept_only_cleanups()
     with pytest.raises(ConnectionClosed):
@@ -244,7 +244,7 @@ def test_outbox_limit_for_cleanups_while_closing() -> None:
 
 
 async def test_cleanups_wait_for_room_while_closing() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     while outbox.size < CONGESTED_SIZE:
@@ -262,7 +262,7 @@ async def test_cleanups_wait_for_room_while_closing() -> None:
 
 
 def test_sealed_it_takes_nothing_and_says_why() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox)
     outbox.attach(wire, paused=False)
     outbox.close()
@@ -277,7 +277,7 @@ def test_sealed_it_takes_nothing_and_says_why() -> None:
 
 
 def test_unwritten_messages_go_to_next_wire() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     first = Pipe(outbox, room=1)
     outbox.attach(first, paused=False)
     for number in range(4):
@@ -292,7 +292,7 @@ def test_unwritten_messages_go_to_next_wire() -> None:
 
 
 def test_a_wire_that_starts_paused_is_not_written_to() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     outbox.put(head(1), b"data")
     wire = Pipe(outbox)
     outbox.attach(wire, paused=True)
@@ -302,7 +302,7 @@ def test_a_wire_that_starts_paused_is_not_written_to() -> None:
 
 
 def test_unconfirmed_counts_messages_without_pong() -> None:
-    outbox, turn = make()
+    outbox, turn = make_outbox()
     outbox.attach(Pipe(outbox), paused=False)
     for number in range(3):
         outbox.put(head(number), b"data")
@@ -321,7 +321,7 @@ def test_unconfirmed_counts_messages_without_pong() -> None:
 
 
 async def test_turn_waits_for_room_and_no_longer() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), bytes(CONGESTED_SIZE))
@@ -351,7 +351,7 @@ async def test_who_goes_on_after_its_turn_is_collected() -> None:
 
 
 async def test_turn_ends_when_the_wire_goes() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     outbox.attach(Pipe(outbox, room=1), paused=False)
     outbox.put(head(0), bytes(CONGESTED_SIZE))
     outbox.put(head(1), bytes(CONGESTED_SIZE))
@@ -390,7 +390,7 @@ async def test_a_crowd_of_publishers_stays_within_the_bound() -> None:
 
 
 async def test_wait_flushed_ignores_later_messages() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), b"data")
@@ -410,7 +410,7 @@ async def test_wait_flushed_ignores_later_messages() -> None:
 
 
 async def test_wait_flushed_ignores_messages_taken_back() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     for number in range(4):
@@ -426,7 +426,7 @@ async def test_wait_flushed_ignores_messages_taken_back() -> None:
 
 
 async def test_drained_ends_when_the_wire_goes() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     outbox.attach(Pipe(outbox, room=1), paused=False)
     outbox.put(head(0), b"data")
     outbox.put(head(1), b"data")
@@ -438,7 +438,7 @@ async def test_drained_ends_when_the_wire_goes() -> None:
 
 
 async def test_cancelled_waiters_leave_nothing_behind() -> None:
-    outbox, _ = make()
+    outbox, _ = make_outbox()
     wire = Pipe(outbox, room=1)
     outbox.attach(wire, paused=False)
     outbox.put(head(0), bytes(CONGESTED_SIZE))
@@ -468,7 +468,7 @@ _EVENTS = st.one_of(
 
 @given(lists_up_to(60, _EVENTS), st.integers(0, 3000))
 def test_messages_are_written_once_in_order(events: list[tuple[str, int]], limit: int) -> None:
-    outbox, turn = make(limit)
+    outbox, turn = make_outbox(limit)
     wires: list[Pipe] = []
     taken: list[bytes] = []
     refused = 0

@@ -11,12 +11,12 @@ from natsproto._core.events import Disconnected, MessageDropped, Reconnected
 from natsproto.errors import PayloadTooLarge
 from natsproto.protocol.pool import STABLE_AFTER_S
 from natsproto.testing import run_server
-from tests.core.helpers import scripted_network, turns, until
+from tests.core.helpers import scripted_network, turns, turns_until
 from tests.faults.helpers import SOON, EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
+from tests.kit.waiting import until as really
 from tests.server.helpers import both_loops, client
-from tests.server.helpers import until as really
 
 
 @virtual_clock
@@ -68,7 +68,7 @@ async def test_max_payload_lowered_while_down() -> None:
     async with scripted_network(Behaviour(), Behaviour(greeting={"max_payload": limit})) as net:
         nc = await net.connect(on_event=recorder)
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         sent = _payloads(rng, limit)
         for payload in sent:
             await nc.publish("a", payload)
@@ -94,7 +94,7 @@ async def test_request_too_large_for_the_next_server() -> None:
     async with scripted_network(Behaviour(), Behaviour(greeting={"max_payload": 100})) as net:
         nc = await net.connect(on_event=recorder)
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         large = asyncio.create_task(nc.request("a", b"x" * 101, timeout=60))
         small = asyncio.create_task(nc.request("svc", b"x" * 100, timeout=60))
         await turns(3)

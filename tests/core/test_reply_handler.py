@@ -18,7 +18,7 @@ from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
 
 
-class Box:
+class RecordingInbox:
     """An inbox that writes down what it is told."""
 
     def __init__(self, nc: Client) -> None:
@@ -61,8 +61,8 @@ class Box:
         await self.nc.publish("service", token.encode(), reply=f"{self.stem}.{token}")
 
 
-async def opened(nc: Client) -> Box:
-    box = Box(nc)
+async def opened(nc: Client) -> RecordingInbox:
+    box = RecordingInbox(nc)
     box.unsubscribe = nc._add_reply_handler(box)
     await nc.flush()
     return box
@@ -153,7 +153,7 @@ async def test_an_inbox_hears_of_refusals_and_of_the_end() -> None:
         assert box.calls[-1] == ("ended", ConnectionClosed)
         assert [calls for calls in other.calls if calls[0] == "ended"] == [other.calls[-1]]
         with pytest.raises(ConnectionClosed):
-            nc._add_reply_handler(Box(nc))
+            nc._add_reply_handler(RecordingInbox(nc))
 
 
 @virtual_clock

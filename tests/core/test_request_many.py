@@ -11,7 +11,7 @@ import pytest
 from natsproto._client import Client
 from natsproto.errors import ConfigError, ConnectionClosed, ConnectionLost, PermissionDenied, RequestTimeout
 from natsproto.protocol.frames import Message
-from tests.core.helpers import ScriptedNetwork, scripted_network, turns, until
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns, turns_until
 from tests.kit.clock import advance, virtual_clock
 
 
@@ -106,7 +106,7 @@ async def test_status_is_last_reply() -> None:
         connection = await net.server.connection()
         stream = nc.request_many("a", timeout=5)
         first = asyncio.create_task(anext(stream))
-        await until(lambda: len(connection.interest) == 2)
+        await turns_until(lambda: len(connection.interest) == 2)
         (inbox,) = [sub.subject for sub in nc._engine.registry.subscriptions if sub.subject != "a"]
         connection.deliver(2, inbox, headers=b"NATS/1.0 100 Idle Heartbeat\r\n\r\n")
         connection.deliver(2, inbox, headers=b"NATS/1.0 503 With Payload\r\n\r\n", payload=b"x")
@@ -146,7 +146,7 @@ async def test_leaving_ends_subscription_and_timer() -> None:
         nc.request_many("a")  # never read: nothing was sent
         await nc.flush()
         connection = await net.server.connection()
-        await until(lambda: len(connection.interest) == 1)
+        await turns_until(lambda: len(connection.interest) == 1)
         began = asyncio.get_running_loop().time()
         await nc.close()
         assert asyncio.get_running_loop().time() - began < 1
@@ -184,7 +184,7 @@ async def test_without_a_connection_all_the_time_it_says_so() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         with pytest.raises(RequestTimeout, match="'a'"):
             await all_of(nc.request_many("a", timeout=1))
 
@@ -200,7 +200,7 @@ async def test_refused_by_the_server_it_ends_with_the_error() -> None:
         ):
             await nc.subscribe("a")
             task = asyncio.create_task(all_of(nc.request_many("a", timeout=50)))
-            await until(lambda: connection.server.ops[-1].name == "PUB")
+            await turns_until(lambda: connection.server.ops[-1].name == "PUB")
             inbox = nc._engine.registry.subscriptions[-1].subject
             connection.err('Permissions Violation for Publish to "b"')
             connection.err(text.replace("INBOX", inbox))

@@ -31,7 +31,7 @@ from natsproto.errors import (
 from natsproto.protocol.addresses import ServerAddress, parse_servers
 from natsproto.protocol.frames import Message, Route, ServerInfo
 from natsproto.protocol.link import Link, LinkEvent
-from tests.core.helpers import HOST, PORT, ScriptedNetwork, scripted_network, turns, until
+from tests.core.helpers import HOST, PORT, ScriptedNetwork, scripted_network, turns, turns_until
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.memory import MemoryPeer
@@ -47,7 +47,7 @@ def only_cause(failed: ConnectFailed) -> BaseException:
     return cause
 
 
-async def refused(net: ScriptedNetwork, **options: object) -> BaseException:
+async def refused_cause(net: ScriptedNetwork, **options: object) -> BaseException:
     """Tries to connect, which must fail, and returns why the only server failed."""
     with pytest.raises(ConnectFailed) as failed:
         await net.connect(connect_timeout=2.0, **options)  # type: ignore[arg-type]
@@ -104,7 +104,7 @@ async def test_silent_server_times_out_with_phase(
     loop = asyncio.get_running_loop()
     async with scripted_network(behaviour) as net:
         began = loop.time()
-        cause = await refused(net)
+        cause = await refused_cause(net)
         assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
         assert isinstance(cause, RequestTimeout)
         assert stage in str(cause)
@@ -132,7 +132,7 @@ async def test_black_hole_address_times_out() -> None:
     async with scripted_network() as net:
         net.network.black_hole(HOST, PORT)
         began = loop.time()
-        cause = await refused(net)
+        cause = await refused_cause(net)
         assert loop.time() - began == pytest.approx(2.0, abs=1e-6)
         assert isinstance(cause, RequestTimeout)
         assert "dial" in str(cause)
@@ -144,7 +144,7 @@ async def test_refused_address_fails_at_once() -> None:
     async with scripted_network() as net:
         net.network.refuse(HOST, PORT)
         began = loop.time()
-        assert isinstance(await refused(net), ConnectionRefusedError)
+        assert isinstance(await refused_cause(net), ConnectionRefusedError)
         assert loop.time() == began
 
 
@@ -188,7 +188,7 @@ async def test_a_handshake_that_goes_wrong_says_how_at_once(kind: str) -> None:
     loop = asyncio.get_running_loop()
     async with scripted_network(behaviour) as net:
         began = loop.time()
-        cause = await refused(net)
+        cause = await refused_cause(net)
         assert loop.time() == began
         assert type(cause) is error
         assert said in str(cause)
@@ -345,7 +345,7 @@ async def test_an_info_that_will_not_do_is_not_answered(kind: str) -> None:
 async def test_connect_is_signed_for_its_info() -> None:
     session, paper, opening = await dialled(user="u", password="p")
     session.on_data(info_line({"headers": True, "version": "2.12.0"}))
-    await until(lambda: paper.written)
+    await turns_until(lambda: paper.written)
     assert b'"user":"u"' in paper.written[0]
     session.on_data(b"PONG\r\n")
     await opening
@@ -471,7 +471,7 @@ async def test_flood_is_read_in_turns() -> None:
             for _ in range(count):
                 net.peer.send(wire)
             await net.peer.drain()
-            await until(lambda: got + sub.dropped == count)
+            await turns_until(lambda: got + sub.dropped == count)
             assert sub.dropped == 0
             task.cancel()
             await asyncio.wait([task])

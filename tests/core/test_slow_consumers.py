@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from natsproto._core.events import SlowConsumerDetected
-from tests.core.helpers import scripted_network, turns, until
+from tests.core.helpers import scripted_network, turns, turns_until
 from tests.faults.helpers import EventRecorder
 from tests.kit.clock import advance, virtual_clock
 from tests.kit.scripted import Behaviour
@@ -43,7 +43,7 @@ async def test_slow_consumer_episodes_are_logged(caplog: pytest.LogCaptureFixtur
         await nc.flush()
         for part in range(8):
             net.server.send(b"MSG a 1 1\r\nx\r\n" * 4000)
-            await until(lambda: sub.dropped + sub.delivered + sub.pending_msgs == 4000 * (part + 1))  # noqa: B023
+            await turns_until(lambda: sub.dropped + sub.delivered + sub.pending_msgs == 4000 * (part + 1))  # noqa: B023
             while sub.pending_msgs:
                 await sub.next()
             await advance(3 if part == 3 else 0.2)

@@ -31,6 +31,7 @@ from natsproto.protocol.frames import Message
 from tests.core.helpers import InOneLoop, turns
 from tests.kit.clock import run_virtual, virtual_clock
 from tests.kit.examples import lists_up_to
+from tests.kit.failures import UnknownExit
 
 
 class SubscriptionCallbacks(InOneLoop):
@@ -74,7 +75,7 @@ class SubscriptionCallbacks(InOneLoop):
         self.failures.append((where, error))
 
 
-def make(
+def make_subscription(
     handler: Handler | None = None,
     *,
     msgs_limit: int = 0,
@@ -103,7 +104,7 @@ def feed(sub: Subscription, *sizes: int, excess: int = 0) -> list[Message]:
 # ---------------------------------------------------------------- accounting
 
 
-class Model:
+class AccountModel:
     """What the account must be, done the slow and obvious way."""
 
     def __init__(self, msgs_limit: int, bytes_limit: int, policy: SlowPolicy) -> None:
@@ -153,8 +154,8 @@ def test_any_interleaving_of_reads_adds_up(
     steps: list[tuple[str, object]], msgs_limit: int, bytes_limit: int, policy: SlowPolicy
 ) -> None:
     async def main() -> None:
-        sub, engine = make(msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
-        model = Model(msgs_limit, bytes_limit, policy)
+        sub, engine = make_subscription(msgs_limit=msgs_limit, bytes_limit=bytes_limit, policy=policy)
+        model = AccountModel(msgs_limit, bytes_limit, policy)
         for name, what in steps:
             if name == "arrive" and not sub.closed and not model.held:
                 assert isinstance(what, list)
@@ -165,14 +166,14 @@ def test_any_interleaving_of_reads_adds_up(
             elif name in ("next", "iterate", "batch") and sub._inbox:
                 model.take(await read(sub, name, what))
                 model.held = model.held and bool(model.pending)
-            check(sub, engine, model)
+            check_account(sub, engine, model)
         if sub.closed:
             await check_end(sub, model)
 
     run_virtual(main)
 
 
-def check(sub: Subscription, engine: SubscriptionCallbacks, model: Model) -> None:
+def check_account(sub: Subscription, engine: SubscriptionCallbacks, model: AccountModel) -> None:
     assert sub.delivered + sub.dropped + sub.pending_msgs == model.received
     assert (sub.delivered, sub.dropped) == (len(model.read), model.dropped)
     assert list(sub._inbox) == model.pending
@@ -208,7 +209,7 @@ async def aclose(iterator: AsyncIterator[Message]) -> None:
     await iterator.aclose()  # type: ignore[attr-defined]  # an async generator behind its interface
 
 
-async def check_end(sub: Subscription, model: Model) -> None:
+async def check_end(sub: Subscription, model: AccountModel) -> None:
     left = len(model.pending)
     for _ in range(left):
         model.take([await sub.next()])
@@ -222,7 +223,7 @@ def test_messages_beyond_auto_unsubscribe_do_not_count(
     chunks: list[tuple[list[int], int]], data: st.DataObject
 ) -> None:
     async def main() -> None:
-        sub, _ = make(msgs_limit=1000)
+        sub, _ = make_subscription(msgs_limit=1000)
         wanted: list[Message] = []
         for sizes, reads in chunks:
             wanted += feed(sub, *sizes)
@@ -242,7 +243,7 @@ def test_messages_beyond_auto_unsubscribe_do_not_count(
 
 @pytest.mark.parametrize("policy", [SlowPolicy.DROP_NEWEST, SlowPolicy.DROP_OLDEST, SlowPolicy.ERROR])
 async def test_message_above_bytes_limit_is_dropped(policy: SlowPolicy) -> None:
-    sub, engine = make(bytes_limit=10, policy=policy)
+    sub, engine = make_subscription(bytes_limit=10, policy=policy)
     feed(sub, 11)
     assert (sub.dropped, sub.pending_msgs, sub.pending_bytes) == (1, 0, 0)
     [error] = engine.slow_errors
@@ -250,7 +251,7 @@ async def test_message_above_bytes_limit_is_dropped(policy: SlowPolicy) -> None:
 
 
 async def test_slow_consumer_counts_dropped_and_pending() -> None:
-    sub, engine = make(msgs_limit=3)
+    sub, engine = make_subscription(msgs_limit=3)
     feed(sub, 10, 10, 10, 10, 10)
     feed(sub, 10)
     errors = [(error.dropped, error.pending_msgs, error.pending_bytes) for error in engine.slow_errors]
@@ -267,7 +268,7 @@ async def test_def_callback_runs_in_the_read(monkeypatch: pytest.MonkeyPatch) ->
     def handler(message: Message) -> None:
         seen.append((message.data, variable.get(), asyncio.current_task()))
 
-    sub, engine = make(handler)
+    sub, engine = make_subscription(handler)
     variable.set("later")
     me = asyncio.current_task()
     messages = feed(sub, 2, 3)
@@ -282,7 +283,7 @@ async def test_slow_def_callback_goes_on_in_a_task() -> None:
         time.sleep(0.004)
         seen.append(message.size)
 
-    sub, _ = make(handler)
+    sub, _ = make_subscription(handler)
     feed(sub, *range(1, 9))
     assert 1 <= len(seen) < 4, "5 ms"
     feed(sub, 9)
@@ -300,7 +301,7 @@ async def test_awaitable_of_a_def_callback_is_awaited() -> None:
         await asyncio.sleep(0)
         trace.append(("end", message.size))
 
-    sub, engine = make(lambda message: handle(message))
+    sub, engine = make_subscription(lambda message: handle(message))
     feed(sub, 1, 2)
     feed(sub, 3)
     await sub.drain()
@@ -310,7 +311,7 @@ async def test_awaitable_of_a_def_callback_is_awaited() -> None:
 
 async def test_reading_rests_before_an_inbox_overflows() -> None:
     """Once for each time something was read: a reader that never reads does not hold the connection up."""
-    sub, engine = make(msgs_limit=10)
+    sub, engine = make_subscription(msgs_limit=10)
     feed(sub, *[1] * 5)
     assert engine.turns == 0
     feed(sub, 1)
@@ -322,7 +323,7 @@ async def test_reading_rests_before_an_inbox_overflows() -> None:
 
 
 async def test_unsubscribe_drops_unread_messages() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     feed(sub, 1, 1, 1)
     await sub.next()
     await sub.unsubscribe()
@@ -335,7 +336,7 @@ async def test_unsubscribe_drops_unread_messages() -> None:
 
 
 async def test_pause_holds_until_inbox_is_read() -> None:
-    sub, engine = make(msgs_limit=2, policy=SlowPolicy.PAUSE)
+    sub, engine = make_subscription(msgs_limit=2, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1)
     assert engine.holds == []
     feed(sub, 1, 1, 1)
@@ -350,7 +351,7 @@ async def test_pause_holds_until_inbox_is_read() -> None:
 
 @pytest.mark.parametrize("way", ["iterate", "batches"])
 async def test_a_running_reader_releases_the_hold(way: str) -> None:
-    sub, engine = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    sub, engine = make_subscription(msgs_limit=1, policy=SlowPolicy.PAUSE)
     got: list[Message] = []
 
     async def reader() -> None:
@@ -371,7 +372,7 @@ async def test_a_running_reader_releases_the_hold(way: str) -> None:
 
 
 async def test_ended_subscription_releases_pause() -> None:
-    sub, engine = make(msgs_limit=1, policy=SlowPolicy.PAUSE)
+    sub, engine = make_subscription(msgs_limit=1, policy=SlowPolicy.PAUSE)
     feed(sub, 1, 1, 1)
     sub._close(None)
     assert engine.holds == [True, False]
@@ -383,7 +384,7 @@ async def test_ended_subscription_releases_pause() -> None:
 
 @virtual_clock
 async def test_next_times_out_exactly() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     loop = asyncio.get_running_loop()
     for timeout, wait in ((0.25, 0.25), (timedelta(minutes=2), 120.0), (3, 3.0)):
         began = loop.time()
@@ -395,7 +396,7 @@ async def test_next_times_out_exactly() -> None:
 
 
 async def test_next_with_timeout_0_never_waits() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     with pytest.raises(RequestTimeout):
         await sub.next(timeout=0)
     [one] = feed(sub, 1)
@@ -405,7 +406,7 @@ async def test_next_with_timeout_0_never_waits() -> None:
 @pytest.mark.parametrize("waiting", [0, 1])
 @pytest.mark.parametrize("timeout", [-1, float("nan"), float("inf"), 10**400, True, "1", b"1", 1j, [1]], ids=str)
 async def test_next_rejects_bad_timeout(timeout: float, waiting: int) -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     feed(sub, *[1] * waiting)
     with pytest.raises((ConfigError, TypeError)):
         await sub.next(timeout)
@@ -413,7 +414,7 @@ async def test_next_rejects_bad_timeout(timeout: float, waiting: int) -> None:
 
 
 async def test_every_waiting_reader_gets_its_own_message() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     readers = [asyncio.create_task(sub.next()) for _ in range(5)]
     await turns(2)
     sent = feed(sub, 1, 1, 1) + feed(sub, 1, 1)
@@ -422,7 +423,7 @@ async def test_every_waiting_reader_gets_its_own_message() -> None:
 
 
 async def test_a_cancelled_reader_takes_no_message_with_it() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     for _ in range(20):
         reader = asyncio.create_task(sub.next())
         await turns(1)
@@ -436,7 +437,7 @@ async def test_a_cancelled_reader_takes_no_message_with_it() -> None:
 
 
 async def test_a_cancelled_batch_takes_no_message_with_it() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
 
     async def batches() -> None:
         async for batch in sub.batches():
@@ -455,7 +456,7 @@ async def test_a_cancelled_batch_takes_no_message_with_it() -> None:
 
 
 async def test_iteration_ends_behind_the_last_message() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     sent = feed(sub, 1, 2, 3)
     sub._close(None)
     assert [message async for message in sub] == sent
@@ -464,7 +465,7 @@ async def test_iteration_ends_behind_the_last_message() -> None:
 
 @pytest.mark.parametrize("way", ["iterate", "batches", "next"])
 async def test_final_error_comes_after_last_message(way: str) -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     sent = feed(sub, 1, 2, 3)
     sub._close(ConnectionLost("gone"))
     got: list[Message] = []
@@ -487,7 +488,7 @@ async def test_final_error_comes_after_last_message(way: str) -> None:
 
 
 async def test_an_error_raised_again_and_again_does_not_grow() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     sub._close(ConnectionLost("gone"))
     depths = []
     for _ in range(5):
@@ -502,7 +503,7 @@ async def test_an_error_raised_again_and_again_does_not_grow() -> None:
 
 
 async def test_iteration_can_be_left_and_taken_up_again() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     sent = feed(sub, *[1] * 6)
     got = []
     for _ in range(3):
@@ -514,7 +515,7 @@ async def test_iteration_can_be_left_and_taken_up_again() -> None:
 
 
 async def test_batches_hold_all_that_has_arrived() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     feed(sub, 1, 1)
     feed(sub, 1)
     batches = sub.batches()
@@ -527,7 +528,7 @@ async def test_batches_hold_all_that_has_arrived() -> None:
 
 
 async def test_batches_of_a_given_size_are_never_bigger() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     sent = feed(sub, *[1] * 10)
     sub._close(None)
     batches = [batch async for batch in sub.batches(4)]
@@ -537,7 +538,7 @@ async def test_batches_of_a_given_size_are_never_bigger() -> None:
 
 @pytest.mark.parametrize("max_messages", [0, -1, True, 1.5, "5"], ids=str)
 async def test_batches_rejects_bad_count(max_messages: int) -> None:
-    sub, engine = make()
+    sub, engine = make_subscription()
     with pytest.raises(ConfigError, match="max_messages"):
         sub.batches(max_messages)
     with pytest.raises(ConfigError, match="max_messages"):
@@ -560,7 +561,7 @@ async def test_callback_gets_messages_in_order() -> None:
         got.append(one)
         running -= 1
 
-    sub, _ = make(handler)
+    sub, _ = make_subscription(handler)
     sent = feed(sub, 1, 1, 1)
     await turns(3)
     sent += feed(sub, 1, 1)
@@ -601,7 +602,7 @@ async def _coroutine(got: list[Message], one: Message) -> None:
 )
 async def test_any_kind_of_callable_is_a_callback(kind: Callable[[list[Message]], Handler]) -> None:
     got: list[Message] = []
-    sub, engine = make(kind(got))
+    sub, engine = make_subscription(kind(got))
     sent = feed(sub, 1, 1)
     await turns(10)
     assert got == sent
@@ -617,7 +618,7 @@ async def test_callback_without_suspension_lets_others_run() -> None:
             other += 1
             await turns(1)
 
-    sub, _ = make(lambda _: time.sleep(0.002))
+    sub, _ = make_subscription(lambda _: time.sleep(0.002))
     feed(sub, *[1] * 20)
     await count()
     assert other >= 3
@@ -627,7 +628,7 @@ async def test_callback_runs_in_context_of_subscriber() -> None:
     request = contextvars.ContextVar("request", default="none")
     seen: list[str] = []
     request.set("mine")
-    sub, _ = make(lambda _: seen.append(request.get()))
+    sub, _ = make_subscription(lambda _: seen.append(request.get()))
     request.set("another")
     feed(sub, 1)
     await turns(2)
@@ -646,7 +647,7 @@ if sys.version_info >= (3, 12):  # eager tasks came with it
         asyncio.get_running_loop().set_task_factory(asyncio.eager_task_factory)
         for handler in (got.append, later):
             got.clear()
-            sub, _ = make(handler)
+            sub, _ = make_subscription(handler)
             sent = feed(sub, 1)
             await turns(5)
             sent += feed(sub, 1, 1)
@@ -664,14 +665,14 @@ async def test_async_callback_begins_during_the_read() -> None:
         begun.append(one)
         await turns(1)
 
-    sub, _ = make(later)
+    sub, _ = make_subscription(later)
     sent = feed(sub, 2)
     assert begun == (sent[:1] if begins_at_once else [])
     await turns(6)
     assert begun == sent
 
     asyncio.get_running_loop().set_task_factory(lambda loop, coro, **named: asyncio.Task(coro, loop=loop, **named))
-    other, _ = make(later)
+    other, _ = make_subscription(later)
     begun.clear()
     sent = feed(other, 1)
     assert begun == [], "a task factory of the application makes the tasks"
@@ -683,15 +684,11 @@ async def test_async_callback_begins_during_the_read() -> None:
 
 async def test_an_idle_subscription_has_no_task() -> None:
     before = asyncio.all_tasks()
-    sub, _ = make(lambda _: None)
+    sub, _ = make_subscription(lambda _: None)
     assert asyncio.all_tasks() == before
     feed(sub, 1)
     await turns(3)
     assert asyncio.all_tasks() == before
-
-
-class Odd(BaseException):
-    """Neither an Exception nor one that Python knows."""
 
 
 def _raise(kind: Callable[[], BaseException]) -> Handler:
@@ -712,11 +709,11 @@ def _raise_later(kind: Callable[[], BaseException]) -> Handler:
 
 
 @pytest.mark.parametrize("handler", [_raise, _raise_later], ids=["def", "async def"])
-@pytest.mark.parametrize("kind", [ValueError, Odd, asyncio.CancelledError, StopAsyncIteration, TimeoutError])
+@pytest.mark.parametrize("kind", [ValueError, UnknownExit, asyncio.CancelledError, StopAsyncIteration, TimeoutError])
 async def test_callback_error_is_reported(
     handler: Callable[[Callable[[], BaseException]], Handler], kind: type[BaseException]
 ) -> None:
-    sub, engine = make(handler(kind))
+    sub, engine = make_subscription(handler(kind))
     feed(sub, 2, 1, 2, 1)
     await turns(20)
     assert sub.pending_msgs == 0
@@ -734,7 +731,7 @@ async def test_self_cancelling_callback_is_reported() -> None:
             await turns(1)
         got.append(one)
 
-    sub, engine = make(handler)
+    sub, engine = make_subscription(handler)
     sent = feed(sub, 2, 1, 2, 1)
     await turns(20)
     assert got == [sent[1], sent[3]]
@@ -745,7 +742,7 @@ async def test_program_end_cancels_callback() -> None:
     async def handler(one: Message) -> None:
         await asyncio.get_running_loop().create_future()
 
-    sub, engine = make(handler)
+    sub, engine = make_subscription(handler)
     feed(sub, 1, 1)
     await turns(2)
     engine.is_running = False
@@ -758,7 +755,7 @@ async def test_program_end_cancels_callback() -> None:
 
 @pytest.mark.parametrize("read", ["next", "iterate", "batches"])
 async def test_subscription_with_callback_cannot_be_read(read: str) -> None:
-    sub, _ = make(lambda _: None)
+    sub, _ = make_subscription(lambda _: None)
     ways = {"next": sub.next, "iterate": aiter(sub).__anext__, "batches": sub.batches().__anext__}
     with pytest.raises(LocalProtocolError):
         await ways[read]()
@@ -769,7 +766,7 @@ async def test_subscription_with_callback_cannot_be_read(read: str) -> None:
 
 @virtual_clock
 async def test_drain_sends_unsub_and_flushes() -> None:
-    sub, engine = make()
+    sub, engine = make_subscription()
     engine.confirmed = asyncio.get_running_loop().create_future()
     draining = asyncio.create_task(sub.drain(timeout=5))
     await turns(3)
@@ -791,7 +788,7 @@ async def test_drain_waits_for_callback() -> None:
         await asyncio.sleep(0.01)
         handled += 1
 
-    sub, _ = make(handler)
+    sub, _ = make_subscription(handler)
     feed(sub, *[1] * 100)
     await sub.drain()
     assert (handled, sub.pending_msgs) == (100, 0)
@@ -804,7 +801,7 @@ async def test_drain_deadline_names_unfinished_work() -> None:
     async def handler(_: Message) -> None:
         await release.wait()
 
-    sub, _ = make(handler)
+    sub, _ = make_subscription(handler)
     feed(sub, 1, 1, 1)
     began = asyncio.get_running_loop().time()
     with pytest.raises(DrainTimeout) as info:
@@ -825,7 +822,7 @@ async def test_a_callback_may_drain_its_own_subscription() -> None:
         drained.set()
 
     drained = asyncio.Event()
-    sub, engine = make(handler)
+    sub, engine = make_subscription(handler)
     feed(sub, 1)
     await drained.wait()
     assert engine.failures == []
@@ -833,7 +830,7 @@ async def test_a_callback_may_drain_its_own_subscription() -> None:
 
 @pytest.mark.parametrize("error", [RequestTimeout("flush", 1), ConnectionLost("gone")])
 async def test_unconfirmed_drain_ends_subscription(error: NatsError) -> None:
-    sub, engine = make()
+    sub, engine = make_subscription()
     engine.confirmed = asyncio.get_running_loop().create_future()
     engine.confirmed.set_exception(error)
     with pytest.raises(type(error)):
@@ -843,7 +840,7 @@ async def test_unconfirmed_drain_ends_subscription(error: NatsError) -> None:
 
 
 async def test_a_cancelled_drain_ends_the_subscription() -> None:
-    sub, engine = make()
+    sub, engine = make_subscription()
     engine.confirmed = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(sub.drain())
     await turns(2)
@@ -855,7 +852,7 @@ async def test_a_cancelled_drain_ends_the_subscription() -> None:
 
 
 async def test_reading_out_waits_for_the_running_iterator() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     got: list[Message] = []
 
     async def reader() -> None:
@@ -874,7 +871,7 @@ async def test_reading_out_waits_for_the_running_iterator() -> None:
 
 @virtual_clock
 async def test_join_ignores_iterator_of_ended_task() -> None:
-    sub, _ = make()
+    sub, _ = make_subscription()
     held: list[AsyncIterator[Message]] = []
 
     async def reader() -> None:
@@ -892,7 +889,7 @@ async def test_join_ignores_iterator_of_ended_task() -> None:
 
 
 async def test_a_subscription_can_be_awaited_and_entered() -> None:
-    sub, engine = make()
+    sub, engine = make_subscription()
     assert await sub is sub
     async with sub as entered:
         assert entered is sub

@@ -16,7 +16,7 @@ from tests.kit.clock import advance, virtual_clock
 TREE = {"2.1": 0, "10": 0, "2": 1, "1": 0, "": 10, **{str(number): 0 for number in range(3, 10)}}
 
 
-def said(hop: str, hops: int) -> bytes:
+def hop_event(hop: str, hops: int) -> bytes:
     """What a server says that passed the message on to so many others."""
     header = {"Nats-Trace-Hop": [hop]} if hop else {}
     event = {"type": "eg", "ts": "2026-01-02T03:04:05.123456789Z", "kind": 1, "cid": 5, "name": "next", "hop": "1"}
@@ -36,7 +36,7 @@ async def servers(net: ScriptedNetwork, *silent: str, pause: float = 0.0) -> Non
         for hop, hops in TREE.items():
             if hop not in silent:
                 await advance(pause)
-                await nc.publish(destination, gzip.compress(said(hop, hops)), headers={"Content-Encoding": "gzip"})
+                await nc.publish(destination, gzip.compress(hop_event(hop, hops)), headers={"Content-Encoding": "gzip"})
 
     await nc.subscribe("a", cb=speak)
     await nc.flush()

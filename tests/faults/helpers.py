@@ -108,13 +108,6 @@ async def nothing_left() -> AsyncIterator[None]:
     assert descriptors() <= files, f"{descriptors() - files} descriptors left behind"
 
 
-async def settled(check: Callable[[], bool], timeout: float = 20.0) -> None:
-    """Wait for something outside this process that gives no sign; looks every 10 ms."""
-    async with asyncio.timeout(timeout):
-        while not check():  # noqa: ASYNC110  (another process tells nobody)
-            await asyncio.sleep(0.01)
-
-
 async def monitoring(server: Server, path: str) -> dict[str, object]:
     """One page of a server's monitoring."""
     port = int(server.monitoring_url.rpartition(":")[2])

@@ -19,7 +19,8 @@ from natsproto.protocol.addresses import ServerAddress
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.pool import ServerState
 from natsproto.testing import Cluster, Server, run_cluster
-from tests.faults.helpers import SOON, EventRecorder, monitoring, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, monitoring, worded
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -91,7 +92,7 @@ class Traffic:
     async def goes_on(self) -> None:
         """Until a good many more have come both ways, and answers too."""
         out_seen, in_seen, asked = len(self.out_seen) + 50, len(self.in_seen) + 50, self.asked + 20
-        await settled(lambda: len(self.out_seen) > out_seen and len(self.in_seen) > in_seen and self.asked > asked)
+        await until(lambda: len(self.out_seen) > out_seen and len(self.in_seen) > in_seen and self.asked > asked, 20)
 
     @property
     def out_lost(self) -> int:
@@ -161,7 +162,7 @@ async def pair(cluster: Cluster, recorder: EventRecorder, **options: float) -> A
         natsproto.connect(second.url, ignore_discovered_servers=True) as helper,
         natsproto.connect(first.url, on_event=recorder, **options) as nc,  # type: ignore[arg-type]
     ):
-        await settled(lambda: len(nc.servers) == len(cluster.servers))
+        await until(lambda: len(nc.servers) == len(cluster.servers), 20)
         yield nc, helper
 
 
@@ -224,7 +225,7 @@ async def test_lame_duck_move_is_unnoticed(cluster: Cluster) -> None:
             moved = await recorder.wait(Moved)
             assert moved.previous_server == duck.url.removeprefix("nats://")
             assert moved.server in [other.url.removeprefix("nats://") for other in others(duck, cluster)]
-            await settled(lambda: not duck.running)
+            await until(lambda: not duck.running, 20)
         assert len(recorder.of(LameDuck)) == 1
         assert not recorder.of(Disconnected)
         assert traffic.out_lost == 0
@@ -296,15 +297,15 @@ async def test_discovered_nodes_come_and_go(cluster: Cluster) -> None:
     addresses = {server: server.url.removeprefix("nats://") for server in cluster.servers}
     recorder = EventRecorder()
     async with natsproto.connect([first.url, second.url], randomize=False, on_event=recorder) as nc:
-        await settled(lambda: set(nc.servers) == set(addresses.values()))
+        await until(lambda: set(nc.servers) == set(addresses.values()), 20)
         assert nc.discovered_servers == (addresses[third],)
         third.kill()
-        await settled(lambda: not nc.discovered_servers)
+        await until(lambda: not nc.discovered_servers, 20)
         second.kill()
-        await settled(lambda: len(nc.server_info.connect_urls) == 1)
+        await until(lambda: len(nc.server_info.connect_urls) == 1, 20)
         assert set(nc.servers) == {addresses[first], addresses[second]}
         await third.restart()
-        await settled(lambda: nc.discovered_servers == (addresses[third],))
+        await until(lambda: nc.discovered_servers == (addresses[third],), 20)
         assert recorder.of(ServersDiscovered)[-1].servers == (addresses[third],)
 
 
@@ -343,7 +344,7 @@ async def test_the_chooser_decides_where_to_and_when(cluster: Cluster) -> None:
 
     recorder = EventRecorder()
     async with natsproto.connect(first.url, reconnect_to_server=choose, on_event=recorder) as nc:
-        await settled(lambda: len(nc.servers) == 3)
+        await until(lambda: len(nc.servers) == 3, 20)
         first.kill()
         assert (await recorder.wait(Reconnected)).outage >= 0.1
         assert where(nc, cluster) is third
@@ -373,7 +374,7 @@ async def test_client_waits_for_first_node_of_cluster(cluster: Cluster) -> None:
         got: list[bytes] = []
         nc.subscribe("later", cb=lambda message: got.append(message.data))
         await nc.flush()
-        await settled(lambda: len(nc.servers) == 3)
+        await until(lambda: len(nc.servers) == 3, 20)
         for server in cluster.servers:
             server.kill()
         await recorder.wait(Disconnected)

@@ -114,7 +114,7 @@ async def test_partition_elsewhere_is_no_reason(cluster: Cluster, caplog: pytest
         assert here != leader.url
 
 
-async def works(js: JetStream) -> bool:
+async def answers_api(js: JetStream) -> bool:
     try:
         await js.account_info(timeout=1)
     except NatsError:
@@ -133,10 +133,10 @@ async def test_hub_that_is_away_is_no_reason(caplog: pytest.LogCaptureFixture) -
             async with run_cluster(2, jetstream=False, config=remote) as leaves, natsproto.connect(leaves.urls) as nc:
                 js = nc.jetstream(domain="hub")
                 async with asyncio.timeout(20):
-                    while not await works(js):  # noqa: ASYNC110
+                    while not await answers_api(js):  # noqa: ASYNC110
                         await asyncio.sleep(0.05)
                 hub.kill()
-                assert not await works(js)
+                assert not await answers_api(js)
                 assert await stays(nc, caplog)
 
 

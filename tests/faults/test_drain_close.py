@@ -14,7 +14,8 @@ from natsproto._core.events import Disconnected, Reconnected
 from natsproto.errors import ConnectionClosed, ConnectionLost, DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import End, FaultProxy, Server, run_server
-from tests.faults.helpers import SOON, EventRecorder, nothing_left, only_these_are_left, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, nothing_left, only_these_are_left, worded
+from tests.kit.waiting import until
 
 
 @pytest.fixture
@@ -126,7 +127,7 @@ async def test_close_ends_in_time_with_frozen_server(server: Server, unsent: int
 
             publishing = asyncio.create_task(publish_on())
             if unsent:
-                await settled(lambda: nc.stats.buffered_bytes >= 262_144)
+                await until(lambda: nc.stats.buffered_bytes >= 262_144, 20)
             began = time.monotonic()
             await nc.close()
             assert time.monotonic() - began <= 2 + SOON

@@ -18,7 +18,8 @@ from natsproto.jetstream.groups import ElasticGroup
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
 from natsproto.testing import Server, run_server
-from tests.jetstream.reading import eventually, make
+from tests.jetstream.reading import make
+from tests.kit.waiting import eventually
 
 Handler = Callable[[JsMessage], Awaitable[object] | object]
 ACK_WAIT_S = 3600.0

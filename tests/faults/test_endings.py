@@ -19,7 +19,7 @@ from natsproto.service import Request
 from natsproto.testing import Server
 from tests.core.helpers import turns
 from tests.kit.tasks import end_of_tasks
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 LIMIT_S = 20.0
 LATE_S = 2.5

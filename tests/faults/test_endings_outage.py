@@ -22,7 +22,7 @@ from natsproto.errors import DrainTimeout, NatsError
 from natsproto.jetstream import StreamConfig, groups
 from natsproto.testing import run_server
 from tests.kit.tasks import end_of_tasks
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 MARGIN_S = 1.0
 """Seconds on a busy machine; on a quiet one 0.1."""

@@ -27,7 +27,7 @@ from natsproto.outbox import Journal
 from natsproto.service import Request
 from natsproto.testing import Server, run_server
 from tests.kit.public_calls import CONFIGURE, SAMPLES, things
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 ANYWHERE = frozenset({
     *("add_listener", "new_inbox", "jetstream", "system", "typed", "message", "ordered_consumer", "health"),
@@ -120,7 +120,7 @@ def calls(thing: object) -> Iterator[tuple[str, Callable[[], Any]]]:
         yield f"{name} of {type(thing).__name__}", partial(getattr(thing, name), *arguments, **needed)
 
 
-async def use(call: Callable[[], Any]) -> None:
+async def begin_call(call: Callable[[], Any]) -> None:
     made = call()
     async with asyncio.timeout(2):
         if hasattr(made, "__aenter__"):
@@ -140,7 +140,7 @@ def wrong_ends(found: list[tuple[str, Callable[[], Any]]]) -> list[str]:
         if verb in ANYWHERE or name in FIRST or verb in FIRST or f"of {thing}" in FIRST:
             continue
         try:
-            asyncio.run(use(call))
+            asyncio.run(begin_call(call))
             end = "accepted"
         except LocalProtocolError as exc:
             is_of_callback = thing == "Subscription" and "it has a callback" in str(exc)

@@ -14,7 +14,7 @@ from natsproto.jetstream.groups import GroupLeaseLost
 from natsproto.testing import run_cluster
 from natsproto.testing._server import Server
 from tests.kit.group_history import GroupHistory
-from tests.kit.group_model import group_model, run
+from tests.kit.group_model import group_model, run_model
 
 
 @pytest.mark.slow
@@ -38,20 +38,20 @@ async def test_partitions_move_when_members_die(nats_server: Server, tmp_path: P
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 async def test_members_come_and_go_at_random(tmp_path: Path, seed: int) -> None:
-    assert await run(0.5, seed, most=5, partitions=24, ttl=2.0, folder=tmp_path) == []
+    assert await run_model(0.5, seed, most=5, partitions=24, ttl=2.0, folder=tmp_path) == []
 
 
 @pytest.mark.hunt
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("members", [8, 20])
 async def test_many_members_come_and_go(tmp_path: Path, seed: int, members: int) -> None:
-    assert await run(4.0, seed, most=members, partitions=64, ttl=2.0, folder=tmp_path) == []
+    assert await run_model(4.0, seed, most=members, partitions=64, ttl=2.0, folder=tmp_path) == []
 
 
 @pytest.mark.hunt
 @pytest.mark.timeout(900)
 async def test_members_survive_cut_links_of_servers(tmp_path: Path, seed: int) -> None:
-    assert await run(4.0, seed, most=5, partitions=24, ttl=3.0, folder=tmp_path, has_cluster=True) == []
+    assert await run_model(4.0, seed, most=5, partitions=24, ttl=3.0, folder=tmp_path, has_cluster=True) == []
 
 
 @pytest.mark.slow
@@ -84,7 +84,7 @@ async def test_member_joins_again_after_loss_of_quorum() -> None:
 # ---------------------------------------------------------------- what the checker finds
 
 
-def made(*lines: tuple[float, str, str, str, int], **fields: object) -> GroupHistory:
+def made_history(*lines: tuple[float, str, str, str, int], **fields: object) -> GroupHistory:
     history = GroupHistory(**fields)  # type: ignore[arg-type]
     history.lines = [
         {"at": at, "who": who, "kind": kind, "key": key, "number": number, "done": kind == "end"}
@@ -99,16 +99,16 @@ A = ((1.0, "a", "begin", "k", 1), (2.0, "a", "end", "k", 1))
 @pytest.mark.parametrize(
     ("history", "fault"),
     [
-        (made(*A), ""),
-        (made(*A, (2.1, "b", "begin", "k", 2), (2.2, "b", "end", "k", 2)), ""),
-        (made(A[0], (1.5, "b", "begin", "k", 2), A[1], (3.0, "b", "end", "k", 2)), "while a handled 1"),
-        (made(A[0], (1.5, "b", "begin", "l", 2), A[1], (3.0, "b", "end", "l", 2)), ""),
-        (made(A[0], (1.5, "b", "begin", "k", 2), A[1], frozen=[("a", 1.2, 1.8)]), ""),
-        (made(A[0], (1.5, "b", "begin", "k", 2), frozen=[("a", 0.2, 0.8)]), "while a handled 1"),
-        (made(A[0], (1.5, "b", "begin", "k", 1), killed={"a": 1.2}), ""),
-        (made(A[0], (1.5, "b", "begin", "k", 1), killed={"a": 1.7}), "while a handled 1"),
-        (made((0.1, "a", "begin", "k", 2), (0.2, "a", "end", "k", 2), *A), "2 began before 1"),
-        (made(*A, published={("k", 1): 0.0, ("k", 2): 0.0}), "1 never handled"),
+        (made_history(*A), ""),
+        (made_history(*A, (2.1, "b", "begin", "k", 2), (2.2, "b", "end", "k", 2)), ""),
+        (made_history(A[0], (1.5, "b", "begin", "k", 2), A[1], (3.0, "b", "end", "k", 2)), "while a handled 1"),
+        (made_history(A[0], (1.5, "b", "begin", "l", 2), A[1], (3.0, "b", "end", "l", 2)), ""),
+        (made_history(A[0], (1.5, "b", "begin", "k", 2), A[1], frozen=[("a", 1.2, 1.8)]), ""),
+        (made_history(A[0], (1.5, "b", "begin", "k", 2), frozen=[("a", 0.2, 0.8)]), "while a handled 1"),
+        (made_history(A[0], (1.5, "b", "begin", "k", 1), killed={"a": 1.2}), ""),
+        (made_history(A[0], (1.5, "b", "begin", "k", 1), killed={"a": 1.7}), "while a handled 1"),
+        (made_history((0.1, "a", "begin", "k", 2), (0.2, "a", "end", "k", 2), *A), "2 began before 1"),
+        (made_history(*A, published={("k", 1): 0.0, ("k", 2): 0.0}), "1 never handled"),
     ],
 )
 def test_checker_finds_what_is_wrong(history: GroupHistory, fault: str) -> None:

@@ -19,7 +19,7 @@ from natsproto._core.socket.wire import WireHandler
 from natsproto.errors import ConnectFailed, LocalProtocolError
 from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, nothing_left, resident, worded
 from tests.kit.clock import run_virtual
-from tests.kit.hostile import HOSTILE, Hostile, Outcome
+from tests.kit.hostile import HOSTILE, Hostile, HostileEnd
 from tests.kit.memory import MemoryNetwork
 from tests.kit.scripted import Behaviour, ScriptedServer
 
@@ -95,7 +95,7 @@ async def _works(nc: Client, subscription: Subscription) -> None:
 
 async def _play_handshake(
     recorder: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
-) -> Outcome:
+) -> HostileEnd:
     began = asyncio.get_running_loop().time()
     try:
         nc = await connect_in(
@@ -110,21 +110,21 @@ async def _play_handshake(
             assert isinstance(cause, OSError) or worded(cause)
             assert not isinstance(cause, LocalProtocolError)  # it is never us who is to blame
         assert asyncio.get_running_loop().time() - began <= 1.1
-        return Outcome.REFUSE
+        return HostileEnd.REFUSE
     try:
         disconnected = recorder.of(Disconnected)
         if disconnected or not nc.is_connected:
             assert worded((await recorder.wait(Disconnected)).cause)
             await recorder.wait(Reconnected)
         await _works(nc, nc.subscribe("hostile.>"))
-        return Outcome.RECONNECT if recorder.of(Disconnected) else Outcome.SURVIVE
+        return HostileEnd.RECONNECT if recorder.of(Disconnected) else HostileEnd.SURVIVE
     finally:
         await nc.close()
 
 
 async def _play_stream(
     entry: Hostile, recorder: EventRecorder, server: ScriptedServer, network: MemoryNetwork, watch: Stopwatch
-) -> Outcome:
+) -> HostileEnd:
     nc = await connect_in(
         memory_runtime(network, watch.wrap),
         server.url,
@@ -155,13 +155,13 @@ async def _play_stream(
             await recorder.wait(Reconnected)
         await _works(nc, subscription)
         assert len(recorder.of(Disconnected)) <= 1
-        return Outcome.RECONNECT if recorder.of(Disconnected) else Outcome.SURVIVE
+        return HostileEnd.RECONNECT if recorder.of(Disconnected) else HostileEnd.SURVIVE
     finally:
         reading.cancel()
         await nc.close()
 
 
-async def _play(entry: Hostile, watch: Stopwatch) -> Outcome:
+async def _play(entry: Hostile, watch: Stopwatch) -> HostileEnd:
     network, recorder = MemoryNetwork(), EventRecorder(Disconnected, Reconnected)
     server = ScriptedServer(entry.behaviour(), Behaviour())
     network.listen("hostile", 4222, server.accept)

@@ -26,12 +26,12 @@ from tests.faults.helpers import (
     memory_runtime,
     nothing_left,
     only_these_are_left,
-    settled,
     worded,
 )
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.scripted import Behaviour, ScriptedServer
+from tests.kit.waiting import until
 
 pytestmark = pytest.mark.slow
 
@@ -342,7 +342,7 @@ async def test_close_ends_in_time_with_stuck_peer(server: Server) -> None:
                 await nc.publish("heard.by.nobody", bytes(100_000))
 
         publishing = asyncio.create_task(publish_on())
-        await settled(lambda: nc.stats.buffered_bytes >= 262_144)
+        await until(lambda: nc.stats.buffered_bytes >= 262_144, 20)
         began = time.monotonic()
         await nc.close()
         assert time.monotonic() - began <= 2 + SOON

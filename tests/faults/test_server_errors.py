@@ -22,10 +22,11 @@ from natsproto.errors import (
     ServerError,
 )
 from natsproto.testing import Direction, FaultProxy, run_server
-from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, settled, worded
+from tests.faults.helpers import SOON, EventRecorder, connect_in, memory_runtime, worded
 from tests.kit.clock import virtual_clock
 from tests.kit.memory import MemoryNetwork
 from tests.kit.scripted import ScriptedServer
+from tests.kit.waiting import until
 from tests.protocol.test_server_errors import CUT, REFUSED
 
 FATAL = CUT[:-1]  # without Server Shutdown
@@ -356,7 +357,7 @@ async def test_repeated_refusal_closes_client() -> None:
         nc = await natsproto.connect(server.url, user="me", password="right", on_event=recorder)
         await nc.flush()
         reading = asyncio.create_task(nc.subscribe("a").next())
-        await settled(lambda: not reading.done())
+        await until(lambda: not reading.done(), 20)
         await server.reconfigure("authorization { user: me, password: wrong }")
         reason = await asyncio.wait_for(nc.wait_closed(), 30)
         assert isinstance(reason, NotAuthorized)

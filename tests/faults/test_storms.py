@@ -26,24 +26,24 @@ class Crossed(AssertionError):
     """Somebody got what was meant for somebody else."""
 
 
-async def _request(nc: Client, number: int) -> None:
+async def _storm_request(nc: Client, number: int) -> None:
     while True:
         answer = await nc.request("echo", b"%d" % number, timeout=5)
         if answer.data != b"%d" % number:
             raise Crossed(f"{number} got {answer.data!r}")
 
 
-async def _publish(nc: Client, number: int) -> None:
+async def _storm_publish(nc: Client, number: int) -> None:
     while True:
         await nc.publish("storm.nobody", b"x" * (number % 3000))
 
 
-async def _flush(nc: Client, _: int) -> None:
+async def _storm_flush(nc: Client, _: int) -> None:
     while True:
         await nc.flush()
 
 
-async def _next(nc: Client, number: int) -> None:
+async def _storm_next(nc: Client, number: int) -> None:
     async with nc.subscribe(f"storm.{number}") as mine:
         while True:
             await nc.publish(f"storm.{number}", b"%d" % number)
@@ -52,7 +52,7 @@ async def _next(nc: Client, number: int) -> None:
                 raise Crossed(f"{number} got {message.data!r}")
 
 
-async def _iterate(nc: Client, number: int) -> None:
+async def _storm_iterate(nc: Client, number: int) -> None:
     async with nc.subscribe(f"storm.{number}") as mine:
         await nc.publish(f"storm.{number}", b"%d" % number)
         async for message in mine:
@@ -61,7 +61,13 @@ async def _iterate(nc: Client, number: int) -> None:
             await nc.publish(f"storm.{number}", b"%d" % number)
 
 
-VERBS: list[Callable[[Client, int], Awaitable[None]]] = [_request, _publish, _flush, _next, _iterate]
+VERBS: list[Callable[[Client, int], Awaitable[None]]] = [
+    _storm_request,
+    _storm_publish,
+    _storm_flush,
+    _storm_next,
+    _storm_iterate,
+]
 
 
 class Victim:

@@ -9,16 +9,9 @@ import pytest
 from websockets.frames import Frame, Opcode
 
 import natsproto
-from natsproto.errors import ConnectFailed, RemoteProtocolError
+from natsproto.errors import RemoteProtocolError
+from tests.kit.failures import cause_of
 from tests.kit.websocket import WebSocketServer
-
-
-async def cause_of(url: str, **options: object) -> BaseException:
-    """Why the only server of a failed connect() was not connected to."""
-    with pytest.raises(ConnectFailed) as caught:
-        await natsproto.connect(url, **options)  # type: ignore[arg-type]
-    ((_, cause),) = caught.value.attempts
-    return cause
 
 
 @pytest.mark.parametrize("compresses", [True, False])

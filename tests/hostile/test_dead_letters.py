@@ -39,7 +39,7 @@ async def bury(js: JetStream, subject: str, stream: str = "ORDERS", payload: byt
     return (await js.publish("dead.orders", payload, headers=named)).seq
 
 
-async def stored(js: JetStream, stream: str) -> list[str]:
+async def stored_subjects(js: JetStream, stream: str) -> list[str]:
     """The subjects of its messages."""
     return [message.subject async for message in (await js.stream(stream)).get_batch()]
 
@@ -71,10 +71,10 @@ async def test_a_replay_lends_no_rights(js: JetStream, watch: Watch, subject: st
     forged = await bury(js, subject, stream, b"mallory")
     await bury(js, "orders.last")
     assert await replay(js, "DEAD") == 2
-    assert await stored(js, "ORDERS") == ["orders.first", "orders.last"]
-    assert await stored(js, "PAYMENTS") == []
+    assert await stored_subjects(js, "ORDERS") == ["orders.first", "orders.last"]
+    assert await stored_subjects(js, "PAYMENTS") == []
     assert (await (await js.key_value("cfg")).get("admin")).value == b"alice"
-    assert await stored(js, "DEAD") == ["dead.orders"]
+    assert await stored_subjects(js, "DEAD") == ["dead.orders"]
     assert [(event.stream, event.seq) for event in watch.all(DeadLetterLeft)] == [("DEAD", forged)]
 
 
@@ -84,7 +84,7 @@ async def test_streams_limit_a_replay(js: JetStream, watch: Watch) -> None:
     await bury(js, "$KV.cfg.admin", "KV_cfg", b"bob")
     await bury(js, "$JS.API.STREAM.DELETE.ORDERS")
     assert await replay(js, "DEAD", streams=["ORDERS"]) == 2
-    assert await stored(js, "ORDERS") == ["orders.1", "orders.2"]
+    assert await stored_subjects(js, "ORDERS") == ["orders.1", "orders.2"]
     assert [event.seq for event in watch.all(DeadLetterLeft)] == [2, 4, 5]
     assert await replay(js, "DEAD", streams=["PAYMENTS", "KV_cfg"]) == 2
     assert (await (await js.key_value("cfg")).get("admin")).value == b"bob"
@@ -118,7 +118,7 @@ async def test_odd_letters_are_left_and_told(nats_server: Server, js: JetStream,
         await publish_literally(nats_server, "dead.x", headers=block)
     await bury(js, "orders.last")
     assert await replay(js, "DEAD") == 1
-    assert await stored(js, "ORDERS") == ["orders.last"]
+    assert await stored_subjects(js, "ORDERS") == ["orders.last"]
     assert [event.seq for event in watch.all(DeadLetterLeft)][: len(odd)] == odd
     assert await replay(js, "DEAD") == 0
 
@@ -149,9 +149,9 @@ async def test_forged_reports_replay_nothing(js: JetStream, subject: str, report
     await js.update_stream("DEAD", subjects=["dead.>", *DEAD_LETTER_ADVISORIES])
     await js.publish(f"$JS.EVENT.ADVISORY.CONSUMER.{subject}", json.dumps(report).encode())
     assert await replay(js, "DEAD") == 0
-    assert await stored(js, "ORDERS") == ["orders.1"]
-    assert len(await stored(js, "DEAD")) == 1
-    assert await stored(js, "KV_cfg") == ["$KV.cfg.admin"]
+    assert await stored_subjects(js, "ORDERS") == ["orders.1"]
+    assert len(await stored_subjects(js, "DEAD")) == 1
+    assert await stored_subjects(js, "KV_cfg") == ["$KV.cfg.admin"]
 
 
 async def test_select_sees_only_letters_that_can_be_read(js: JetStream, watch: Watch) -> None:

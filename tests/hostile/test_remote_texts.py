@@ -15,7 +15,7 @@ from natsproto._core.event_bus import MAX_FIELD_CHARS
 from natsproto.errors import ConnectionLost, ServiceError
 from natsproto.protocol.frames import ServerInfo
 from natsproto.protocol.server_errors import parse_server_error
-from tests.core.helpers import scripted_network, until
+from tests.core.helpers import scripted_network, turns_until
 from tests.hostile.helpers import Stranger, peers
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import INFO, info_line
@@ -59,7 +59,7 @@ async def test_server_texts_are_escaped_in_the_log(caplog: pytest.LogCaptureFixt
         await nc.flush()
         net.server.send(b"-ERR 'Stale Connection \x1b[2J'\r\n")
         (await net.server.connection()).close()
-        await until(lambda: nc.stats.reconnects == 1)
+        await turns_until(lambda: nc.stats.reconnects == 1)
     lines = [record.getMessage() for record in caplog.records]
     assert sum("x1b[2J" in line for line in lines) >= 3
     assert [line for line in lines if not line.isprintable()] == []

@@ -20,7 +20,7 @@ ROUNDS = 4
 """Strangers with drawn permissions in a run."""
 
 
-async def heard(messages: asyncio.Queue[Message], count: int) -> list[Message]:
+async def next_messages(messages: asyncio.Queue[Message], count: int) -> list[Message]:
     return [await asyncio.wait_for(messages.get(), 5) for _ in range(count)]
 
 
@@ -66,7 +66,7 @@ async def test_no_forged_reply_is_believed(number: int, seed: int) -> None:
             await users.client.request("svc.seen")
         await users.stranger.flush()
         requests = [asyncio.ensure_future(users.client.request(f"others.{n}", timeout=10)) for n in range(20)]
-        received = await heard(messages, 20)
+        received = await next_messages(messages, 20)
         await forge(users, ears.seen, b"forged", chance)
         for message in received:
             await message.respond(b"true")
@@ -84,7 +84,7 @@ async def test_no_forged_ack_is_believed(number: int, seed: int) -> None:
             await (await pub.publish("svc.seen"))
         await users.stranger.flush()
         futures = [await pub.publish(f"others.{n}") for n in range(20)]
-        received = await heard(messages, 20)
+        received = await next_messages(messages, 20)
         await forge(users, ears.seen, b'{"stream":"FORGED","seq":1}', chance)
         assert [future.done() for future in futures] == [False] * 20
         for message in received:

@@ -19,9 +19,9 @@ from natsproto.jetstream.objectstore._meta import is_own_nuid, meta_subject
 from natsproto.protocol.subject import have_no_wildcards, is_literal, overlap
 from natsproto.testing import Server
 from tests.hostile.helpers import publish_literally
+from tests.kit.contents import all_keys
 from tests.kit.watch import Watch
-from tests.kv.test_codecs import all_keys
-from tests.objectstore.helpers import chunks, content, names, settled
+from tests.objectstore.helpers import chunks, cleanups_ended, content, listed_names
 
 TAILS = (">", "*", "a.>", "*.d", ">.x", "*.>")
 """Last tokens that a server stores as it does any other."""
@@ -118,14 +118,14 @@ async def test_advice_about_junk_names_one_message(
     nats_server: Server, store: ObjectStore, watch: Watch, tail: str
 ) -> None:
     await publish_literally(nats_server, f"$O.files.M.{tail}", b"junk")
-    assert sorted(await names(store)) == ["one", "two"]
+    assert sorted(await listed_names(store)) == ["one", "two"]
     text = str(watch.all(ObjectStoreNotice)[-1])
     stream = store._index.stream
     last = (await stream.info()).state.last_seq
     assert f"(await js.stream('OBJ_files')).delete_message({last})" in text
     assert "purge" not in text
     await stream.delete_message(last)
-    assert await names(store) == ["one", "two"]
+    assert await listed_names(store) == ["one", "two"]
 
 
 async def test_an_entry_has_the_name_of_its_subject(nats_server: Server, store: ObjectStore, watch: Watch) -> None:
@@ -133,11 +133,11 @@ async def test_an_entry_has_the_name_of_its_subject(nats_server: Server, store: 
     for said in (info, info | {"name": "\ud800"}):
         await publish_literally(nats_server, "$O.files.M.>", json.dumps(said).encode())
         await publish_literally(nats_server, meta_subject("files", "x"), json.dumps(said).encode())
-        assert await names(store) == ["one", "two"]
+        assert await listed_names(store) == ["one", "two"]
     assert {event.subject for event in watch.all(ObjectStoreNotice)} == {"$O.files.M.>", meta_subject("files", "x")}
 
 
-async def forge(client: Client, name: str, **changed: Any) -> None:
+async def forge_entry(client: Client, name: str, **changed: Any) -> None:
     """Write an entry, as anybody with permission for its subject can."""
     said = {"name": name, "bucket": "files", "nuid": "n", "size": 3, "chunks": 1, **changed}
     await client.request(meta_subject("files", name), json.dumps(said).encode())
@@ -153,16 +153,16 @@ async def test_an_entry_takes_only_its_own_chunks(
         nuid = "SrMEhmt3ZYHlnZmdBzuWVj"
         async for message in store._index.stream.get_batch(subject=f"$O.files.C.{info.nuid}"):
             await nats_client.request(f"$O.files.C.{nuid}", message.data)
-        await forge(nats_client, "precious", nuid=nuid, size=info.size, chunks=info.chunks, digest=info.digest)
+        await forge_entry(nats_client, "precious", nuid=nuid, size=info.size, chunks=info.chunks, digest=info.digest)
         assert not is_own_nuid(await store.info("precious"))
     elif by == "a rename":
         info = await store.update_meta("precious", rename="renamed")
     victim = "renamed" if by == "a rename" else "precious"
     nuid = (await store.info(victim)).nuid
     for call in (store.delete("mallory"), store.put("mallory", b"new")):
-        await forge(nats_client, "mallory", nuid=nuid, deleted=deleted)
+        await forge_entry(nats_client, "mallory", nuid=nuid, deleted=deleted)
         await call
-        await settled(store)
+        await cleanups_ended(store)
         assert await store.get_bytes(victim) == content(300_000, 2)
     assert await store.get_bytes("mallory") == b"new"
 
@@ -170,12 +170,12 @@ async def test_an_entry_takes_only_its_own_chunks(
 async def test_chunks_of_other_clients_are_purged(store: ObjectStore, nats_client: Client) -> None:
     before = await chunks(store)
     await nats_client.request("$O.files.C.theirs", b"abc")
-    await forge(nats_client, "theirs", nuid="theirs")
+    await forge_entry(nats_client, "theirs", nuid="theirs")
     await store.put("old", b"1")
     await store.update_meta("old", rename="new")
     await store.put("theirs", b"")
     await store.delete("new")
-    await settled(store)
+    await cleanups_ended(store)
     assert await chunks(store) == before
 
 

@@ -55,7 +55,7 @@ async def connect_theirs(their_errors: list[Exception]) -> AsyncIterator[Callabl
     gc.collect()  # here, where warnings about what else it has left open are ignored
 
 
-async def until(condition: Callable[[], bool], seconds: float) -> bool:
+async def holds_within(condition: Callable[[], bool], seconds: float) -> bool:
     """True as soon as the condition holds, False if it does not in this time."""
     end = time.monotonic() + seconds
     while not condition() and time.monotonic() < end:  # noqa: ASYNC110  # nats-py has no event for it
@@ -77,9 +77,9 @@ async def test_callback_of_a_disconnect_raises(nats_server: Server, connect_thei
     ours = await natsproto.connect(nats_server.url, on_event=on_event)
     theirs = await connect_theirs(nats_server.url, disconnected_cb=on_disconnect)
     await nats_server.restart()
-    assert await until(lambda: theirs.is_reconnecting and bool(heard), 10)
-    assert await until(lambda: ours.is_connected, 10)
-    assert not await until(lambda: theirs.is_connected, 5)
+    assert await holds_within(lambda: theirs.is_reconnecting and bool(heard), 10)
+    assert await holds_within(lambda: ours.is_connected, 10)
+    assert not await holds_within(lambda: theirs.is_connected, 5)
     assert theirs.is_reconnecting
     await ours.close()
 
@@ -95,8 +95,8 @@ async def test_frozen_server_with_megabytes_unsent(connect_theirs: Any) -> None:
             for _ in range(12):
                 with_limit = asyncio.wait_for(client.publish("a", bytes(900_000)), 0.1)
                 await asyncio.gather(with_limit, return_exceptions=True)
-        assert await until(lambda: ours.connected_url == second.url, 4)
-        assert not await until(
+        assert await holds_within(lambda: ours.connected_url == second.url, 4)
+        assert not await holds_within(
             lambda: theirs.connected_url is not None and second.url in theirs.connected_url.geturl(), 8
         )
         await ours.close()
@@ -115,10 +115,10 @@ async def test_subscriber_that_falls_behind(
     for _ in range(5000):
         await ours.publish("a", b"1")
     await ours.flush()
-    assert await until(lambda: len(their_errors) == 4000, 10)
+    assert await holds_within(lambda: len(their_errors) == 4000, 10)
     assert not [name for name in dir(their_sub) if "drop" in name]
     assert our_sub.dropped == 4000
-    assert await until(lambda: any(isinstance(event, SlowConsumerDetected) for event in heard), 5)
+    assert await holds_within(lambda: any(isinstance(event, SlowConsumerDetected) for event in heard), 5)
     assert sum(isinstance(event, SlowConsumerDetected) for event in heard) == 1
     await ours.close()
 
@@ -167,10 +167,10 @@ async def test_publishing_while_the_server_is_killed(nats_server: Server, connec
             await asyncio.sleep(0.0005)
 
     publishing = asyncio.create_task(publish())
-    assert await until(lambda: counts["published"] > 200, 10)
+    assert await holds_within(lambda: counts["published"] > 200, 10)
     nats_server.kill()
     await nats_server.restart()
-    assert await until(lambda: ours.is_connected and theirs.is_connected, 10)
+    assert await holds_within(lambda: ours.is_connected and theirs.is_connected, 10)
     assert not publishing.done()
     publishing.cancel()
     [lost] = [event for event in heard if isinstance(event, Disconnected)]

@@ -39,7 +39,7 @@ async def test_nats_js_reads_what_we_write(nats_server: Server, jetstream: JetSt
         assert [(await watcher.next(LONG)).operation for _ in range(2)] == ["PUT", "PURGE"]
     async with node.running("keys.cjs", nats_server.url, "ours", "read") as program:
         lines = printed_entries(program)
-        said = {what: value async for what, value in until(lines, "watching")}
+        said = {what: value async for what, value in lines_until(lines, "watching")}
         # nats.js (3.4) also lists what has expired.
         assert sorted({*said["keys"]} - {"expired"}) == ["a/b=c_d-1.x", "created", "empty"]
         assert [
@@ -127,7 +127,7 @@ async def printed_entries(program: Program) -> AsyncIterator[tuple[str, Any]]:
         yield said["what"], said["value"]
 
 
-async def until(lines: AsyncIterator[tuple[str, Any]], last: str) -> AsyncIterator[tuple[str, Any]]:
+async def lines_until(lines: AsyncIterator[tuple[str, Any]], last: str) -> AsyncIterator[tuple[str, Any]]:
     async for what, value in lines:
         yield what, value
         if what == last:

@@ -15,7 +15,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectLink
 from natsproto.testing import Server
 from tests.interop.node import Node, Program
-from tests.objectstore.helpers import CHUNK, content, names, only
+from tests.objectstore.helpers import CHUNK, content, holds_only, listed_names
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.xdist_group("nats.js")]  # installed once
 
@@ -74,7 +74,7 @@ async def test_objects_of_every_size_cross_over(
             assert mine.digest.rstrip("=") == info.digest.rstrip("=")
             await ours.put("theirs", b"over")  # each removes what the other has put before
             await js.put("files", "ours", b"over")
-            await only(ours, ["theirs", "ours"])
+            await holds_only(ours, ["theirs", "ours"])
 
 
 async def test_names_and_what_is_said_of_objects_cross_over(
@@ -87,7 +87,7 @@ async def test_names_and_what_is_said_of_objects_cross_over(
             await js.put("files", f"{name}j", b"%d" % index)
             await ours.put(f"{name}p", b"%d" % index)
         wanted = [f"{name}{who}" for name in NAMES for who in "jp"]
-        assert await names(ours) == await js("list", "files") == wanted
+        assert await listed_names(ours) == await js("list", "files") == wanted
         for index, name in enumerate(NAMES):
             assert await ours.get_bytes(f"{name}j") == b"%d" % index
             assert await js.get("files", f"{name}p") == b"%d" % index
@@ -148,4 +148,4 @@ async def test_links_deletions_and_new_names_cross_over(
         assert (await ours.info("p2", deleted=True)).deleted
         assert await js.get("files", "q2") is None
         assert (await js("info", "files", name="q2"))["deleted"]
-        await only(ours, ["o"])
+        await holds_only(ours, ["o"])

@@ -15,7 +15,7 @@ from nats.js.errors import ObjectNotFoundError
 from natsproto.errors import ObjectNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.testing import Server
-from tests.objectstore.helpers import CHUNK, content, names, only
+from tests.objectstore.helpers import CHUNK, content, holds_only, listed_names
 
 SIZES = [0, 1, CHUNK, CHUNK + 1, 8 * 2**20]
 NAMES = ["a/b/c", "a b", "🌸", " ", "a.b>*", "名前", "x" * 500]
@@ -45,7 +45,7 @@ async def test_objects_of_every_size_cross_over(nats_server: Server, jetstream: 
             assert (await ours.info("theirs")).digest == info.digest
             await ours.put("theirs", b"over")
             await theirs.put("ours", b"over")
-            await only(ours, ["theirs", "ours"])
+            await holds_only(ours, ["theirs", "ours"])
 
 
 @pytest.mark.timeout(120)
@@ -66,7 +66,7 @@ async def test_names_and_deletions_cross_over(nats_server: Server, jetstream: Je
             await theirs.put(f"{name}t", b"%d" % index)
             await ours.put(f"{name}o", b"%d" % index)
         wanted = [f"{name}{who}" for name in NAMES for who in "to"]
-        assert await names(ours) == [info.name for info in await theirs.list()] == wanted
+        assert await listed_names(ours) == [info.name for info in await theirs.list()] == wanted
         for index, name in enumerate(NAMES):
             assert await ours.get_bytes(f"{name}t") == b"%d" % index
             assert (await theirs.get(f"{name}o")).data == b"%d" % index
@@ -77,7 +77,7 @@ async def test_names_and_deletions_cross_over(nats_server: Server, jetstream: Je
         with pytest.raises(ObjectNotFoundError):
             await theirs.get("a bt")
         assert (await ours.info("a bo", deleted=True)).deleted
-        await only(ours, [name for name in wanted if not name.startswith("a b")])
+        await holds_only(ours, [name for name in wanted if not name.startswith("a b")])
         await theirs.put("said", b"1", ObjectMeta(description="d", headers={"A": "1", "B": ["2", "3"]}))
         said = await ours.info("said")
         assert (said.description, said.headers) == ("d", {"A": ("1",), "B": ("2", "3")})

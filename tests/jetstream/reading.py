@@ -12,6 +12,7 @@ from natsproto import Client
 from natsproto._core.events import Event
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import ConsumerNotice
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.handle import Consumer
@@ -45,15 +46,6 @@ async def store(stream: Stream, numbers: Iterable[int], subject: str = "s.a", si
 def numbers(messages: Iterable[JsMessage]) -> list[int]:
     """What was stored in them."""
     return [int(message.data) for message in messages]
-
-
-async def eventually(check: Callable[[], object], timeout: float = 30.0) -> None:
-    """Turns the loop until it holds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    while not check():
-        assert loop.time() < deadline, "it never held"
-        await asyncio.sleep(0.002)
 
 
 async def crash(server: Server, stream: Stream) -> None:
@@ -99,6 +91,16 @@ def notices(seen: Iterable[Event]) -> list[ConsumerNotice]:
     return [event for event in seen if isinstance(event, ConsumerNotice)]
 
 
-def subscriptions(client: Client) -> int:
+def open_subscriptions(client: Client) -> int:
     """How many are open."""
     return len(client._engine.registry.subscriptions)
+
+
+async def store_each(nc: Client, *subjects: str) -> None:
+    """A message for each, its place as the payload; all are stored when this returns."""
+    for index, subject in enumerate(subjects, 1):
+        await nc.request(subject, b"%d" % index)
+
+
+async def ignore(message: JsMessage) -> None:
+    """A handler for tests that look at something else."""

@@ -14,9 +14,10 @@ from natsproto import Client
 from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConsumerGone, DeliveryUnknown, NatsError, RequestTimeout
 from natsproto.testing import run_server
-from tests.jetstream.reading import crash, events, eventually, make, store
+from tests.jetstream.reading import crash, events, make, store
 from tests.kit.acknowledged import until_all_acknowledged
 from tests.kit.interruption import interruptions
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.message import JsMessage

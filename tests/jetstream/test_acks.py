@@ -100,10 +100,10 @@ async def test_nak_brings_it_back_now_or_later(jetstream: JetStream) -> None:
     assert asyncio.get_running_loop().time() - asked > 0.35
     assert again.metadata.num_delivered == 3
     with pytest.raises(ConfigError):
-        await (await _stored(jetstream, consumer_name="d", number=2)).nak(delay=-1)
+        await (await _next_of_stored(jetstream, consumer_name="d", number=2)).nak(delay=-1)
 
 
-async def _stored(js: JetStream, *, consumer_name: str, number: int) -> JsMessage:
+async def _next_of_stored(js: JetStream, *, consumer_name: str, number: int) -> JsMessage:
     stream = await js.stream("S")
     await store(stream, [number])
     return await (await stream.consumer(consumer_name)).next()

@@ -67,7 +67,7 @@ async def system(cluster: Cluster) -> AsyncIterator[Client]:
 Look = Callable[[], Awaitable[ClusterInfo | None]]
 
 
-async def until(look: Look, enough: Callable[[ClusterInfo], bool]) -> ClusterInfo:
+async def info_when(look: Look, enough: Callable[[ClusterInfo], bool]) -> ClusterInfo:
     """Looks until what is seen is enough; every look is a round trip."""
     async with asyncio.timeout(30):
         while True:
@@ -103,21 +103,21 @@ async def test_leaders_of_stream_and_consumer_step_down(app: Client) -> None:
     async def of_consumer() -> ClusterInfo | None:
         return (await consumer.info(timeout=BRIEFLY)).cluster
 
-    first = await until(of_stream, lambda info: bool(info.leader) and len(info.replicas) == 2)
+    first = await info_when(of_stream, lambda info: bool(info.leader) and len(info.replicas) == 2)
     async with js.advisories() as events:
         await js.admin.step_down_stream_leader("S")
         elected = await next_advisory(events, advisory.StreamLeaderElected)
         assert getattr(elected, "stream", "") == "S"
-    second = await until(of_stream, lambda info: info.leader not in ("", first.leader))
+    second = await info_when(of_stream, lambda info: info.leader not in ("", first.leader))
     wanted = next(peer.name for peer in second.replicas if peer.name != first.leader)
     async with asyncio.timeout(30):  # a wish, which an election that is under way does not hear
-        while (await until(of_stream, lambda info: bool(info.leader))).leader != wanted:
+        while (await info_when(of_stream, lambda info: bool(info.leader))).leader != wanted:
             with contextlib.suppress(errors.JetStreamUnavailable, errors.RequestTimeout):
                 await js.admin.step_down_stream_leader("S", placement=Placement(preferred=wanted), timeout=BRIEFLY)
 
-    leader = (await until(of_consumer, lambda info: bool(info.leader))).leader
+    leader = (await info_when(of_consumer, lambda info: bool(info.leader))).leader
     await js.admin.step_down_consumer_leader("S", "c")
-    await until(of_consumer, lambda info: info.leader not in ("", leader))
+    await info_when(of_consumer, lambda info: info.leader not in ("", leader))
     with pytest.raises(errors.ApiError, match="nobody"):
         await js.admin.step_down_stream_leader("S", placement=Placement(preferred="nobody"))
     with pytest.raises(errors.StreamNotFound, match="step down leader of 'NONE'"):
@@ -132,13 +132,15 @@ async def test_stream_peer_is_removed_and_placed(app: Client) -> None:
     async def look() -> ClusterInfo | None:
         return (await stream.info(timeout=BRIEFLY)).cluster
 
-    before = await until(look, lambda info: len(members(info)) == 2 and "" not in members(info))
+    before = await info_when(look, lambda info: len(members(info)) == 2 and "" not in members(info))
     gone = before.replicas[0].name
     await js.admin.remove_stream_peer("S", gone)
-    after = await until(look, lambda info: len(members(info)) == 2 and gone not in members(info))
+    after = await info_when(look, lambda info: len(members(info)) == 2 and gone not in members(info))
     leaving = after.replicas[0].name
     await js.admin.evacuate_stream_peer("S", leaving)
-    await until(look, lambda info: len(members(info)) == 2 and leaving not in members(info) and info.desired is None)
+    await info_when(
+        look, lambda info: len(members(info)) == 2 and leaving not in members(info) and info.desired is None
+    )
     with pytest.raises(errors.ApiError):
         await js.admin.remove_stream_peer("S", "nobody")
     with pytest.raises(errors.ApiError):
@@ -155,11 +157,11 @@ async def test_consumers_leave_a_server(app: Client) -> None:
     async def look() -> ClusterInfo | None:
         return (await consumer.info(timeout=BRIEFLY)).cluster or ClusterInfo()
 
-    first = (await until(look, lambda info: bool(info.leader))).leader
+    first = (await info_when(look, lambda info: bool(info.leader))).leader
     await js.admin.evacuate_consumer_peer("S", "c", first)
-    second = (await until(look, lambda info: bool(info.leader) and info.leader != first)).leader
+    second = (await info_when(look, lambda info: bool(info.leader) and info.leader != first)).leader
     await js.admin.remove_consumer_peer("S", "c", second)
-    await until(look, lambda info: bool(info.leader) and info.leader != second)
+    await info_when(look, lambda info: bool(info.leader) and info.leader != second)
     for call in (js.admin.evacuate_consumer_peer, js.admin.remove_consumer_peer):
         with pytest.raises(errors.ApiError, match="not a member"):
             await call("S", "c", "nobody")
@@ -174,18 +176,18 @@ async def test_system_account_moves_streams(app: Client, system: Client) -> None
     async def look() -> ClusterInfo | None:
         return (await stream.info(timeout=BRIEFLY)).cluster
 
-    first = (await until(look, lambda info: bool(info.leader))).leader
+    first = (await info_when(look, lambda info: bool(info.leader))).leader
     moved = await admin.move_stream("APP", "S", server=first)
     assert moved.config.name == "S"
 
     def is_settled(info: ClusterInfo) -> bool:
         return info.leader != "" and not info.replicas and info.desired is None
 
-    second = (await until(look, lambda info: is_settled(info) and info.leader != first)).leader
+    second = (await info_when(look, lambda info: is_settled(info) and info.leader != first)).leader
     with pytest.raises(errors.ApiError, match="cancel move of stream 'S' of account 'APP'"):
         await admin.cancel_account_stream_move("APP", "S")
     await admin.evacuate_server(second)
-    await until(look, lambda info: is_settled(info) and info.leader != second)
+    await info_when(look, lambda info: is_settled(info) and info.leader != second)
     for call in (admin.evacuate_server("nobody"), admin.remove_server("nobody"), admin.remove_server(peer_id="nobody")):
         with pytest.raises(errors.ApiError, match="server 'nobody'"):
             await call

@@ -210,7 +210,7 @@ def message_and_batch_headers(ops: list[Op]) -> list[tuple[bytes, str, str]]:
     return [(op.payload, header(op, "Nats-Batch-Sequence"), header(op, "Nats-Batch-Commit")) for op in ops]
 
 
-async def fill(batch: AtomicBatch, size: int) -> None:
+async def fill_batch(batch: AtomicBatch, size: int) -> None:
     for number in range(size):
         await batch.publish("a", b"%d" % number)
 
@@ -219,7 +219,7 @@ async def fill(batch: AtomicBatch, size: int) -> None:
 async def test_batch_waits_for_its_first_message_and_commit() -> None:
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch()
-        filling = asyncio.create_task(fill(batch, 4))
+        filling = asyncio.create_task(fill_batch(batch, 4))
         first = await stream.heard()
         assert await stream.silent(0.9)
         stream.say(first, b"")
@@ -241,7 +241,7 @@ async def test_batch_waits_for_its_first_message_and_commit() -> None:
 async def test_incomplete_batch_is_sent_again_with_a_new_id() -> None:
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch()
-        filling = asyncio.create_task(fill(batch, 3))
+        filling = asyncio.create_task(fill_batch(batch, 3))
         first = await stream.heard()
         stream.say(first, b"")
         await filling
@@ -264,7 +264,7 @@ async def test_first_message_is_sent_again_with_a_new_id() -> None:
         loop = asyncio.get_running_loop()
         batch = nc.jetstream(timeout=20).atomic_batch()
         begun = loop.time()
-        filling = asyncio.create_task(fill(batch, 2))
+        filling = asyncio.create_task(fill_batch(batch, 2))
         asked = await stream.heard_all(4)  # after 1, 3 and 7 seconds
         assert 7.0 <= loop.time() - begun < 7.1
         assert message_and_batch_headers(asked) == [(b"0", "1", "")] * 4
@@ -290,7 +290,7 @@ async def test_a_first_message_is_given_up_at_the_timeout() -> None:
         loop = asyncio.get_running_loop()
         begun = loop.time()
         with pytest.raises(RequestTimeout, match="within 5 s"):
-            await fill(nc.jetstream().atomic_batch(), 2)
+            await fill_batch(nc.jetstream().atomic_batch(), 2)
         assert 5.0 <= loop.time() - begun < 5.1
         assert len(await stream.heard_all(3)) == 3
         assert await stream.silent(20)
@@ -335,7 +335,7 @@ async def test_connection_lost_after_the_commit_is_uncertain() -> None:
 async def test_a_busy_server_is_asked_again() -> None:
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch()
-        filling = asyncio.create_task(fill(batch, 2))
+        filling = asyncio.create_task(fill_batch(batch, 2))
         stream.refuse(await stream.heard(), 10210, "too many inflight", 429)
         stream.say(await stream.heard(), b"")
         await filling
@@ -347,7 +347,7 @@ async def test_a_busy_server_is_asked_again() -> None:
 
     async with stage() as (_, nc, stream):
         batch = nc.jetstream().atomic_batch(timeout=1)
-        filling = asyncio.create_task(fill(batch, 2))
+        filling = asyncio.create_task(fill_batch(batch, 2))
         while not filling.done():
             await advance(STEP)
             if (op := stream._next(None)) is not None:
@@ -378,7 +378,7 @@ async def test_an_election_at_the_commit_is_waited_for() -> None:
 @virtual_clock
 async def test_a_server_that_knows_no_batches_is_found_out() -> None:
     async with stage() as (_, nc, stream):
-        filling = asyncio.create_task(fill(nc.jetstream().atomic_batch(), 2))
+        filling = asyncio.create_task(fill_batch(nc.jetstream().atomic_batch(), 2))
         stream.ack(await stream.heard(), 4)
         with pytest.raises(UnsupportedByServer, match="stored the message alone"):
             await filling

@@ -29,7 +29,7 @@ async def another_stream(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="KEEP", subjects=["k"])
 
 
-async def make(js: JetStream, nc: Client, count: int = 100, size: int = 1000) -> Stream:
+async def noisy_stream(js: JetStream, nc: Client, count: int = 100, size: int = 1000) -> Stream:
     """A stream of incompressible messages."""
     stream = await js.create_stream(name="S", subjects=["s.>"], allow_direct=True)
     noise = random.Random(7)
@@ -49,7 +49,7 @@ async def contents(stream: Stream) -> list[tuple[int, str, bytes, int, list[tupl
 async def test_restored_stream_is_the_one_that_was_saved(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.delete_message(5)
     await stream.purge(seq=3)
     consumer = await stream.create_consumer(durable_name="c")
@@ -74,7 +74,7 @@ async def test_restored_stream_is_the_one_that_was_saved(
 
 
 async def test_backup_of_a_big_stream_in_many_chunks(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
-    stream = await make(jetstream, nats_client, 300, 20_000)
+    stream = await noisy_stream(jetstream, nats_client, 300, 20_000)
     before = await contents(stream)
     steps: list[Progress] = []
     done = await stream.backup(
@@ -95,7 +95,7 @@ async def test_empty_stream_is_saved_and_brought_back(jetstream: JetStream, tmp_
 
 
 async def test_consumers_can_be_left_out(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.create_consumer(durable_name="c")
     await stream.backup(tmp_path / "s", consumers=False)
     await jetstream.delete_stream("S")
@@ -106,7 +106,7 @@ async def test_consumers_can_be_left_out(jetstream: JetStream, nats_client: Clie
 async def test_restored_stream_can_be_configured_otherwise(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     other = await jetstream.restore_stream(tmp_path / "s", name="OTHER", subjects=["o.>"], description="a copy")
     assert (other.name, other.cached_info.config.description) == ("OTHER", "a copy")
@@ -114,7 +114,7 @@ async def test_restored_stream_can_be_configured_otherwise(
 
 
 async def test_stream_that_exists_is_not_overwritten(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     await stream.purge()
     with pytest.raises(errors.StreamExists, match="restore of stream 'S'"):
@@ -136,7 +136,7 @@ async def test_backup_of_nothing_leaves_nothing(jetstream: JetStream, tmp_path: 
 async def test_backup_replaces_an_older_one_when_complete(
     jetstream: JetStream, nats_client: Client, tmp_path: Path
 ) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     older = (tmp_path / "s" / "backup.json").read_bytes()
     await nats_client.request("s.more", b"")
@@ -160,7 +160,7 @@ async def test_backup_replaces_an_older_one_when_complete(
 
 async def test_backup_of_the_nats_tool_is_read(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
     """It writes what the server says of the snapshot, as it is, with other fields around and other blanks."""
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     before = await contents(stream)
     await stream.backup(tmp_path / "s")
     raw = json.loads((await nats_client.request("$JS.API.STREAM.INFO.S")).data)
@@ -199,7 +199,7 @@ async def test_restore_refuses_a_file_that_is_no_backup(
 async def test_file_that_is_broken_restores_no_stream(
     jetstream: JetStream, nats_client: Client, tmp_path: Path, spoil: str
 ) -> None:
-    stream = await make(jetstream, nats_client)
+    stream = await noisy_stream(jetstream, nats_client)
     await stream.backup(tmp_path / "s")
     await jetstream.delete_stream("S")
     path = tmp_path / "s" / "stream.tar.s2"
@@ -223,7 +223,7 @@ async def test_connection_that_breaks_ends_a_backup_at_once(nats_server: Server,
         natsproto.connect(proxy.url) as nc,
     ):
         js = nc.jetstream()
-        stream = await make(js, nc, 200, 20_000)
+        stream = await noisy_stream(js, nc, 200, 20_000)
         proxy.cut_at(Direction.TO_CLIENT, len(proxy.link.seen[Direction.TO_CLIENT]) + 1_000_000)
         with pytest.raises(errors.ConnectionLost, match="backup of stream 'S' cannot go on"):
             await asyncio.wait_for(stream.backup(tmp_path / "s", timeout=60), 30)
@@ -236,7 +236,7 @@ async def test_connection_that_breaks_ends_a_restore_at_once(nats_server: Server
         natsproto.connect(proxy.url) as nc,
     ):
         js = nc.jetstream()
-        stream = await make(js, nc, 200, 20_000)
+        stream = await noisy_stream(js, nc, 200, 20_000)
         await stream.backup(tmp_path / "s")
         await js.delete_stream("S")
         proxy.cut_at(Direction.TO_SERVER, len(proxy.link.seen[Direction.TO_SERVER]) + 1_000_000)
@@ -245,7 +245,7 @@ async def test_connection_that_breaks_ends_a_restore_at_once(nats_server: Server
 
 
 async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client: Client, tmp_path: Path) -> None:
-    stream = await make(jetstream, nats_client, 100, 20_000)
+    stream = await noisy_stream(jetstream, nats_client, 100, 20_000)
     begun = asyncio.Event()
     task = asyncio.create_task(
         stream.backup(tmp_path / "s", chunk_size=1024, window_size=1024, progress=lambda _: begun.set())
@@ -265,7 +265,7 @@ async def test_cancelled_backup_leaves_nothing(jetstream: JetStream, nats_client
 SNAPSHOT = json.dumps({"config": {"name": "S"}, "state": {"bytes": 9}}).encode()
 
 
-async def played(nc: Client, *chunks: tuple[str, str, bytes], timeout: float = 20.0) -> JetStream:
+async def play_restore(nc: Client, *chunks: tuple[str, str, bytes], timeout: float = 20.0) -> JetStream:
     """JetStream that starts every snapshot, sends these chunks (status, ack subject, payload) and no more."""
 
     async def answer(request: Message) -> None:
@@ -302,7 +302,7 @@ async def test_snapshot_that_is_not_whole_is_no_backup(
     kind: type[Exception],
     words: str,
 ) -> None:
-    js = await played(nats_client, *chunks, timeout=0.2 if kind is errors.RequestTimeout else 20)
+    js = await play_restore(nats_client, *chunks, timeout=0.2 if kind is errors.RequestTimeout else 20)
     stream = await js.stream("S", bind=True)
     with pytest.raises(kind, match=words):
         await stream.backup(tmp_path / "s")
@@ -310,7 +310,9 @@ async def test_snapshot_that_is_not_whole_is_no_backup(
 
 
 async def test_backup_chunks_are_acknowledged(nats_client: Client, tmp_path: Path) -> None:
-    js = await played(nats_client, ("", "ack.3.1", b"abc"), ("", "ack.3.2", b"def"), ("", "", b"gh"), ("204", "", b""))
+    js = await play_restore(
+        nats_client, ("", "ack.3.1", b"abc"), ("", "ack.3.2", b"def"), ("", "", b"gh"), ("204", "", b"")
+    )
     async with nats_client.subscribe("ack.>") as acks:
         done = await (await js.stream("S", bind=True)).backup(tmp_path / "s")
         assert [(await acks.next(20)).subject for _ in range(2)] == ["ack.3.1", "ack.3.2"]

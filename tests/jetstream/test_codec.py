@@ -35,7 +35,7 @@ from natsproto.jetstream._values.codec import (
 from natsproto.jetstream._values.timestamp import Timestamp, to_timestamp
 
 
-class Colour(StrEnum):
+class ColourText(StrEnum):
     RED = "red"
     BLUE = "blue"
 
@@ -58,8 +58,8 @@ class Outer(Record):
     heard: float | None = codec.age(default=None)
     at: Moment = codec.moment(default=None)
     made: Timestamp = codec.instant(default=NEVER)
-    colour: Choice[Colour, str] = codec.choice(Colour, default=Colour.RED)
-    policy: Choice[Colour, str] = codec.choice(Colour, default=Colour.BLUE, always=True)
+    colour: Choice[ColourText, str] = codec.choice(ColourText, default=ColourText.RED)
+    policy: Choice[ColourText, str] = codec.choice(ColourText, default=ColourText.BLUE, always=True)
     words: Strings = codec.strings(default=())
     numbers: tuple[int, ...] = codec.integers(default=())
     inner: Inner = codec.nested(Inner, default=Inner())
@@ -91,8 +91,8 @@ outers = st.builds(
     heard=st.one_of(st.none(), st.floats(1e-3, 1e6)).map(lambda age: age and round(age, 6)),
     at=st.one_of(st.none(), moments),
     made=moments,
-    colour=st.sampled_from([Colour.RED, Colour.BLUE, "blue", Unlisted("green")]),
-    policy=st.sampled_from(list(Colour)),
+    colour=st.sampled_from([ColourText.RED, ColourText.BLUE, "blue", Unlisted("green")]),
+    policy=st.sampled_from(list(ColourText)),
     words=st.lists(words, max_size=3),
     numbers=st.lists(st.integers(0, 2**64 - 1), max_size=3),
     inner=inner,

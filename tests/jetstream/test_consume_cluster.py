@@ -193,7 +193,7 @@ async def until_answered(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 @asynccontextmanager
-async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
+async def cluster_scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
     """Two readers on a connection of their own, both clients at home on one server."""
     async with (
         natsproto.connect(cluster.urls, name="admin") as admin,
@@ -223,7 +223,7 @@ async def scene(cluster: Cluster, home: Server) -> AsyncIterator[Scene]:
 
 
 async def test_readers_go_on_after_step_downs_and_deletes() -> None:
-    async with run_cluster(3) as cluster, scene(cluster, cluster.servers[0]) as index:
+    async with run_cluster(3) as cluster, cluster_scene(cluster, cluster.servers[0]) as index:
         for _ in range(2):
             for what in ("STREAM.S", "CONSUMER.S.d"):
                 await index.step_down(what)
@@ -242,7 +242,7 @@ async def test_ordered_reader_survives_a_killed_server() -> None:
     """
     async with run_cluster(3) as cluster:
         home = await cluster.meta_leader()
-        async with scene(cluster, home) as index:
+        async with cluster_scene(cluster, home) as index:
             await index.gather(home)
             name, where = await index.ordered_consumer()
             while where == home.name:
@@ -258,7 +258,7 @@ async def test_ordered_reader_survives_a_killed_server() -> None:
 async def test_readers_go_on_after_an_election() -> None:
     async with run_cluster(3) as cluster:
         home = await cluster.meta_leader()
-        async with scene(cluster, home) as index:
+        async with cluster_scene(cluster, home) as index:
             await index.gather(home)
             home.kill()
             await index.reading(AFTER_ELECTIONS)

@@ -13,12 +13,10 @@ from natsproto.errors import ConsumerGone, DrainTimeout, PullRefused
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.testing import Server
 from tests.core.helpers import scripted_network, turns
-from tests.jetstream.reading import eventually, make, store
+from tests.jetstream.reading import ignore, make, store
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
-
-
-async def ignore(message: JsMessage) -> None: ...
+from tests.kit.waiting import eventually
 
 
 def errors(caplog: pytest.LogCaptureFixture) -> list[str]:

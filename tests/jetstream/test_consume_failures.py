@@ -9,7 +9,7 @@ import pytest
 
 from natsproto import Client, errors
 from natsproto.jetstream._consumer.message import JsMessage
-from tests.jetstream.reading import events, known, make
+from tests.jetstream.reading import events, ignore, known, make
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.handle import PullConsumer
@@ -20,9 +20,6 @@ if TYPE_CHECKING:
 async def consumer(jetstream: JetStream) -> PullConsumer:
     stream = await make(jetstream, 3)
     return await stream.create_consumer(durable_name="d", ack_wait=60)
-
-
-async def ignore(message: JsMessage) -> None: ...
 
 
 async def test_key_function_that_fails_ends_consume(consumer: PullConsumer) -> None:

@@ -16,19 +16,9 @@ from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError, ConsumerGone, PullRefused, RequestTimeout
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.testing import run_server
-from tests.jetstream.reading import (
-    api_calls,
-    crash,
-    events,
-    eventually,
-    known,
-    make,
-    notices,
-    numbers,
-    store,
-    subscriptions,
-)
+from tests.jetstream.reading import api_calls, crash, events, known, make, notices, numbers, open_subscriptions, store
 from tests.kit.interruption import interruptions
+from tests.kit.waiting import eventually
 from tests.server.helpers import both_loops
 
 if TYPE_CHECKING:
@@ -202,8 +192,8 @@ async def test_fetches_subscribe_once_and_leave_nothing(jetstream: JetStream, na
     consumer = await stream.create_consumer(durable_name="d")
     for _ in range(25):
         await consumer.fetch(2)
-        assert subscriptions(nats_client) == 1
-    await eventually(lambda: subscriptions(nats_client) == 0)
+        assert open_subscriptions(nats_client) == 1
+    await eventually(lambda: open_subscriptions(nats_client) == 0)
     assert (await consumer.info()).num_waiting == 0
 
 
@@ -440,7 +430,7 @@ async def test_stop_gives_unread_messages_to_others(jetstream: JetStream, nats_c
     got = await (await stream.consumer("d")).fetch(15, timeout=LONG)
     assert sorted(numbers(got)) == list(range(6, 21))
     assert [message.metadata.num_delivered for message in got].count(2) == unread
-    assert subscriptions(nats_client) <= 1
+    assert open_subscriptions(nats_client) <= 1
     assert [message async for message in messages] == []
 
 

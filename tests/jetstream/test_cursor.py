@@ -41,7 +41,7 @@ async def stream(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream("S", subjects=SUBJECTS, allow_atomic=True)
 
 
-async def stored(stream: Stream) -> list[int]:
+async def numbers_without_cursors(stream: Stream) -> list[int]:
     """The payloads of the messages of a stream, without those of cursors."""
     found = stream.get_batch()
     return [int(message.data) async for message in found if CURSOR_HEADER not in message.headers]
@@ -93,7 +93,7 @@ async def test_value_is_read_as_written(jetstream: JetStream, stream: Stream, va
 async def test_only_cursor_moves_without_messages(jetstream: JetStream, stream: Stream) -> None:
     cursor = await jetstream.cursor("S", "c")
     await advance(cursor, 8, 7)
-    assert (await stored(stream), cursor.value) == ([], 7)
+    assert (await numbers_without_cursors(stream), cursor.value) == ([], 7)
 
 
 async def test_subject_of_own_choice(jetstream: JetStream) -> None:
@@ -112,9 +112,9 @@ async def test_exception_in_the_block_stores_nothing(jetstream: JetStream, strea
             raise ZeroDivisionError
     with pytest.raises(LocalProtocolError, match="was not stored"):
         _ = batch.ack
-    assert (cursor.value, await stored(stream)) == (1, [1])
+    assert (cursor.value, await numbers_without_cursors(stream)) == (1, [1])
     await advance(cursor, 2, 2)
-    assert await stored(stream) == [1, 2]
+    assert await numbers_without_cursors(stream) == [1, 2]
 
 
 async def test_largest_advance_has_999_messages(jetstream: JetStream, stream: Stream) -> None:
@@ -124,7 +124,7 @@ async def test_largest_advance_has_999_messages(jetstream: JetStream, stream: St
         await advance(cursor, 1000, 1999)
     assert cursor.value == 999
     await advance(cursor, 1000, 1001)
-    assert await stored(stream) == list(range(1, 1002))
+    assert await numbers_without_cursors(stream) == list(range(1, 1002))
 
 
 # ---------------------------------------------------------------- two writers
@@ -142,7 +142,7 @@ async def test_second_writer_is_refused(jetstream: JetStream, stream: Stream) ->
         second.advance(to=4)
     assert await second.load() == 2
     await advance(second, 3, 3)
-    assert await stored(stream) == [1, 2, 3]
+    assert await numbers_without_cursors(stream) == [1, 2, 3]
 
 
 async def test_writers_that_contend_store_each_number_once(jetstream: JetStream, stream: Stream, seed: int) -> None:
@@ -158,7 +158,7 @@ async def test_writers_that_contend_store_each_number_once(jetstream: JetStream,
                 await cursor.load()
 
     await asyncio.gather(*(write() for _ in range(4)))
-    assert await stored(stream) == list(range(1, 61))
+    assert await numbers_without_cursors(stream) == list(range(1, 61))
 
 
 async def test_own_expectation_is_the_callers_error(jetstream: JetStream, stream: Stream) -> None:
@@ -168,7 +168,7 @@ async def test_own_expectation_is_the_callers_error(jetstream: JetStream, stream
         async with cursor.advance(to=2) as batch:
             await batch.publish("s.y", b"2", expected_last_subject_seq=77)
     assert await cursor.load() == 1
-    assert await stored(stream) == [1]
+    assert await numbers_without_cursors(stream) == [1]
 
 
 # ---------------------------------------------------------------- faults
@@ -197,7 +197,7 @@ async def test_lost_acknowledgement_stores_once(tmp_path: Path) -> None:
         proxy.cut()
         await task
         assert cursor.value == 6
-        assert await stored(stream) == [1, 2, 3, 4, 5, 6]
+        assert await numbers_without_cursors(stream) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("moment", range(6))
@@ -210,7 +210,7 @@ async def test_cut_at_any_moment_stores_once(tmp_path: Path, seed: int, moment: 
             await asyncio.sleep(rng.random() * 0.004)
             proxy.cut()
             await task
-        assert await stored(stream) == list(range(1, 37))
+        assert await numbers_without_cursors(stream) == list(range(1, 37))
 
 
 async def test_server_that_is_killed_stores_once(tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ async def test_server_that_is_killed_stores_once(tmp_path: Path) -> None:
         task = asyncio.create_task(advance(cursor, 4, 6))
         await server.restart()
         await task
-        assert await stored(stream) == [1, 2, 3, 4, 5, 6]
+        assert await numbers_without_cursors(stream) == [1, 2, 3, 4, 5, 6]
 
 
 async def test_time_without_an_answer_is_uncertain(tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ async def test_time_without_an_answer_is_uncertain(tmp_path: Path) -> None:
         at = await cursor.load()
         assert isinstance(at, int)
         await advance(cursor, at + 1, 9)
-        assert await stored(stream) == list(range(1, 10))
+        assert await numbers_without_cursors(stream) == list(range(1, 10))
 
 
 async def test_cancelled_advance_is_decided_by_load(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ async def test_cancelled_advance_is_decided_by_load(tmp_path: Path) -> None:
         proxy.heal()
         at = await cursor.load()
         await advance(cursor, at + 1 if isinstance(at, int) else 1, 4)
-        assert await stored(stream) == [1, 2, 3, 4]
+        assert await numbers_without_cursors(stream) == [1, 2, 3, 4]
 
 
 @pytest.mark.slow
@@ -275,7 +275,7 @@ async def test_stream_that_went_back_is_noticed(tmp_path: Path) -> None:
         assert (caught.value.value, caught.value.expected_seq, caught.value.seq) == (3, 8, 4)
         assert await cursor.load() == 3
         await advance(cursor, 4, 9)
-        assert await stored(stream) == list(range(1, 10))
+        assert await numbers_without_cursors(stream) == list(range(1, 10))
 
 
 # ---------------------------------------------------------------- what is refused
@@ -373,7 +373,7 @@ async def test_subject_of_no_stream_is_named(jetstream: JetStream, stream: Strea
             for subject in ["t.x", "s.x"] if first else ["s.x", "t.x", "s.x"]:
                 await batch.publish(subject, b"1")
     assert await cursor.load() is None
-    assert await stored(stream) == []
+    assert await numbers_without_cursors(stream) == []
 
 
 async def test_message_of_somebody_else_is_no_cursor(jetstream: JetStream, stream: Stream) -> None:
@@ -421,7 +421,7 @@ async def test_refusals_at_an_unmoved_cursor_are_waited_for(
     if refusals > 5:
         with pytest.raises(RequestTimeout, match="not decided yet"):
             await advance(cursor, 1, 1, timeout=0.5)
-        assert (cursor.value, await stored(stream)) == (None, [])
+        assert (cursor.value, await numbers_without_cursors(stream)) == (None, [])
     else:
         await advance(cursor, 1, 1, timeout=30)
-        assert (cursor.value, await stored(stream)) == (1, [1])
+        assert (cursor.value, await numbers_without_cursors(stream)) == (1, [1])

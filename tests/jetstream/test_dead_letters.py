@@ -27,7 +27,8 @@ from natsproto.retry import (
     replay,
 )
 from natsproto.testing import run_server
-from tests.jetstream.reading import events, eventually, known, make, store
+from tests.jetstream.reading import events, known, make, store
+from tests.kit.waiting import eventually
 
 
 async def test_poison_stops_no_worker(jetstream: JetStream) -> None:

@@ -19,22 +19,22 @@ from tests.jetstream.reading import known
 NOTHING = pytest.mark.parametrize("nothing", [0, 0.0, timedelta(0)])
 
 
-def refused() -> AbstractContextManager[object]:
+def zero_is_refused() -> AbstractContextManager[object]:
     return pytest.raises(ConfigError, match=r"^timeout 0\.0: must be more than 0 seconds")
 
 
 @NOTHING
 async def test_a_context_is_not_made_with_it(nats_server: Server, nats_client: Client, nothing: float) -> None:
-    with refused():
+    with zero_is_refused():
         nats_client.jetstream(timeout=nothing)
     async with natsproto.otel.connect(nats_server.url) as traced:
-        with refused():
+        with zero_is_refused():
             traced.jetstream(timeout=nothing)
 
 
 @NOTHING
 def test_a_blocking_context_is_not_made_with_it(nats_server: Server, nothing: float) -> None:
-    with sync.connect(nats_server.url) as nc, refused():
+    with sync.connect(nats_server.url) as nc, zero_is_refused():
         nc.jetstream(timeout=nothing)
 
 
@@ -43,7 +43,7 @@ async def test_a_publisher_or_batch_is_not_made_with_it(jetstream: JetStream, no
     kv = await jetstream.create_key_value(bucket="b")
     makers: list[Callable[..., object]] = [jetstream.publisher, jetstream.fast_publisher, jetstream.atomic_batch]
     for make in (*makers, kv.atomic):
-        with refused():
+        with zero_is_refused():
             make(timeout=nothing)
 
 
@@ -58,7 +58,7 @@ async def test_an_object_is_not_put_or_got_with_it(jetstream: JetStream) -> None
 
     await store.put("o", b"1")
     for call in (store.put("o", source(), timeout=0), store.info("o", timeout=0), store.get_bytes("o", timeout=0)):
-        with refused():
+        with zero_is_refused():
             await call
     assert taken == 0
 
@@ -73,7 +73,7 @@ async def test_a_key_is_not_read_or_written_with_it(jetstream: JetStream) -> Non
         kv.update("k", b"2", revision, timeout=0),
         kv.delete("k", timeout=0),
     ):
-        with refused():
+        with zero_is_refused():
             await call
     assert (await kv.get("k", direct=False)).revision == revision
 
@@ -85,11 +85,11 @@ async def _flush(client: Client, row: bytes) -> None:
 @NOTHING
 def test_rows_are_not_sent_with_it(nothing: float) -> None:
     config = SparkNats(servers="nats://127.0.0.1:4222")
-    with refused():
+    with zero_is_refused():
         publish_partition(config, write_id="w", timeout=nothing)
-    with refused():
+    with zero_is_refused():
         request_partition(config, "a", payload="data", timeout=nothing)
-    with refused():
+    with zero_is_refused():
         map_async(_flush, config, timeout=nothing)
 
 

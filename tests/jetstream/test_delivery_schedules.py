@@ -21,7 +21,7 @@ SCHEDULES = 40
 TURNS = 400
 
 
-class Model:
+class ScheduleModel:
     """A server, a socket and a reader. ``deadlines`` are those of the server, by stream sequence."""
 
     def __init__(self, rng: random.Random) -> None:
@@ -160,13 +160,13 @@ class Model:
 
 async def test_drawn_schedules_hand_over_only_our_own(monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Nothing is handed over that the server delivers again meanwhile, and nothing skipped that it does not."""
-    model: Model | None = None
+    model: ScheduleModel | None = None
     for module in (deliveries, arrival_times):
         monkeypatch.setattr(module, "monotonic", lambda: 0.0 if model is None else model.now)
-    monkeypatch.setattr(deliveries, "extend_all", lambda messages: cast("Model", model).extend_all(messages))
+    monkeypatch.setattr(deliveries, "extend_all", lambda messages: cast("ScheduleModel", model).extend_all(messages))
     handed = skipped = 0
     for number in range(SCHEDULES):
-        model = Model(random.Random(f"{seed} {number}"))
+        model = ScheduleModel(random.Random(f"{seed} {number}"))
         model.run()
         handed, skipped = handed + model.handed, skipped + model.skipped
     assert handed > 5 * SCHEDULES

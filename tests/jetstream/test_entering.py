@@ -11,9 +11,10 @@ import pytest
 import natsproto
 from natsproto import Client, sync
 from natsproto.errors import BucketNotFound, ConnectionClosed, StreamNotFound, SubscriptionClosed
-from tests.jetstream.reading import eventually, make, numbers, subscriptions
+from tests.jetstream.reading import make, numbers, open_subscriptions
 from tests.kit.interruption import interruptions
 from tests.kit.tasks import end_of_tasks
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -188,7 +189,7 @@ async def test_cancelled_entering_leaves_nothing(jetstream: JetStream, nats_clie
     async for run in interruptions(enter):
         run.check()
         await end_of_tasks(tasks)
-    assert subscriptions(nats_client) == 0
+    assert open_subscriptions(nats_client) == 0
     for name in ("S", "KV_b", "OBJ_files"):
         held = await jetstream.stream(name)
         async with asyncio.timeout(LONG):

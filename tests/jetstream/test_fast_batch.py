@@ -29,6 +29,7 @@ from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing import Direction, Server, run_server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.test_publish import through_a_proxy
+from tests.kit.contents import stored_numbers
 from tests.kit.servers import NEWEST, binary_of
 
 
@@ -37,10 +38,6 @@ async def stream(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream(
         name="F", subjects=["f.>"], storage="memory", allow_batched=True, allow_direct=True
     )
-
-
-async def numbers(stream: Stream) -> list[int]:
-    return [int(message.data) async for message in stream.get_batch()]
 
 
 # ---------------------------------------------------------------- on a real server
@@ -53,7 +50,7 @@ async def test_everything_is_stored_in_order(jetstream: JetStream, stream: Strea
         for number in range(size):
             assert await pub.publish(f"f.{number % 3}", b"%d" % number) == number + 1
             assert pub.pending <= 1000
-    assert await numbers(stream) == list(range(size))
+    assert await stored_numbers(stream) == list(range(size))
     assert (pub.published, pub.pending, pub.lost) == (size, 0, 0)
     assert size == 0 or (pub.ack is not None and pub.ack.seq == size)
 
@@ -67,7 +64,7 @@ async def test_the_last_message_can_commit(jetstream: JetStream, stream: Stream)
         ack = await pub.commit("f.1", b"10", headers={"A": "b"})
         assert (ack.seq, ack.count) == (11, 10)
     assert pub.ack == ack
-    assert await numbers(stream) == list(range(11))
+    assert await stored_numbers(stream) == list(range(11))
 
 
 async def test_flush_waits_until_everything_is_known(jetstream: JetStream, stream: Stream) -> None:
@@ -79,7 +76,7 @@ async def test_flush_waits_until_everything_is_known(jetstream: JetStream, strea
         await pub.flush()
         assert (pub.pending, (await stream.info()).state.messages) == (0, 7)
         await pub.publish("f.1", b"7")
-    assert await numbers(stream) == list(range(8))
+    assert await stored_numbers(stream) == list(range(8))
 
 
 @pytest.mark.parametrize("before", [0, 1, 3])
@@ -95,7 +92,7 @@ async def test_rejected_commit_ends_its_batch(jetstream: JetStream, before: int)
             await pub.commit("s", bytes(50))
         assert [failed.number for failed in caught.value.failures] == [before + 1]
         await pub.publish("s", b"%d" % before)
-    assert await numbers(stream) == list(range(before + 1))
+    assert await stored_numbers(stream) == list(range(before + 1))
     assert (pub.published, pub.pending, pub.lost) == (before + 2, 0, 0)
 
 
@@ -165,7 +162,7 @@ async def test_an_idle_batch_is_committed(jetstream: JetStream, stream: Stream) 
                 await asyncio.sleep(0.05)
         assert pub.pending == 0
         await pub.publish("f.1", b"1")
-    assert await numbers(stream) == [0, 1]
+    assert await stored_numbers(stream) == [0, 1]
 
 
 async def test_headers_and_ids_work_as_in_any_message(jetstream: JetStream, stream: Stream) -> None:
@@ -175,7 +172,7 @@ async def test_headers_and_ids_work_as_in_any_message(jetstream: JetStream, stre
         await pub.publish("f.1", b"2", msg_id="b")
         await pub.publish("f.1", b"3", msg_id="a", expected_stream="F")
         await pub.publish("f.1", b"4")
-    assert await numbers(stream) == [0, 1, 4]
+    assert await stored_numbers(stream) == [0, 1, 4]
     assert (await stream.get_message(1)).headers["Trace"] == "1"
 
 
@@ -208,7 +205,7 @@ async def test_fast_batch_of_a_few_big_messages(jetstream: JetStream, stream: St
         for number in range(40):
             await pub.publish("f.1", b"%d" % number + b" " * 50_000)
             assert pub.pending <= 2
-    assert await numbers(stream) == list(range(40))
+    assert await stored_numbers(stream) == list(range(40))
 
 
 @pytest.mark.parametrize("flow", [1, 3, 10])
@@ -217,7 +214,7 @@ async def test_any_flow_and_any_number_of_acknowledgements(jetstream: JetStream,
         async with jetstream.fast_publisher(flow=flow, outstanding=outstanding) as pub:
             for number in range(50):
                 await pub.publish("f.1", b"%d" % number)
-    assert len(await numbers(stream)) == 150
+    assert len(await stored_numbers(stream)) == 150
 
 
 async def test_refused_message_without_gaps_ends_the_batch(jetstream: JetStream, stream: Stream) -> None:
@@ -230,7 +227,7 @@ async def test_refused_message_without_gaps_ends_the_batch(jetstream: JetStream,
     assert (first.number, type(first.error)) == (11, WrongLastSequence)
     assert [failed.number for failed in rest] == list(range(12, 21))
     assert "message 11 (sent earlier) was rejected" in str(rest[0].error)
-    assert await numbers(stream) == list(range(10))
+    assert await stored_numbers(stream) == list(range(10))
     with pytest.raises(LocalProtocolError):
         await pub.publish("f.1")
 
@@ -246,7 +243,7 @@ async def test_refusal_is_raised_once(jetstream: JetStream, stream: Stream) -> N
         assert (caught.value.failures[0].number, type(caught.value.failures[0].error)) == (2, WrongLastSequence)
         with pytest.raises(LocalProtocolError, match="message 2 was rejected"):
             await pub.publish("f.1", b"3")
-    assert await numbers(stream) == [0]
+    assert await stored_numbers(stream) == [0]
 
 
 async def test_refused_message_with_gaps_is_reported(jetstream: JetStream, stream: Stream) -> None:
@@ -256,7 +253,7 @@ async def test_refused_message_with_gaps_is_reported(jetstream: JetStream, strea
                 await pub.publish("f.1", b"%d" % number, expected_last_seq=99_999 if number in (10, 1500) else None)
     assert [failed.number for failed in caught.value.failures] == [11, 1501]
     assert {type(failed.error) for failed in caught.value.failures} == {WrongLastSequence}
-    assert await numbers(stream) == [number for number in range(2000) if number not in (10, 1500)]
+    assert await stored_numbers(stream) == [number for number in range(2000) if number not in (10, 1500)]
     assert pub.lost == 0
 
 
@@ -271,7 +268,7 @@ async def test_refused_first_message_with_gaps(jetstream: JetStream, flow: int) 
         publishing = [pub.publish("l", payload) for payload in (bytes(12), bytes(13), b"0", b"1")]
         done = await asyncio.gather(*publishing, return_exceptions=True)
         assert [type(one) for one in done] == [MessageTooLarge, MessageTooLarge, int, int]
-    assert await numbers(stream) == [0, 1]
+    assert await stored_numbers(stream) == [0, 1]
     assert (pub.published, pub.pending, pub.lost) == (5, 0, 0)
 
 
@@ -286,7 +283,7 @@ async def test_a_full_stream_is_reported(jetstream: JetStream, gap: str) -> None
                 await pub.publish("l", b"%d" % number)
     assert [failed.number for failed in caught.value.failures] == [6, 7, 8]
     assert type(caught.value.failures[0].error) is LimitReached
-    assert await numbers(stream) == list(range(5))
+    assert await stored_numbers(stream) == list(range(5))
 
 
 async def test_stream_without_fast_ingest_is_an_error(jetstream: JetStream) -> None:
@@ -315,7 +312,7 @@ async def test_bad_arguments_change_nothing(jetstream: JetStream, stream: Stream
             await pub.publish("f.1", "text")  # type: ignore[arg-type]
         assert (pub.published, pub.pending) == (0, 0)
         await pub.publish("f.1", bytearray(b"1"))
-    assert await numbers(stream) == [1]
+    assert await stored_numbers(stream) == [1]
     with pytest.raises(ConfigError):
         jetstream.fast_publisher(gap="maybe")  # type: ignore[arg-type]
     with pytest.raises(ConfigError):
@@ -355,7 +352,7 @@ async def test_cuts_neither_lose_nor_double_nor_disorder(nats_server: Server, au
                     proxy.cut()
                 await pub.publish("f", b"%d" % number)
         assert len(recorder.of(Disconnected)) >= 6
-        assert await numbers(stream) == list(range(5000))
+        assert await stored_numbers(stream) == list(range(5000))
 
 
 @pytest.mark.slow
@@ -370,7 +367,7 @@ async def test_with_gaps_allowed_cuts_cost_what_is_counted(nats_server: Server) 
                 if number % 700 == 350:
                     proxy.cut()
                 await pub.publish("f", b"%d" % number)
-        held = await numbers(stream)
+        held = await stored_numbers(stream)
         assert held == sorted(set(held))
         assert len(held) + pub.lost >= 5000
 
@@ -389,7 +386,7 @@ async def test_server_restart_with_and_without_ids(nats_server: Server) -> None:
                     nats_server.kill()
                     await nats_server.restart()
                 await pub.publish("f", b"%d" % number)
-        assert await numbers(stream) == list(range(3000))
+        assert await stored_numbers(stream) == list(range(3000))
         with pytest.raises(PublishFailed) as caught:  # noqa: PT012
             async with js.fast_publisher() as pub:
                 for number in range(3000, 3700):
@@ -398,7 +395,7 @@ async def test_server_restart_with_and_without_ids(nats_server: Server) -> None:
                 await nats_server.restart()
                 await pub.flush()
         assert {type(failed.error) for failed in caught.value.failures} == {PublishUncertain}
-        held = await numbers(stream)
+        held = await stored_numbers(stream)
         assert held == sorted(set(held))
 
 
@@ -419,7 +416,7 @@ async def test_one_message_and_a_restart_store_one(series: str) -> None:
                 server.kill()
                 await server.restart()
                 await pub.flush()
-        assert await numbers(stream) == [1]
+        assert await stored_numbers(stream) == [1]
         assert [type(failed.error) for failed in caught.value.failures] == [PublishUncertain]
 
 
@@ -462,7 +459,7 @@ async def test_random_faults_are_reported_by_fast_batches(nats_server: Server, g
                 failed[taken + pub.published] = exc
             taken, lost = taken + pub.published, lost + pub.lost
         proxy.delay(0)
-        held = await numbers(stream)
+        held = await stored_numbers(stream)
     assert held == sorted(set(held)), "stored twice, or out of order"
     missing = set(range(1, taken + 1)) - set(held) - failed.keys()
     assert len(missing) <= (lost if gaps else 0), "lost without a word"

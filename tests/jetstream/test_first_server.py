@@ -35,7 +35,7 @@ async def no_stream(series: str) -> AsyncIterator[tuple[Server, Client]]:
 
 
 @asynccontextmanager
-async def heard(newer: str, older: str) -> AsyncIterator[tuple[Server, Client]]:
+async def newer_client(newer: str, older: str) -> AsyncIterator[tuple[Server, Client]]:
     """The newer one of two servers that both have a stream, and a client of it that goes to the older one then."""
     binaries = [await asyncio.to_thread(binary_of, series) for series in (newer, older)]
     async with (
@@ -50,7 +50,7 @@ async def heard(newer: str, older: str) -> AsyncIterator[tuple[Server, Client]]:
             yield one, nc
 
 
-async def stored(nc: Client) -> list[str]:
+async def kept_subjects(nc: Client) -> list[str]:
     """The subjects of what the stream holds."""
     return [subject async for subject, _ in (await nc.jetstream().stream("S")).subjects()]
 
@@ -81,11 +81,11 @@ async def test_window_refuses_what_the_first_server_ignores(auto_msg_id: bool) -
         with pytest.raises(UnsupportedByServer, match="ttl"):
             await pub.publish("s.6", ttl=60)
         await pub.__aexit__(None, None, None)
-        assert await stored(nc) == ["s.2", "s.5"]
+        assert await kept_subjects(nc) == ["s.2", "s.5"]
 
 
 async def test_window_resends_nothing_to_an_older_server() -> None:
-    async with heard("2.14", "2.10") as (server, nc):
+    async with newer_client("2.14", "2.10") as (server, nc):
         async with nc.jetstream(timeout=30).publisher(auto_msg_id=True) as pub:
             await (await pub.publish("s.0", ttl=60))
             server.freeze()
@@ -95,11 +95,11 @@ async def test_window_resends_nothing_to_an_older_server() -> None:
             with pytest.raises(PublishUncertain, match=r"ttl: nats-server 2\.11 is needed, this is 2\.10"):
                 await futures[0]
             await futures[1]
-        assert await stored(nc) == ["s.2"]
+        assert await kept_subjects(nc) == ["s.2"]
 
 
 async def test_publish_is_not_retried_at_an_older_server() -> None:
-    async with heard("2.14", "2.10") as (server, nc):
+    async with newer_client("2.14", "2.10") as (server, nc):
         server.freeze()
         sent = nc.stats.out_msgs
         publishing = asyncio.create_task(nc.jetstream(timeout=30).publish("s.1", ttl=60, msg_id="m"))
@@ -108,7 +108,7 @@ async def test_publish_is_not_retried_at_an_older_server() -> None:
         server.kill()
         with pytest.raises(PublishUncertain, match=r"ttl: needs nats-server 2\.11 or newer"):
             await publishing
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 async def test_window_raises_refusals_at_its_end() -> None:
@@ -120,7 +120,7 @@ async def test_window_raises_refusals_at_its_end() -> None:
         with pytest.raises(PublishFailed, match="ttl") as left:
             await leaving
         assert [(failed.number, failed.size) for failed in left.value.failures] == [(1, 2)]
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 @pytest.mark.parametrize("messages", [1, 3])
@@ -137,7 +137,7 @@ async def test_atomic_batch_with_a_too_old_first_server(messages: int) -> None:
         await server.restart()
         with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):
             await publishing
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 async def test_atomic_batch_without_a_server_is_not_sent() -> None:
@@ -148,12 +148,12 @@ async def test_atomic_batch_without_a_server_is_not_sent() -> None:
             await batch.commit()
         assert not info.value.sent
         await server.restart()
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 @pytest.mark.parametrize("more", [0, 1, 2])
 async def test_atomic_batch_ends_with_an_older_server(more: int) -> None:
-    async with heard("2.14", "2.11") as (server, nc):
+    async with newer_client("2.14", "2.11") as (server, nc):
         recorder = EventRecorder(Disconnected)
         nc.add_listener(recorder)
         with pytest.raises(UnsupportedByServer, match=r"atomic batch: nats-server 2\.12 is needed, this is 2\.11"):  # noqa: PT012
@@ -166,7 +166,7 @@ async def test_atomic_batch_ends_with_an_older_server(more: int) -> None:
                 for _ in range(more):
                     await batch.publish("s.3")
         await nc.flush()
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 async def test_fast_batch_with_a_too_old_first_server() -> None:
@@ -180,7 +180,7 @@ async def test_fast_batch_with_a_too_old_first_server() -> None:
         with pytest.raises(UnsupportedByServer):
             await pub.flush()
         await pub.__aexit__(None, None, None)
-        assert await stored(nc) == []
+        assert await kept_subjects(nc) == []
 
 
 async def test_messages_for_the_first_server_are_in_order() -> None:

@@ -9,9 +9,10 @@ import pytest
 import natsproto
 from natsproto.jetstream.groups._presence import PRESENCE_BUCKET
 from natsproto.testing import FaultProxy
-from tests.jetstream.reading import eventually
-from tests.jetstream.test_group_join import LONG, has, ignore, joined
+from tests.jetstream.reading import ignore
+from tests.jetstream.test_group_join import LONG, has, joined
 from tests.jetstream.test_groups import orders
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

@@ -28,9 +28,10 @@ from natsproto.jetstream import groups
 from natsproto.jetstream.groups import ElasticGroup, GroupLeaseLate, GroupLeaseLost, GroupSharesChanged, JoinedMember
 from natsproto.jetstream.groups._presence import PRESENCE_BUCKET
 from natsproto.testing import Direction, FaultProxy, run_server
-from tests.jetstream.reading import eventually
+from tests.jetstream.reading import ignore
 from tests.jetstream.test_groups import Desk, orders, send, within
 from tests.kit.servers import client_of
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.message import JsMessage
@@ -52,10 +53,6 @@ async def joined(
 
 def has(member: JoinedMember, count: int) -> bool:
     return member.is_joined and len(member.partitions) == count
-
-
-async def ignore(message: JsMessage) -> None:
-    """A handler for tests without messages."""
 
 
 # ---------------------------------------------------------------- coming and going

@@ -11,7 +11,7 @@ import pytest
 from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.groups import ElasticGroup, GroupStalled
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 LOOK_S = 0.15
 
@@ -40,7 +40,7 @@ def stalls(js: JetStream) -> list[GroupStalled]:
     return events
 
 
-async def write(js: JetStream, subject: str, seconds: float) -> None:
+async def publish_for(js: JetStream, subject: str, seconds: float) -> None:
     """Let the stream grow for some time."""
     end = asyncio.get_running_loop().time() + seconds
     while asyncio.get_running_loop().time() < end:
@@ -56,13 +56,13 @@ async def test_queue_without_source_is_told_once(jetstream: JetStream) -> None:
     group = await ElasticGroup.create(js, "O", "g", max_members=1, filters=["o.*"])
     await group.add_members("a")
     async with reading(js, group, "a", gate) as got:
-        await write(js, "o.1", 3 * LOOK_S)
-        await write(js, "other", 5 * LOOK_S)  # is not for the group
+        await publish_for(js, "o.1", 3 * LOOK_S)
+        await publish_for(js, "other", 5 * LOOK_S)  # is not for the group
         assert events == []
         queue = await js.stream("O-g")
         source = queue.cached_info.config.sources
         await queue.update(sources=[])
-        await write(js, "o.1", 8 * LOOK_S)
+        await publish_for(js, "o.1", 8 * LOOK_S)
         [event] = events
         assert (event.stream, event.group, event.member, event.queued) == ("O", "g", "a", 0)
         assert event.seconds < 3 * LOOK_S
@@ -86,7 +86,7 @@ async def test_full_queue_is_told(jetstream: JetStream) -> None:
             await js.publish(f"o.{number}")
             await asyncio.sleep(0.01)
         await eventually(lambda: bool(a or b))
-        await write(js, "o.1", 12 * LOOK_S)
+        await publish_for(js, "o.1", 12 * LOOK_S)
         assert {event.queued for event in events} == {3}
         assert 1 <= len(events) <= 2
         gate.set()

@@ -20,7 +20,7 @@ from natsproto.jetstream.groups._partitions import (
     PartitioningFilter,
     StaticGroupConfig,
 )
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.message import JsMessage

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 R = TypeVar("R", bound=Record)
 
 
-def create(raw: RawClient, **fields: Any) -> StreamInfo:
+def create_raw(raw: RawClient, **fields: Any) -> StreamInfo:
     config = StreamConfig(name="S", subjects=["s.>"], storage="memory").replace(**fields)
     return whole(StreamInfo, raw.ask(f"STREAM.CREATE.{config.name}", dumps(config)))
 
@@ -82,7 +82,7 @@ def left_over(value: object, path: str = "") -> list[str]:
 
 
 def test_stream_info_knows_every_field(raw: RawClient) -> None:
-    info = create(raw)
+    info = create_raw(raw)
     assert info.did_create
     assert info.name == "S"
     assert info.created.tzinfo is not None
@@ -101,7 +101,7 @@ def test_stream_info_knows_every_field(raw: RawClient) -> None:
 
 
 def test_moments_of_the_server_keep_their_nanoseconds(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     reported = raw.ask("STREAM.INFO.S")
     info = decode(StreamInfo, reported)
@@ -111,21 +111,21 @@ def test_moments_of_the_server_keep_their_nanoseconds(raw: RawClient) -> None:
 
 
 def test_a_sequence_above_the_signed_half_is_reported(raw: RawClient) -> None:
-    assert create(raw, first_seq=2**63 + 9).state.first_seq == 2**63 + 9
+    assert create_raw(raw, first_seq=2**63 + 9).state.first_seq == 2**63 + 9
 
 
 def test_the_pages_of_subjects_are_reported(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     page = decode(SubjectsPage, raw.ask("STREAM.INFO.S", b'{"subjects_filter":">","offset":0}'))
     assert (page.total, page.offset, page.limit) == (1, 0, 100_000)
 
 
 def test_mirrors_and_sources_tell_how_they_do(raw: RawClient) -> None:
-    create(raw, name="ORIGIN", subjects=["o.>"])
-    create(raw, name="M", subjects=[], mirror=StreamSource(name="ORIGIN"))
+    create_raw(raw, name="ORIGIN", subjects=["o.>"])
+    create_raw(raw, name="M", subjects=[], mirror=StreamSource(name="ORIGIN"))
     source = StreamSource(name="GONE", external=ExternalStream(api="$JS.hub.API", deliver="d"))
-    create(raw, sources=[StreamSource(name="ORIGIN", filter_subject="o.a"), source])
+    create_raw(raw, sources=[StreamSource(name="ORIGIN", filter_subject="o.a"), source])
     mirror = whole(StreamInfo, raw.ask("STREAM.INFO.M")).mirror
     assert mirror is not None
     assert mirror.name == "ORIGIN"
@@ -139,7 +139,7 @@ def test_mirrors_and_sources_tell_how_they_do(raw: RawClient) -> None:
 def test_streams_are_reported_in_pages(raw: RawClient) -> None:
     assert whole(StreamNamesPage, raw.ask("STREAM.NAMES")).streams == ()  # a null list
     assert whole(StreamPage, raw.ask("STREAM.LIST")).streams == ()
-    create(raw)
+    create_raw(raw)
     names = whole(StreamNamesPage, raw.ask("STREAM.NAMES", b'{"subject":"s.>"}'))
     assert (names.streams, names.total, names.offset, names.limit) == (("S",), 1, 0, 1024)
     page = whole(StreamPage, raw.ask("STREAM.LIST"))
@@ -147,7 +147,7 @@ def test_streams_are_reported_in_pages(raw: RawClient) -> None:
 
 
 def test_purge_and_delete_say_what_they_did(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     raw.publish("s.b")
     assert whole(Done, raw.ask("STREAM.MSG.DELETE.S", b'{"seq":1,"no_erase":true}')).success
@@ -157,7 +157,7 @@ def test_purge_and_delete_say_what_they_did(raw: RawClient) -> None:
 
 
 def test_stored_message_has_headers_and_time(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     header = b"NATS/1.0\r\nA: b\r\n\r\n"
     raw.publish("s.a", b"\x00\xff", header)
     raw.publish("s.b")
@@ -169,7 +169,7 @@ def test_stored_message_has_headers_and_time(raw: RawClient) -> None:
 
 
 def test_snapshot_config_is_taken_by_a_restore(raw: RawClient) -> None:
-    create(raw, storage="file")
+    create_raw(raw, storage="file")
     raw.publish("s.a")
     started = whole(SnapshotReply, raw.ask("STREAM.SNAPSHOT.S", b'{"deliver_subject":"chunks.here"}'))
     assert (started.config.name, started.state.messages) == ("S", 1)
@@ -182,7 +182,7 @@ def test_snapshot_config_is_taken_by_a_restore(raw: RawClient) -> None:
 
 
 def test_consumer_info_knows_every_field(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     info = consume(raw, durable_name="C")
     assert (info.stream_name, info.name, info.num_pending, info.config.ack_policy) == ("S", "C", 1, AckPolicy.EXPLICIT)
@@ -195,7 +195,7 @@ def test_consumer_info_knows_every_field(raw: RawClient) -> None:
 
 
 def test_consumers_are_reported_in_pages(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     assert whole(ConsumerNamesPage, raw.ask("CONSUMER.NAMES.S")).consumers == ()
     consume(raw)
     assert whole(ConsumerNamesPage, raw.ask("CONSUMER.NAMES.S")).consumers == ("C",)
@@ -204,7 +204,7 @@ def test_consumers_are_reported_in_pages(raw: RawClient) -> None:
 
 
 def test_a_pause_says_until_when(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     consume(raw)
     pause = whole(ConsumerPause, raw.ask("CONSUMER.PAUSE.S.C", b'{"pause_until":"2999-01-01T00:00:00Z"}'))
     assert pause.paused
@@ -218,7 +218,7 @@ def test_a_pause_says_until_when(raw: RawClient) -> None:
 
 
 def test_a_reset_says_where_it_begins(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     consume(raw)
     reset = whole(ConsumerReset, raw.ask("CONSUMER.RESET.S.C", b'{"seq":1}'))
@@ -226,7 +226,7 @@ def test_a_reset_says_where_it_begins(raw: RawClient) -> None:
 
 
 def test_a_priority_group_says_who_is_pinned(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     consume(raw, priority_policy="pinned_client", priority_groups=["g"])
     raw.request("$JS.API.CONSUMER.MSG.NEXT.S.C", b'{"batch":1,"group":"g","expires":1000000000}')
@@ -241,7 +241,7 @@ def test_a_priority_group_says_who_is_pinned(raw: RawClient) -> None:
 
 
 def test_the_account_tells_what_it_uses(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a", b"x" * 100)
     info = whole(AccountInfo, raw.ask("INFO"))
     assert info.streams == 1
@@ -292,17 +292,17 @@ def test_lost_messages_and_a_rescue_are_reported() -> None:
 
 
 def test_pub_ack_of_a_duplicate(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     header = b"NATS/1.0\r\nNats-Msg-Id: 1\r\n\r\n"
     assert pub_ack(raw.publish("s.a", b"", header)) == PubAck(stream="S", seq=1)
     assert pub_ack(raw.publish("s.a", b"", header)) == PubAck(stream="S", seq=1, duplicate=True)
 
 
 def test_pub_ack_of_counters_and_batches(raw: RawClient) -> None:
-    create(raw, name="N", subjects=["n.>"], allow_msg_counter=True)
+    create_raw(raw, name="N", subjects=["n.>"], allow_msg_counter=True)
     count = b"NATS/1.0\r\nNats-Incr: +99999999999999999999999\r\n\r\n"
     assert pub_ack(raw.publish("n.a", b"", count)).val == "99999999999999999999999"
-    create(raw, allow_atomic=True)
+    create_raw(raw, allow_atomic=True)
     batch = b"NATS/1.0\r\nNats-Batch-Id: b\r\nNats-Batch-Sequence: 1\r\nNats-Batch-Commit: 1\r\n\r\n"
     assert pub_ack(raw.publish("s.a", b"", batch)) == PubAck(stream="S", seq=1, batch="b", count=1)
 
@@ -346,7 +346,7 @@ def test_what_is_no_acknowledgement_is_reported_so(data: bytes) -> None:
 
 
 def test_pub_ack_with_an_error_and_a_stream(raw: RawClient) -> None:
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     header = b"NATS/1.0\r\nNats-Expected-Last-Sequence: 9\r\n\r\n"
     with pytest.raises(WrongLastSequence) as caught:
@@ -360,7 +360,7 @@ def test_pub_ack_with_an_error_and_a_stream(raw: RawClient) -> None:
 
 def refusals(raw: RawClient) -> Iterable[tuple[int, type[ApiError], dict[str, object]]]:
     """What a real server refuses: the code, the class here, the reply."""
-    create(raw)
+    create_raw(raw)
     raw.publish("s.a")
     consume(raw)
     other = dumps(StreamConfig(name="S", subjects=["other"]))
@@ -402,14 +402,14 @@ def refusals(raw: RawClient) -> Iterable[tuple[int, type[ApiError], dict[str, ob
 
 
 def refused_publish(raw: RawClient, name: str, **limits: object) -> dict[str, object]:
-    create(raw, name=name, subjects=[f"{name}.>"], **limits)
+    create_raw(raw, name=name, subjects=[f"{name}.>"], **limits)
     raw.publish(f"{name}.a")
     reply: dict[str, object] = json.loads(raw.publish(f"{name}.a", b"more than one byte"))
     return reply
 
 
 def denied_delete(raw: RawClient) -> dict[str, object]:
-    create(raw, name="D", subjects=["d"], deny_delete=True)
+    create_raw(raw, name="D", subjects=["d"], deny_delete=True)
     raw.publish("d")
     return raw.api("STREAM.MSG.DELETE.D", b'{"seq":1}')
 

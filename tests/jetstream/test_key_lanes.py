@@ -11,7 +11,8 @@ import pytest
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.key_lanes import KeyLanes
-from tests.jetstream.reading import eventually, make, store
+from tests.jetstream.reading import make, store
+from tests.kit.waiting import eventually
 
 WORKERS = 8
 

@@ -11,7 +11,8 @@ import pytest
 
 import natsproto
 from natsproto.jetstream import groups
-from tests.jetstream.reading import eventually, make
+from tests.jetstream.reading import make
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.message import JsMessage

@@ -82,7 +82,7 @@ async def empty_server(nc: Client) -> AsyncIterator[tuple[JetStream, EmptyServer
         yield nc.jetstream(prefix=PREFIX, timeout=5), server
 
 
-async def _messages(js: JetStream, **bounds: Any) -> list[int]:
+async def _last_seqs(js: JetStream, **bounds: Any) -> list[int]:
     stream = await js.stream("KV_b")
     return [message.seq async for message in stream.get_last_messages(["$KV.b.a", "$KV.b.x.*"], **bounds)]
 
@@ -91,7 +91,7 @@ async def _batch(js: JetStream, **bounds: Any) -> list[int]:
     return [message.seq async for message in (await js.stream("KV_b")).get_batch(**bounds)]
 
 
-async def _many(js: JetStream, *keys: str, **bounds: Any) -> dict[str, int]:
+async def _revisions(js: JetStream, *keys: str, **bounds: Any) -> dict[str, int]:
     found = await (await js.key_value("b")).get_many(keys, **bounds)
     return {key: entry.revision for key, entry in found.items()}
 
@@ -104,7 +104,7 @@ SINGLE: dict[str, tuple[Callable[[JetStream], Awaitable[object]], object]] = {
     "by sequence": (lambda js: _seq(js, 1), 1),
     "last": (lambda js: _last(js, "$KV.b.a"), 4),
     "last of a wildcard": (lambda js: _last(js, "$KV.b.x.*"), 3),
-    "next": (lambda js: _next(js, 2), 2),
+    "next": (lambda js: _next_seq(js, 2), 2),
     "batch": (_batch, [1, 2, 3, 4]),
     "rest of a batch": (lambda js: _batch(js, start_seq=3), [3, 4]),
     "history": (_history, [1, 4]),
@@ -123,7 +123,7 @@ async def _last(js: JetStream, subject: str) -> int:
     return (await (await js.stream("KV_b")).get_last_message(subject)).seq
 
 
-async def _next(js: JetStream, start: int) -> int:
+async def _next_seq(js: JetStream, start: int) -> int:
     return (await (await js.stream("KV_b")).get_next_message(start_seq=start)).seq
 
 
@@ -161,16 +161,16 @@ async def test_what_one_server_lacks_is_not_missing(jetstream: JetStream, nats_c
 @pytest.mark.parametrize(
     ("read", "expected"),
     [
-        (_messages, [3, 4]),
-        (lambda js: _messages(js, up_to_seq=3), [1, 3]),
-        (lambda js: _messages(js, up_to_seq=4), [3, 4]),
-        (lambda js: _messages(js, up_to_seq=99), [3, 4]),
-        (lambda js: _messages(js, batch=1), [3]),
-        (lambda js: _many(js, "a", "b", "never"), {"a": 4, "b": 2}),
-        (lambda js: _many(js, "x.*"), {"x.y": 3}),
-        (lambda js: _many(js, "never", "no.*"), {}),
-        (lambda js: _many(js, "a", "never", up_to_revision=2), {"a": 1}),
-        (lambda js: _many(js, "x.y", up_to_revision=2), {}),
+        (_last_seqs, [3, 4]),
+        (lambda js: _last_seqs(js, up_to_seq=3), [1, 3]),
+        (lambda js: _last_seqs(js, up_to_seq=4), [3, 4]),
+        (lambda js: _last_seqs(js, up_to_seq=99), [3, 4]),
+        (lambda js: _last_seqs(js, batch=1), [3]),
+        (lambda js: _revisions(js, "a", "b", "never"), {"a": 4, "b": 2}),
+        (lambda js: _revisions(js, "x.*"), {"x.y": 3}),
+        (lambda js: _revisions(js, "never", "no.*"), {}),
+        (lambda js: _revisions(js, "a", "never", up_to_revision=2), {"a": 1}),
+        (lambda js: _revisions(js, "x.y", up_to_revision=2), {}),
     ],
 )
 async def test_servers_are_asked_until_one_has_all(
@@ -191,10 +191,10 @@ async def test_servers_are_asked_until_one_has_all(
         (lambda js: _batch(js, start_seq=2), [2, 3, 4]),
         (lambda js: _batch(js, start_seq=2, batch=2), [2, 3]),
         (_history, [1, 4]),
-        (lambda js: _many(js, "a", "b"), {"a": 4, "b": 2}),
-        (lambda js: _many(js, "*"), {"a": 4, "b": 2}),
-        (lambda js: _many(js, ">"), {"a": 4, "b": 2, "x.y": 3}),
-        (lambda js: _many(js, "x.*", "never"), {"x.y": 3}),
+        (lambda js: _revisions(js, "a", "b"), {"a": 4, "b": 2}),
+        (lambda js: _revisions(js, "*"), {"a": 4, "b": 2}),
+        (lambda js: _revisions(js, ">"), {"a": 4, "b": 2, "x.y": 3}),
+        (lambda js: _revisions(js, "x.*", "never"), {"x.y": 3}),
     ],
 )
 async def test_what_one_server_has_is_not_all(

@@ -16,7 +16,8 @@ from natsproto.jetstream import AckWaitExceeded, JetStream, JsMessage, LastDeliv
 from natsproto.middleware import with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import FaultProxy, Server
-from tests.jetstream.reading import eventually, known, make, store
+from tests.jetstream.reading import known, make, store
+from tests.kit.waiting import eventually
 
 ACK_WAIT_S = 0.5
 

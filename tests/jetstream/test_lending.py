@@ -9,7 +9,8 @@ import pytest
 
 from natsproto.jetstream import JetStream
 from natsproto.jetstream._consumer.messages import Messages
-from tests.jetstream.reading import eventually, make, store
+from tests.jetstream.reading import make, store
+from tests.kit.waiting import eventually
 
 TASKS = 4
 

@@ -15,13 +15,14 @@ import natsproto
 from natsproto.errors import NatsError, StreamWentBack
 from natsproto.jetstream import JsMessage, PullConsumer
 from natsproto.testing import Direction, FaultProxy, Server, run_server
-from tests.jetstream.reading import eventually, known, make
+from tests.jetstream.reading import known, make
 from tests.kit.acknowledged import until_all_acknowledged
+from tests.kit.waiting import eventually
 
 WAYS = ["consume", "messages", "batches", "consume_batches"]
 
 
-async def read(consumer: PullConsumer, way: str, handle: Callable[[JsMessage], Awaitable[None]]) -> None:
+async def read_in(consumer: PullConsumer, way: str, handle: Callable[[JsMessage], Awaitable[None]]) -> None:
     """Handle and acknowledge messages until cancelled."""
 
     async def handle_all(batch: list[JsMessage]) -> None:
@@ -66,7 +67,7 @@ async def test_lost_acks_are_sent_again(nats_server: Server, way: str) -> None:
             proxy.cut()
             proxy.heal()
 
-        reading = asyncio.create_task(read(consumer, way, handle))
+        reading = asyncio.create_task(read_in(consumer, way, handle))
         try:
             await known(watched, lambda info: len(handled) == 30 and not info.num_ack_pending)
             info = await watched.info()
@@ -90,7 +91,7 @@ async def test_killed_server_loses_nothing(nats_server: Server, way: str, seed: 
             handled[message.seq] += 1
             await asyncio.sleep(0.001)
 
-        reading = asyncio.create_task(read(consumer, way, handle))
+        reading = asyncio.create_task(read_in(consumer, way, handle))
         try:
             for end in sorted(rng.sample(range(count), 2)):
                 await eventually(lambda end=end: len(handled) > end)  # type: ignore[misc]
@@ -160,7 +161,7 @@ async def test_new_messages_with_old_sequences_are_handled(tmp_path: Path, way: 
                     except NatsError:
                         await asyncio.sleep(0.05)
 
-        reading = asyncio.create_task(read(consumer, way, handle))
+        reading = asyncio.create_task(read_in(consumer, way, handle))
         await publish(b"1", b"2")
         await eventually(lambda: len(handled) == 2)
         await until_all_acknowledged(consumer)

@@ -21,6 +21,7 @@ from natsproto.jetstream._values.codec import Record, decode, encode
 from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._values.config_parts import Republish, StreamConsumerLimits, StreamSource, SubjectTransform
 from natsproto.testing import run_server
+from tests.jetstream.reading import store_each
 from tests.kit.servers import hub_and_leaf
 
 if TYPE_CHECKING:
@@ -36,12 +37,6 @@ LONG = 50.0
 async def memory_stream(js: JetStream, name: str = "S", **fields: Any) -> natsproto.jetstream._stream.stream.Stream:
     config = StreamConfig(name=name, subjects=[f"{name.lower()}.>"], storage="memory")
     return await js.create_stream(config.replace(**fields))
-
-
-async def fill(nc: Client, *subjects: str) -> None:
-    """A message for each, its place as the payload; all are stored when this returns."""
-    for index, subject in enumerate(subjects, 1):
-        await nc.request(subject, b"%d" % index)
 
 
 def without_server_words(record: Record) -> dict[str, object]:
@@ -104,7 +99,7 @@ async def test_newer_stream_fields_come_back(jetstream: JetStream, fields: dict[
 
 async def test_mirror_and_sources_with_transforms_come_back(jetstream: JetStream, nats_client: Client) -> None:
     origin = await memory_stream(jetstream, "ORIGIN")
-    await fill(nats_client, "origin.a", "origin.b")
+    await store_each(nats_client, "origin.a", "origin.b")
     start = (await origin.get_message(2)).time
     mirror = StreamSource(name="ORIGIN", opt_start_time=start)
     copy = await jetstream.create_stream(name="MIRROR", storage="memory", mirror=mirror)
@@ -278,7 +273,7 @@ async def test_streams_are_found_by_subject(jetstream: JetStream) -> None:
 
 async def test_info_with_subjects_and_deleted_messages(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
-    await fill(nats_client, "s.a", "s.b", "s.a", "s.c")
+    await store_each(nats_client, "s.a", "s.b", "s.a", "s.c")
     await stream.delete_message(3)
     plain = (await stream.info()).state
     assert (plain.messages, plain.subjects, plain.deleted, plain.num_deleted) == (3, {}, (), 1)
@@ -309,7 +304,7 @@ async def test_all_subjects_of_several_pages_are_returned(jetstream: JetStream, 
 
 async def test_purge_counts_what_it_removes(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
-    await fill(nats_client, *(["s.a", "s.b"] * 5))
+    await store_each(nats_client, *(["s.a", "s.b"] * 5))
     assert await stream.purge(subject="s.a", keep=2) == 3
     assert await stream.purge(seq=5) == 2
     assert await stream.purge(subject="s.b", seq=7) == 1
@@ -322,7 +317,7 @@ async def test_purge_counts_what_it_removes(jetstream: JetStream, nats_client: C
 
 async def test_delete_message_with_and_without_erasing(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
-    await fill(nats_client, "s.a", "s.b")
+    await store_each(nats_client, "s.a", "s.b")
     await stream.delete_message(1)
     await stream.delete_message(2, erase=True)
     assert (await stream.info()).state.messages == 0
@@ -335,7 +330,7 @@ async def test_delete_message_with_and_without_erasing(jetstream: JetStream, nat
 
 async def test_sealed_stream_takes_and_loses_nothing(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
-    await fill(nats_client, "s.a")
+    await store_each(nats_client, "s.a")
     assert (await stream.seal()).config.sealed
     assert b"sealed" in (await nats_client.request("s.a", b"no")).data
     for call in (stream.purge(), stream.delete_message(1)):
@@ -346,7 +341,7 @@ async def test_sealed_stream_takes_and_loses_nothing(jetstream: JetStream, nats_
 
 async def test_refusals_of_a_protected_stream_are_typed(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream, deny_delete=True, deny_purge=True)
-    await fill(nats_client, "s.a")
+    await store_each(nats_client, "s.a")
     for call in (stream.purge(), stream.delete_message(1)):
         with pytest.raises(errors.StreamProtected):
             await call
@@ -502,7 +497,7 @@ async def test_paused_consumer_says_so_until_it_is_resumed(jetstream: JetStream)
 
 async def test_reset_starts_a_consumer_again(jetstream: JetStream, nats_client: Client) -> None:
     stream = await memory_stream(jetstream)
-    await fill(nats_client, "s.a", "s.b", "s.c")
+    await store_each(nats_client, "s.a", "s.b", "s.c")
     consumer = await stream.create_consumer(durable_name="c", ack_policy="none")
     async with nats_client.subscribe("got", max_messages=3) as got:
         await nats_client.publish("$JS.API.CONSUMER.MSG.NEXT.S.c", b"3", reply="got")
@@ -701,7 +696,7 @@ async def test_denied_inbox_says_so_at_once(guarded: Callable[[str], Awaitable[J
 async def test_permissions_can_tell_subjects_apart(guarded: Callable[[str], Awaitable[JetStream]]) -> None:
     owner, guest = await guarded("full"), await guarded("some")
     await memory_stream(owner, allow_direct=True)
-    await fill(owner._connection, "s.eu", "s.us")  # type: ignore[arg-type]
+    await store_each(owner._connection, "s.eu", "s.us")  # type: ignore[arg-type]
     stream = await guest.stream("S")
     assert (await stream.get_last_message("s.eu")).data == b"1"
     await promptly(stream.get_last_message("s.us"), errors.PermissionDenied, "s.us")
@@ -729,7 +724,7 @@ async def test_permissions_of_filters_with_wildcards(
 ) -> None:
     owner, guest = await guarded("full"), await guarded("wild")
     await memory_stream(owner)
-    await fill(owner._connection, "s.eu.1", "s.us.1", "s.eu.2")  # type: ignore[arg-type]
+    await store_each(owner._connection, "s.eu.1", "s.us.1", "s.eu.2")  # type: ignore[arg-type]
     stream = await guest.stream("S", bind=True)
     for filter_subject in ("s.eu.*", "s.eu.>"):
         consumer = await stream.create_consumer("c", filter_subject=filter_subject, ack_policy="none")
@@ -793,7 +788,7 @@ async def test_domain_behind_a_leaf_node(leaf: Client, tmp_path: Path) -> None:
     stream = await far.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
     with pytest.raises(errors.StreamNotFound):
         await near.stream("S")
-    await fill(leaf, "s.a", "s.b", "s.a")
+    await store_each(leaf, "s.a", "s.b", "s.a")
     assert (await stream.get_message(2)).data == b"2"
     assert (await stream.get_last_message("s.a")).seq == 3
     assert (await stream.get_message(2, direct=False)).data == b"2"
@@ -811,7 +806,7 @@ async def test_domain_behind_a_leaf_node(leaf: Client, tmp_path: Path) -> None:
 async def test_mirror_of_another_domain_fills_and_is_read(leaf: Client) -> None:
     far, near = leaf.jetstream(domain="hub"), leaf.jetstream(domain="edge")
     await far.create_stream(name="S", subjects=["s.>"], storage="memory")
-    await fill(leaf, "s.a", "s.b")
+    await store_each(leaf, "s.a", "s.b")
     mirror = await near.create_stream(name="COPY", storage="memory", mirror=StreamSource.in_domain("S", "hub"))
     while (info := await mirror.info()).state.messages < 2:
         pass  # each look is a round trip

@@ -11,7 +11,7 @@ from natsproto.protocol.headers import Headers
 SOON = 20
 
 
-def read(text: str) -> MessageSource | None:
+def source_of(text: str) -> MessageSource | None:
     return read_source(Headers([("Nats-Stream-Source", text)]))
 
 
@@ -73,15 +73,15 @@ async def test_recreated_origin_has_another_identity(jetstream: JetStream) -> No
         ("A 7", MessageSource(stream="A", seq=7)),
         ("A:hash 7 a >", MessageSource(stream="A:hash", seq=7, filters=("a",), destinations=(">",))),
         ("A 7 a\fb x\fy c", MessageSource(stream="A", seq=7, filters=("a", "b"), destinations=("x", "y"), subject="c")),
-        ("A 1 > > a id later", read("A 1 > > a id")),
+        ("A 1 > > a id later", source_of("A 1 > > a id")),
         *((text, None) for text in ("", "A", "A x", "A -1", "A ٣", "A " + "9" * 21, "$JS.ACK.A.c.1.1.1.1.0")),
     ],
 )
 def test_what_is_read(text: str, wanted: MessageSource | None) -> None:
-    assert read(text) == wanted
+    assert source_of(text) == wanted
 
 
 def test_identity_is_the_last_word() -> None:
-    source = read("A 1 > > a NP1dXByt")
+    source = source_of("A 1 > > a NP1dXByt")
     assert source is not None
     assert (source.subject, source.identity) == ("a", "NP1dXByt")

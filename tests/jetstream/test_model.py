@@ -20,7 +20,7 @@ STEPS = 60
 LONG = 60.0
 
 
-class Model:
+class StreamModel:
     """What the stream must hold and which deliveries have a reason."""
 
     def __init__(
@@ -137,7 +137,7 @@ async def test_model_of_stream_and_consumer(nats_server: Server, seed: int) -> N
         stream = await js.create_stream(name="S", subjects=["s.>"])
         mine = await stream.create_consumer(durable_name="d", ack_wait=ACK_WAIT, max_ack_pending=10_000)
         other = await (await second.jetstream(timeout=LONG).stream("S")).consumer("d")
-        model = Model(nats_server, [first, second], js, [mine, other], seed)
+        model = StreamModel(nats_server, [first, second], js, [mine, other], seed)
         usual = [model.publish, model.fetch, model.fetch, model.cancelled_fetch, model.ack, model.give_up]
         for _ in range(STEPS):
             rare = model.chance.random()

@@ -15,7 +15,8 @@ from natsproto._core.events import HandlerFailed
 from natsproto.errors import ConfigError
 from natsproto.jetstream._consumer.handler_options import MAX_NAK_DELAY_S, HandlerOptions, NakDelay
 from natsproto.jetstream._consumer.message import JsMessage
-from tests.jetstream.reading import events, eventually, make
+from tests.jetstream.reading import events, make
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

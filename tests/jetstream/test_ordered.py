@@ -18,9 +18,10 @@ from natsproto.jetstream._consumer.delivery import prefetch
 from natsproto.jetstream._consumer.pull import pull_state
 from natsproto.jetstream._values.codec import NEVER
 from natsproto.testing import run_server
-from tests.jetstream.reading import crash, events, eventually, make, notices, numbers, store, subscriptions
+from tests.jetstream.reading import crash, events, make, notices, numbers, open_subscriptions, store
 from tests.kit.interruption import interruptions
 from tests.kit.tasks import cancel_after, end_of_tasks
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -58,7 +59,7 @@ async def test_everything_comes_in_order(jetstream: JetStream, nats_client: Clie
     assert numbers(seen) == list(range(1, 5001))
     assert [message._position[2] for message in seen] == list(range(1, 5001))
     await no_consumers(stream)
-    assert subscriptions(nats_client) == 0
+    assert open_subscriptions(nats_client) == 0
 
 
 async def batches_pulled(nc: Client, stream: Stream) -> list[int]:
@@ -442,7 +443,7 @@ async def test_leaving_while_the_consumer_is_created(jetstream: JetStream, nats_
             for _ in range(turns):
                 await asyncio.sleep(0)
     await no_consumers(stream)
-    assert subscriptions(nats_client) == 0
+    assert open_subscriptions(nats_client) == 0
 
 
 async def test_without_jetstream_it_says_so_at_once() -> None:

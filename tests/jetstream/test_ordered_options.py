@@ -10,7 +10,8 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import ConfigError, LocalProtocolError
-from tests.jetstream.reading import eventually, make, numbers, store
+from tests.jetstream.reading import make, numbers, store
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

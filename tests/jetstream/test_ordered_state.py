@@ -107,7 +107,7 @@ def state(api: FakeApi, **options: Any) -> OrderedState:
     return OrderedState(api, "S", ConsumerConfig(metadata={"m": "1"}), **given)  # type: ignore[arg-type]  # in its place
 
 
-async def create(ordered: OrderedState, timeout: float = 5.0) -> None:
+async def create_ordered(ordered: OrderedState, timeout: float = 5.0) -> None:
     await ordered.create(ordered.cursor.next_consumer(), timeout)
 
 
@@ -147,7 +147,7 @@ async def test_one_reader_at_a_time() -> None:
 async def test_kept_consumer_is_for_the_next_reader() -> None:
     api = FakeApi()
     ordered: Any = state(api)
-    await create(ordered)
+    await create_ordered(ordered)
     kept = Subscription()
     for _ in range(2):  # the time begins anew with every fetch
         reader = object()
@@ -189,7 +189,7 @@ async def test_create_is_repeated_in_growing_pauses() -> None:
     ordered = state(api)
     began = asyncio.get_running_loop().time()
     with pytest.raises(RequestTimeout, match="create ordered consumer 'unique' of stream 'S'"):
-        await create(ordered, timeout=5.0)
+        await create_ordered(ordered, timeout=5.0)
     assert asyncio.get_running_loop().time() - began == pytest.approx(5.0)
     times = [at - began for at, _, _ in api.asked]
     pauses = [after - before for before, after in itertools.pairwise(times)]
@@ -205,7 +205,7 @@ async def test_create_is_repeated_in_growing_pauses() -> None:
 async def test_create_timeout_is_five_times_the_last(took: float, timeout: float) -> None:
     ordered = state(FakeApi(delays=[took]))
     assert ordered.create_timeout == 1.0
-    await create(ordered)
+    await create_ordered(ordered)
     assert ordered.create_timeout == pytest.approx(timeout)
 
 
@@ -215,7 +215,7 @@ async def test_created_waits_for_the_first_consumer() -> None:
     waiting = [asyncio.ensure_future(ordered.wait_created()) for _ in range(3)]
     await advance(0.01)
     waiting[1].cancel()
-    await create(ordered)
+    await create_ordered(ordered)
     first, cancelled, last = await asyncio.gather(*waiting, return_exceptions=True)
     assert first is last is ordered.info
     assert isinstance(cancelled, asyncio.CancelledError)
@@ -235,7 +235,7 @@ async def test_created_fails_until_the_next_reader() -> None:
         await ordered.wait_created()
     ordered.attach(object())  # this one may have more luck
     again = asyncio.ensure_future(ordered.wait_created())
-    await create(ordered)
+    await create_ordered(ordered)
     assert await again is ordered.info
 
 
@@ -303,9 +303,9 @@ async def test_kept_consumer_lives_for_its_own_time(dropped: bool) -> None:
 async def test_cursor_and_identity_know_created_consumers() -> None:
     api = FakeApi()
     ordered = OrderedState(api, "S", ConsumerConfig(deliver_policy="new"), push=False, stream_created=THEN)  # type: ignore[arg-type]  # in its place
-    await create(ordered)
+    await create_ordered(ordered)
     assert not ordered.identity.unverified
-    await create(ordered)
+    await create_ordered(ordered)
     assert api.asked[1][2]["config"].opt_start_seq == 1
     assert ordered.identity.unverified is True
 
@@ -341,7 +341,7 @@ async def test_create_error_is_final_or_not(
     ordered = state(FakeApi())
     assert ordered.is_final(make()) is first
     assert state(FakeApi(), name_prefix="shop").is_final(make()) is named
-    await create(ordered)
+    await create_ordered(ordered)
     assert ordered.is_final(make()) is later
 
 
@@ -349,7 +349,7 @@ async def test_create_error_is_final_or_not(
 async def test_notice_names_the_consumer() -> None:
     api = FakeApi()
     ordered = state(api)
-    await create(ordered)
+    await create_ordered(ordered)
     error = RequestTimeout("ask", 1.0)
     ordered.emit_notice(error)
     assert api.notices == [ConsumerNotice(stream="S", consumer="unique_1", error=error)]

@@ -11,7 +11,8 @@ import pytest
 
 import natsproto
 from natsproto.errors import PullRefused, RequestTimeout
-from tests.jetstream.reading import events, eventually, known, make, notices, numbers, store
+from tests.jetstream.reading import events, known, make, notices, numbers, store
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

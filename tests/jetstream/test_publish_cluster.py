@@ -21,8 +21,8 @@ from natsproto.jetstream._publish.ack_future import AckFuture
 from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing import Cluster, Direction, FaultProxy, Server, run_cluster
-from tests.jetstream.reading import eventually
 from tests.kit.elections import another_leader
+from tests.kit.waiting import eventually
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -35,7 +35,7 @@ async def cluster() -> AsyncIterator[Cluster]:
         yield running
 
 
-async def connect(cluster: Cluster, server: Server | None = None) -> Client:
+async def connect_node(cluster: Cluster, server: Server | None = None) -> Client:
     """A client on that node, or on any."""
     urls = [server.url, *cluster.urls] if server is not None else cluster.urls
     return await natsproto.connect(
@@ -83,7 +83,7 @@ async def whole(nc: Client, cluster: Cluster) -> None:
         await asyncio.sleep(0.02)
 
 
-async def messages(nc: Client) -> list[RawMessage]:
+async def leader_messages(nc: Client) -> list[RawMessage]:
     """Everything the leader has; any server may answer, and some have not got so far yet."""
     stream = await nc.jetstream(timeout=30).stream("S")
     last, found = (await stream.info()).state.last_seq, list[RawMessage]()
@@ -92,9 +92,9 @@ async def messages(nc: Client) -> list[RawMessage]:
     return found
 
 
-async def stored(nc: Client) -> list[tuple[str, str]]:
+async def subjects_and_payloads(nc: Client) -> list[tuple[str, str]]:
     """Subject and payload of everything the stream holds, in its order."""
-    return [(message.subject, message.data.decode()) for message in await messages(nc)]
+    return [(message.subject, message.data.decode()) for message in await leader_messages(nc)]
 
 
 async def more(count: Callable[[], int], number: int, unless: asyncio.Task[object] | None = None) -> None:
@@ -160,9 +160,9 @@ async def publish_over_kills(
 
 async def test_rolling_kills_lose_nothing_and_double_nothing(cluster: Cluster, seed: int) -> None:
     rng = random.Random(seed)
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
-    clients = [await connect(cluster, server) for server in cluster.servers]
+    clients = [await connect_node(cluster, server) for server in cluster.servers]
     callers = [Caller(clients[name % len(clients)], name) for name in range(CALLERS)]
     done = asyncio.Event()
     tasks = [asyncio.create_task(caller.run(done)) for caller in callers]
@@ -175,7 +175,7 @@ async def test_rolling_kills_lose_nothing_and_double_nothing(cluster: Cluster, s
     done.set()
     async with asyncio.timeout(30):  # nobody is stuck
         await asyncio.gather(*tasks)
-    held = await stored(nc)
+    held = await subjects_and_payloads(nc)
     assert len(held) == len(set(held)), "stored twice"
     acked = {(f"s.{name}", str(number)) for name, caller in enumerate(callers) for number in caller.acked}
     assert acked - set(held) == set(), "acknowledged and lost"
@@ -188,12 +188,12 @@ async def test_rolling_kills_lose_nothing_and_double_nothing(cluster: Cluster, s
 
 
 async def test_window_survives_the_loss_of_every_server(cluster: Cluster) -> None:
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
-    watcher = await connect(cluster)
+    watcher = await connect_node(cluster)
     pub = nc.jetstream(timeout=60).publisher(max_pending=200, auto_msg_id=True)
     count = await publish_over_kills(pub, "s.w", cluster, watcher, each=1000)
-    held = [int(number) for _, number in await stored(watcher)]
+    held = [int(number) for _, number in await subjects_and_payloads(watcher)]
     assert sorted(held) == list(range(count)), "lost or stored twice"
     await nc.close()
     await watcher.close()
@@ -203,9 +203,9 @@ async def test_window_acks_are_true_through_elections(
     cluster: Cluster,
 ) -> None:
     """An old and a new leader may both have something to say to a message."""
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
-    watcher = await connect(cluster)
+    watcher = await connect_node(cluster)
     js, stop, futures = nc.jetstream(timeout=10), asyncio.Event(), list[AckFuture]()
 
     async def publish() -> None:
@@ -229,7 +229,7 @@ async def test_window_acks_are_true_through_elections(
     stop.set()
     async with asyncio.timeout(60):
         await publishing
-    held = {message.seq: int(message.data) for message in await messages(watcher)}
+    held = {message.seq: int(message.data) for message in await leader_messages(watcher)}
     acked = {future.result().seq: number for number, future in enumerate(futures) if future.exception() is None}
     assert acked.items() <= held.items(), "acknowledged and lost"
     assert len(set(held.values())) == len(held), "stored twice"
@@ -242,7 +242,7 @@ async def test_lost_server_of_the_client_stalls_for_a_moment(cluster: Cluster) -
     """The node the client is on, when it is not the stream's leader: 0.02 to 0.1 s on an idle machine, goal 0.3. The
     best of three counts, as the machine may be busy.
     """
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
     gaps = []
     for _ in range(3):
@@ -250,7 +250,7 @@ async def test_lost_server_of_the_client_stalls_for_a_moment(cluster: Cluster) -
         meta = (await cluster.meta_leader()).name
         followers = [server for server in cluster.servers if server.name != leading]
         node = next((server for server in followers if server.name != meta), followers[0])
-        client = await connect(cluster, node)
+        client = await connect_node(cluster, node)
         assert client.connected_url == node.url
         caller, done = Caller(client, 0), asyncio.Event()
         task = asyncio.create_task(caller.run(done))
@@ -283,13 +283,13 @@ async def first_ack(js: JetStream) -> float:
 async def test_a_frozen_leader_costs_a_second_at_most(cluster: Cluster, elected: bool) -> None:
     """From the moment another client gets an answer: of the old leader, or of one that was elected meanwhile."""
     loop = asyncio.get_running_loop()
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
     await whole(nc, cluster)
     leading = await leader(nc)
     frozen = next(server for server in cluster.servers if server.name == leading)
     node = next(server for server in cluster.servers if server is not frozen)
-    client, other = await connect(cluster, node), await connect(cluster, node)
+    client, other = await connect_node(cluster, node), await connect_node(cluster, node)
     js, ended = client.jetstream(timeout=60), list[float]()
     async with js.publisher(auto_msg_id=True) as pub:
         await (await pub.publish("s.window", b"0"))
@@ -312,14 +312,14 @@ async def test_a_frozen_leader_costs_a_second_at_most(cluster: Cluster, elected:
         await future
     assert max(ended) - back <= 1.5
     await whole(nc, cluster)
-    held = [message for message in await stored(nc) if message[0] != "s.other"]
+    held = [message for message in await subjects_and_payloads(nc) if message[0] != "s.other"]
     assert sorted(held) == [("s.one", "1"), ("s.window", "0"), ("s.window", "1")]
     for each in (nc, client, other):
         await each.close()
 
 
 async def test_fast_batch_survives_step_downs(cluster: Cluster) -> None:
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
     js, stop = nc.jetstream(timeout=30), asyncio.Event()
     pub = js.fast_publisher(auto_msg_id=True)
@@ -339,7 +339,7 @@ async def test_fast_batch_survives_step_downs(cluster: Cluster) -> None:
     stop.set()
     async with asyncio.timeout(60):
         count = await publishing
-    assert [int(number) for _, number in await stored(nc)] == list(range(count))
+    assert [int(number) for _, number in await subjects_and_payloads(nc)] == list(range(count))
     await nc.close()
 
 
@@ -364,22 +364,24 @@ async def test_message_in_process_is_not_told_as_stored(cluster: Cluster) -> Non
             assert pub.pending == 1, "nobody has stored it"
             for server in followers:
                 server.thaw()
-        assert [payload for _, payload in await stored(nc)] == ["0"]
+        assert [payload for _, payload in await subjects_and_payloads(nc)] == ["0"]
 
 
 async def test_fast_batch_survives_the_loss_of_every_server(cluster: Cluster) -> None:
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
-    watcher = await connect(cluster)
+    watcher = await connect_node(cluster)
     pub = nc.jetstream(timeout=60).fast_publisher(auto_msg_id=True)
     count = await publish_over_kills(pub, "s.f", cluster, watcher, each=2000)
-    assert [int(number) for _, number in await stored(watcher)] == list(range(count)), "lost, doubled or disordered"
+    assert [int(number) for _, number in await subjects_and_payloads(watcher)] == list(range(count)), (
+        "lost, doubled or disordered"
+    )
     await nc.close()
     await watcher.close()
 
 
 async def test_atomic_batches_are_whole_after_step_downs(cluster: Cluster) -> None:
-    nc = await connect(cluster)
+    nc = await connect_node(cluster)
     await replicated(nc)
     js, stop = nc.jetstream(timeout=2), asyncio.Event()  # what goes to a leader that steps down is lost in silence
     done: list[int] = []
@@ -404,7 +406,7 @@ async def test_atomic_batches_are_whole_after_step_downs(cluster: Cluster) -> No
     stop.set()
     async with asyncio.timeout(60):
         await publishing
-    held = [tuple(map(int, payload.split())) for _, payload in await stored(nc)]
+    held = [tuple(map(int, payload.split())) for _, payload in await subjects_and_payloads(nc)]
     batches = [held[index : index + 10] for index in range(0, len(held), 10)]
     assert all([index for _, index in batch] == list(range(10)) for batch in batches), "torn"
     assert all(len({number for number, _ in batch}) == 1 for batch in batches), "mixed"

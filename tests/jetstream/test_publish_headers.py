@@ -285,14 +285,14 @@ def test_schedules_are_values() -> None:
 # ---------------------------------------------------------------- counters
 
 
-def stored(data: bytes, head: bytes | None = None) -> RawMessage:
+def raw_message(data: bytes, head: bytes | None = None) -> RawMessage:
     return RawMessage("S", "hits", 3, Timestamp(2030, 1, 1), data, head)
 
 
 def test_counter_has_all_digits_and_sources() -> None:
     big = 10**400
     head = b'NATS/1.0\r\nNats-Incr: -7\r\nNats-Counter-Sources: {"A":{"hits.a":"5"},"B":{"hits.b":"-1"}}\r\n\r\n'
-    value = CounterValue.read(stored(b'{"val":"%d"}' % big, head))
+    value = CounterValue.read(raw_message(b'{"val":"%d"}' % big, head))
     assert (value.subject, value.value, value.increment, value.stream, value.seq) == ("hits", big, -7, "S", 3)
     assert value.sources == {"A": {"hits.a": 5}, "B": {"hits.b": -1}}
 
@@ -302,10 +302,10 @@ def test_counter_has_all_digits_and_sources() -> None:
 )
 def test_what_is_no_counter_is_said(data: bytes) -> None:
     with pytest.raises(InvalidReply):
-        CounterValue.read(stored(data))
+        CounterValue.read(raw_message(data))
     head = b'NATS/1.0\r\nNats-Counter-Sources: {"A":5}\r\n\r\n'
     with pytest.raises(InvalidReply):
-        CounterValue.read(stored(b'{"val":"1"}', head))
+        CounterValue.read(raw_message(b'{"val":"1"}', head))
 
 
 def test_steps_are_signed_whole_numbers() -> None:

@@ -62,7 +62,7 @@ async def leave(pub: Publisher | FastPublisher) -> None:
     await pub.__aexit__(None, None, None)
 
 
-async def store(jetstream: JetStream) -> None:
+async def create_batched(jetstream: JetStream) -> None:
     await jetstream.create_stream(name="S", subjects=["s"], storage="memory", allow_batched=True)
 
 
@@ -72,7 +72,7 @@ async def store(jetstream: JetStream) -> None:
 async def test_bug_in_the_timer_of_a_window(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(max_pending=2, timeout=5, auto_msg_id=True).__aenter__()
         await (await pub.publish("s"))
@@ -92,7 +92,7 @@ async def test_bug_in_the_timer_of_a_window(
 async def test_bug_leaves_uncertain_messages_at_the_end(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
         await (await pub.publish("s"))
@@ -117,7 +117,7 @@ async def test_bug_in_the_pause_of_a_window(jetstream: JetStream, monkeypatch: p
 
 
 async def test_bug_in_reading_acks_ends_the_window(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
         stumbled = stumble_once(monkeypatch, PublishWindow, "_settle")
@@ -132,7 +132,7 @@ async def test_bug_in_reading_acks_ends_the_window(jetstream: JetStream, monkeyp
 async def test_bug_in_a_window_that_loses_its_connection(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     async with asyncio.timeout(LONG):
         pub = await jetstream.publisher(timeout=5).__aenter__()
         stumbled = stumble_once(monkeypatch, Outbox, "take_back")
@@ -149,7 +149,7 @@ async def test_bug_in_a_window_that_loses_its_connection(
 async def test_bug_in_the_timer_of_a_fast_batch(
     jetstream: JetStream, nats_server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     async with asyncio.timeout(LONG), jetstream.fast_publisher(flow=1, outstanding=2, timeout=2) as pub:
         await pub.publish("s")
         await pub.flush()
@@ -186,7 +186,7 @@ async def test_bug_in_a_fast_publishers_pause_is_reported(
 async def test_bug_in_reading_acks_ends_the_fast_batch(
     jetstream: JetStream, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await store(jetstream)
+    await create_batched(jetstream)
     connection = jetstream._connection
     async with asyncio.timeout(LONG):
         pub = await jetstream.fast_publisher(timeout=5).__aenter__()

@@ -711,7 +711,7 @@ async def test_late_and_second_acks_are_nobodys() -> None:
     async with stage() as (_, nc, stream), nc.jetstream().publisher(timeout=1) as pub:
         first = await pub.publish("a", b"1")
         late = await stream.heard()
-        assert isinstance(await settled(first), PublishTimeout)
+        assert isinstance(await error_of(first), PublishTimeout)
         second = await pub.publish("a", b"2")
         op = await stream.heard()
         stream.ack(late, 1)
@@ -722,11 +722,11 @@ async def test_late_and_second_acks_are_nobodys() -> None:
         third = await pub.publish("a", b"3")
         await stream.heard()
         stream.ack(op, 2)  # once more
-        assert isinstance(await settled(third), PublishTimeout)
+        assert isinstance(await error_of(third), PublishTimeout)
         assert isinstance(first.exception(), PublishTimeout)
 
 
-async def settled(future: AckFuture) -> NatsError | None:
+async def error_of(future: AckFuture) -> NatsError | None:
     """How it ends."""
     try:
         await future

@@ -13,8 +13,9 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.jetstream._consumer.message import JsMessage
-from tests.jetstream.reading import crash, eventually, known, make, numbers, store, subscriptions
+from tests.jetstream.reading import crash, known, make, numbers, open_subscriptions, store
 from tests.kit.interruption import Interruption, interruptions
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.handle import PullConsumer
@@ -74,7 +75,7 @@ async def test_cancelled_readers_fill_no_queue(jetstream: JetStream, nats_client
         await asyncio.wait(tasks)
         assert all(task.cancelled() for task in tasks)
         await known(consumer, lambda info: info.num_waiting == 0)
-    await eventually(lambda: subscriptions(nats_client) == 0)
+    await eventually(lambda: open_subscriptions(nats_client) == 0)
 
 
 async def test_messages_of_cancelled_fetch_go_back(jetstream: JetStream) -> None:

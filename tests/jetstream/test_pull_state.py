@@ -195,24 +195,24 @@ def test_prefetch_stays_within_its_limits(steps: list[tuple[int, int, float, boo
             assert bound * size <= MAX_PREFETCH_BYTES or bound == 1
 
 
-def read(pulling: Pulling, count: int, size: int, took: float) -> None:
+def read_weights(pulling: Pulling, count: int, size: int, took: float) -> None:
     """So many messages of so many bytes come, and are taken within so many seconds."""
     pulling.read([Weight(range(size))] * count, took)
 
 
 def test_prefetch_of_fast_and_slow_readers() -> None:
     pulling = open_pull(follows=True)
-    read(pulling, 500, 100, 0.01)
+    read_weights(pulling, 500, 100, 0.01)
     assert asked(pulling).batch == 4096
-    read(pulling, 4096, 100, 4.0)
+    read_weights(pulling, 4096, 100, 4.0)
     assert asked(pulling).batch == 500
 
 
 def test_prefetch_change_counts_what_is_on_its_way() -> None:
     pulling = open_pull(follows=True)
-    read(pulling, 250, 100, 0.001)
+    read_weights(pulling, 250, 100, 0.001)
     assert asked(pulling).batch == 4096 - 250
-    read(pulling, 3900, 100, 4.0)
+    read_weights(pulling, 3900, 100, 4.0)
     assert asked(pulling).batch == 500 - 196
 
 
@@ -224,13 +224,13 @@ def test_bounds_that_were_given_are_kept(bounds: dict[str, int]) -> None:
 def test_prefetch_stays_below_the_learned_limit() -> None:
     pulling = open_pull(follows=True)
     on_status(pulling, 409, "Exceeded MaxRequestBatch of 20", {}, 0.0)
-    read(pulling, 500, 100, 0.01)
+    read_weights(pulling, 500, 100, 0.01)
     assert asked(pulling).batch == 20
 
 
 def test_long_pull_names_its_max_bytes() -> None:
     pulling = open_pull(follows=True)
-    read(pulling, 500, 100, 0.01)
+    read_weights(pulling, 500, 100, 0.01)
     assert asked(pulling).max_bytes == 2 * MAX_PREFETCH_BYTES
     decision = on_status(pulling, 409, "Message Size Exceeds MaxBytes", pending(4000, 1000), 0.0)
     assert decision is REFILL

@@ -18,20 +18,10 @@ from natsproto.errors import (
     StreamNotFound,
 )
 from natsproto.jetstream._consumer.push.push import PushConsumer
-from tests.core.helpers import ScriptedNetwork, scripted_network, until
-from tests.jetstream.reading import (
-    api_calls,
-    crash,
-    events,
-    eventually,
-    known,
-    make,
-    notices,
-    numbers,
-    store,
-    subscriptions,
-)
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns_until
+from tests.jetstream.reading import api_calls, crash, events, known, make, notices, numbers, open_subscriptions, store
 from tests.kit.clock import advance, virtual_clock
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream
@@ -49,7 +39,7 @@ async def test_messages_are_pushed_and_acknowledged(jetstream: JetStream, nats_c
             assert message.data == b"%d" % number
             await message.ack()
     await known(push, lambda info: not info.num_ack_pending)
-    assert subscriptions(nats_client) == 0
+    assert open_subscriptions(nats_client) == 0
 
 
 async def test_slow_reader_holds_the_server_back(jetstream: JetStream) -> None:
@@ -206,7 +196,7 @@ async def test_flow_control_is_answered_after_reading() -> None:
             deliver(net, b"2", reply=ack_subject(2))
             deliver(net, b"", reply="$JS.FC.one", headers=MAX_FLOW)
             deliver(net, b"3", reply=ack_subject(3))
-            await until(lambda: messages.pending == 3)
+            await turns_until(lambda: messages.pending == 3)
             read = messages.__aiter__()
             assert (await anext(read)).data == b"1"
             await nc.flush()

@@ -8,7 +8,8 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import ConsumerDeleted, ConsumerGone, HeartbeatMissed
-from tests.jetstream.reading import api_calls, events, eventually, make, notices, numbers, store
+from tests.jetstream.reading import api_calls, events, make, notices, numbers, store
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._context import JetStream

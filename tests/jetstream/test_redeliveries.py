@@ -22,7 +22,8 @@ from natsproto.jetstream import (
     PullConsumer,
 )
 from natsproto.testing import Server
-from tests.jetstream.reading import eventually, known, make, store
+from tests.jetstream.reading import known, make, store
+from tests.kit.waiting import eventually
 
 ACK_WAIT_S = 0.4
 

@@ -13,6 +13,7 @@ from natsproto.jetstream import JetStream, Stream
 from natsproto.jetstream._publish import outcome
 from natsproto.jetstream._publish.outcome import LOOKUP_WAITS_S, UncertainRefusal
 from natsproto.testing import Server
+from tests.kit.contents import payloads
 from tests.kit.second_responder import deposed_leader
 
 
@@ -28,10 +29,6 @@ async def stream(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream(
         name="S", subjects=["s.>"], storage="memory", allow_direct=True, allow_atomic=True
     )
-
-
-async def payloads(stream: Stream) -> list[bytes]:
-    return [message.data async for message in stream.get_batch()]
 
 
 @pytest.mark.parametrize("truth", [0.02, None])

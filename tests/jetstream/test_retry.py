@@ -21,7 +21,7 @@ from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, LocalP
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer, Stream
 from natsproto.middleware import with_middleware
 from natsproto.retry import DeadLetter, MessageDeadLettered, MessageRetried, Retry, RetryPolicy, replay
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.testing import Server
@@ -54,7 +54,7 @@ async def left(consumer: PullConsumer) -> int:
     return info.num_pending + info.num_ack_pending
 
 
-def heard(nc: Client) -> list[Event]:
+def events_of(nc: Client) -> list[Event]:
     events: list[Event] = []
     nc.add_listener(events.append)
     return events
@@ -153,7 +153,7 @@ async def test_retry_ends_in_a_dead_letter(
     jetstream: JetStream, consumer: PullConsumer, nats_client: Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.CRITICAL, "natsproto")  # a report of the test cannot hold a surrogate
-    events, attempts = heard(nats_client), list[int]()
+    events, attempts = events_of(nats_client), list[int]()
 
     async def fail(message: JsMessage) -> None:
         attempts.append(message.metadata.num_delivered)
@@ -211,7 +211,7 @@ async def test_retry_tries_what_may_be_mended(
 async def test_message_that_killed_its_workers_is_buried(
     jetstream: JetStream, consumer: PullConsumer, nats_client: Client
 ) -> None:
-    events = heard(nats_client)
+    events = events_of(nats_client)
     await jetstream.publish("s.1", b"poison")
     for _ in range(5):  # workers died, or failed without a policy
         await (await consumer.next()).nak()
@@ -317,7 +317,7 @@ async def test_kill_between_dead_letter_and_term(jetstream: JetStream, stream: S
 async def test_without_a_stream_of_dead_letters_nothing_ends(
     jetstream: JetStream, consumer: PullConsumer, nats_client: Client
 ) -> None:
-    events = heard(nats_client)
+    events = events_of(nats_client)
 
     def fail(message: JsMessage) -> None:
         raise ValueError("no")

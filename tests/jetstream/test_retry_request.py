@@ -20,7 +20,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.testing import Server, run_cluster
-from tests.core.helpers import until
+from tests.core.helpers import turns_until
 from tests.jetstream.test_publisher import stage
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Op
@@ -107,7 +107,7 @@ async def test_whichever_answer_comes_first_is_the_answer() -> None:
         asking = asyncio.create_task(nc.jetstream(timeout=60).stream("S"))
         await stream.heard_all(2)
         net.down()
-        await until(lambda: not nc.is_connected)
+        await turns_until(lambda: not nc.is_connected)
         net.up()
         await nc.flush()
         stream.say(await stream.heard(), info)

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from natsproto import sync
-from tests.jetstream.reading import eventually, make, store
+from tests.jetstream.reading import make, store
+from tests.kit.waiting import eventually
 
 if TYPE_CHECKING:
     from natsproto.jetstream._consumer.messages import Messages
@@ -20,14 +21,14 @@ if TYPE_CHECKING:
 READERS = 3
 
 
-async def _next(messages: Messages) -> AsyncIterator[object]:
+async def _by_next(messages: Messages) -> AsyncIterator[object]:
     while True:
         yield await messages.next()
 
 
 WAYS: dict[str, Callable[[Messages], AsyncIterator[object]]] = {
     "each": lambda messages: messages.__aiter__(),
-    "next": _next,
+    "next": _by_next,
     "batches": lambda messages: messages.batches(),
     "batches(10)": lambda messages: messages.batches(10),
     "window": lambda messages: messages.batches(10, max_wait=0.01),

@@ -17,7 +17,7 @@ from natsproto.jetstream._api.sequence_log import SequenceLog
 from natsproto.jetstream._values.info import PubAck
 from natsproto.testing import run_server
 from tests.faults.helpers import EventRecorder
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 
 def test_log_compares_only_what_was_sent_later() -> None:

@@ -92,7 +92,7 @@ async def test_cancelled_restore_leaves_nothing_here(jetstream: JetStream, nats_
 # ---------------------------------------------------------------- publishing
 
 
-async def _publish(js: JetStream, run: int) -> None:
+async def _publish_three(js: JetStream, run: int) -> None:
     for number in range(3):
         await js.publish(f"p.{run}", b"%d" % number, msg_id=f"{run}-{number}" if number else None)
 
@@ -120,7 +120,7 @@ async def _publish_together(js: JetStream, run: int) -> None:
         await batch.flush()
 
 
-@pytest.mark.parametrize("call", [_publish, _publish_windowed, _publish_fast, _publish_together])
+@pytest.mark.parametrize("call", [_publish_three, _publish_windowed, _publish_fast, _publish_together])
 async def test_cancelled_publishing_stores_once_in_order(
     jetstream: JetStream, nats_client: Client, call: Callable[[JetStream, int], Awaitable[None]]
 ) -> None:

@@ -75,7 +75,7 @@ class Replies:
         return decode(kind, {"config": {"name": "S"}, **reply})
 
 
-def info(last_seq: int, *, created: str = MADE, ts: str = "", last_ts: str = "") -> dict[str, Any]:
+def stream_reply(last_seq: int, *, created: str = MADE, ts: str = "", last_ts: str = "") -> dict[str, Any]:
     """The info of the stream; times without a date are of one day."""
     state: dict[str, Any] = {"last_seq": last_seq}
     if last_ts:
@@ -88,7 +88,7 @@ def info(last_seq: int, *, created: str = MADE, ts: str = "", last_ts: str = "")
     return reply
 
 
-def identity(replies: Replies, created: Timestamp | None = None) -> StreamIdentity:
+def unverified_identity(replies: Replies, created: Timestamp | None = None) -> StreamIdentity:
     """The identity of a stream whose second consumer was just created."""
     same = StreamIdentity(cast("Api", replies), "S", created or Timestamp.parse(MADE), operation="go on")
     for _ in range(2):
@@ -104,22 +104,29 @@ LATER = "2026-01-02T00:00:01Z"
 @pytest.mark.parametrize(
     ("replies", "asked"),
     [
-        ([info(10)], 1),
-        ([info(11, created="")], 1),  # an old server, which does not tell
-        ([info(10, created="2026-01-01T12:00:00Z")], 1),  # restored before the first consumer
-        ([info(10, created="2026-01-02T00:00:00Z")], 1),
-        ([info(9), info(10)], 2),  # a new leader that catches up
-        ([info(9)] * 29 + [info(10)], 30),
-        ([info(9, ts="02:00:00", last_ts="01:00:00")] * 3 + [info(10, ts="02:00:01", last_ts="01:00:00")], 4),
-        ([info(9, ts="02:00:00", last_ts="02:00:00")] * 3 + [info(10)], 4),  # the last message, not a new one
-        ([info(9, last_ts="03:00:00")] * 3 + [info(10)], 4),  # a server that does not tell its time
-        ([info(0, ts="02:00:00")] * 3 + [info(10)], 4),  # empty until it has caught up
+        ([stream_reply(10)], 1),
+        ([stream_reply(11, created="")], 1),  # an old server, which does not tell
+        ([stream_reply(10, created="2026-01-01T12:00:00Z")], 1),  # restored before the first consumer
+        ([stream_reply(10, created="2026-01-02T00:00:00Z")], 1),
+        ([stream_reply(9), stream_reply(10)], 2),  # a new leader that catches up
+        ([stream_reply(9)] * 29 + [stream_reply(10)], 30),
+        (
+            [stream_reply(9, ts="02:00:00", last_ts="01:00:00")] * 3
+            + [stream_reply(10, ts="02:00:01", last_ts="01:00:00")],
+            4,
+        ),
+        (
+            [stream_reply(9, ts="02:00:00", last_ts="02:00:00")] * 3 + [stream_reply(10)],
+            4,
+        ),  # the last message, not a new one
+        ([stream_reply(9, last_ts="03:00:00")] * 3 + [stream_reply(10)], 4),  # a server that does not tell its time
+        ([stream_reply(0, ts="02:00:00")] * 3 + [stream_reply(10)], 4),  # empty until it has caught up
     ],
 )
 @virtual_clock
 async def test_stream_that_was_read_is_recognised(replies: list[dict[str, Any]], asked: int) -> None:
     server = Replies(*replies)
-    same = identity(server)
+    same = unverified_identity(server)
     await same.verify(lambda: 10)
     assert (same.unverified, len(server.asked)) == (False, asked)
     assert server.asked[-1] - server.asked[0] == pytest.approx(0.1 * (asked - 1))
@@ -128,18 +135,25 @@ async def test_stream_that_was_read_is_recognised(replies: list[dict[str, Any]],
 @pytest.mark.parametrize(
     ("replies", "asked"),
     [
-        ([info(20, created=LATER)], 1),
-        ([info(9), info(20, created=LATER)], 2),
-        ([info(9)], 30),
-        ([info(9, ts="02:00:00"), info(8, ts="02:00:02", last_ts="02:00:01")], 2),  # a new message
+        ([stream_reply(20, created=LATER)], 1),
+        ([stream_reply(9), stream_reply(20, created=LATER)], 2),
+        ([stream_reply(9)], 30),
+        ([stream_reply(9, ts="02:00:00"), stream_reply(8, ts="02:00:02", last_ts="02:00:01")], 2),  # a new message
         # compared with the first of the infos: a server's clock goes on
-        ([info(9, ts="02:00:00"), info(9, ts="02:00:05"), info(9, ts="02:00:06", last_ts="02:00:01")], 3),
+        (
+            [
+                stream_reply(9, ts="02:00:00"),
+                stream_reply(9, ts="02:00:05"),
+                stream_reply(9, ts="02:00:06", last_ts="02:00:01"),
+            ],
+            3,
+        ),
     ],
 )
 @virtual_clock
 async def test_stream_that_was_recreated_is_not_found(replies: list[dict[str, Any]], asked: int) -> None:
     server = Replies(*replies)
-    same = identity(server)
+    same = unverified_identity(server)
     with pytest.raises(StreamNotFound, match=r"was lost and recreated|went back from message 10 to") as caught:
         await same.verify(lambda: 10)
     assert caught.value.code == 404
@@ -149,16 +163,16 @@ async def test_stream_that_was_recreated_is_not_found(replies: list[dict[str, An
 @virtual_clock
 async def test_stream_created_after_its_consumer_is_known() -> None:
     """The servers' clocks differ, so the creation time is compared with the known one."""
-    server = Replies(info(10, created=LATER))
-    same = identity(server, created=Timestamp.parse(LATER))
+    server = Replies(stream_reply(10, created=LATER))
+    same = unverified_identity(server, created=Timestamp.parse(LATER))
     await same.verify(lambda: 10)
     assert not same.unverified
 
 
 @virtual_clock
 async def test_found_creation_time_is_known_from_then_on() -> None:
-    server = Replies(info(10, created=MADE), info(10, created=""), info(10, created=LATER))
-    same = identity(server, created=NEVER)
+    server = Replies(stream_reply(10, created=MADE), stream_reply(10, created=""), stream_reply(10, created=LATER))
+    same = unverified_identity(server, created=NEVER)
     for _ in range(2):
         await same.verify(lambda: 10)
         same.on_consumer(BEGUN)
@@ -168,8 +182,10 @@ async def test_found_creation_time_is_known_from_then_on() -> None:
 
 @virtual_clock
 async def test_next_consumer_counts_polls_anew() -> None:
-    server = Replies(*[info(9, ts="02:00:00")] * 29, ApiError(500, 1, "no", "x"), info(9, last_ts="02:00:01"))
-    same = identity(server)
+    server = Replies(
+        *[stream_reply(9, ts="02:00:00")] * 29, ApiError(500, 1, "no", "x"), stream_reply(9, last_ts="02:00:01")
+    )
+    same = unverified_identity(server)
     await same.verify(lambda: 10)
     assert same.unverified, "the next consumer verifies it"
     same.on_consumer(BEGUN)
@@ -181,7 +197,7 @@ async def test_next_consumer_counts_polls_anew() -> None:
 @virtual_clock
 async def test_stream_is_not_verified_without_permission() -> None:
     server = Replies(PermissionDenied("no", "publish", "x"))
-    same = identity(server)
+    same = unverified_identity(server)
     await same.verify(lambda: 10)
     assert not same.unverified
     same.on_consumer(BEGUN)
@@ -191,8 +207,8 @@ async def test_stream_is_not_verified_without_permission() -> None:
 
 @virtual_clock
 async def test_lost_question_is_repeated_after_a_second() -> None:
-    server = Replies(RequestTimeout("x", 1.0), info(10))
-    await identity(server).verify(lambda: 10)
+    server = Replies(RequestTimeout("x", 1.0), stream_reply(10))
+    await unverified_identity(server).verify(lambda: 10)
     assert server.asked[1] - server.asked[0] == pytest.approx(1.0)
 
 
@@ -200,6 +216,6 @@ async def test_lost_question_is_repeated_after_a_second() -> None:
 async def test_messages_read_meanwhile_count() -> None:
     """The old consumer may still have delivered some: the stream must reach the last one."""
     read = [5, 12]
-    server = Replies(info(4), info(11), info(12))
-    await identity(server).verify(lambda: read.pop(0) if len(read) > 1 else read[0])
+    server = Replies(stream_reply(4), stream_reply(11), stream_reply(12))
+    await unverified_identity(server).verify(lambda: read.pop(0) if len(read) > 1 else read[0])
     assert len(server.asked) == 3

@@ -27,7 +27,7 @@ def stamp() -> Timestamp:
     return Timestamp.from_ns(NS)
 
 
-def plain() -> datetime:
+def some_moment() -> datetime:
     return datetime(2023, 11, 14, 22, 13, 20, 123456, UTC)
 
 
@@ -48,7 +48,7 @@ CALLS: dict[str, Callable[[datetime], object]] = {
     "__reduce__": lambda t: (lambda make, args: make(*args) == t)(*t.__reduce__()[:2]),  # type: ignore[operator]
     "__reduce_ex__": lambda t: [copy.copy(t) == t, copy.deepcopy(t) == t, *(_pickled(t, p) for p in range(6))],
     "__repr__": lambda t: bool(repr(t)),
-    "__rsub__": lambda t: plain() - t,
+    "__rsub__": lambda t: some_moment() - t,
     "__str__": str,
     "__sub__": lambda t: (t - HOUR, t - (t - HOUR)),
     "astimezone": lambda t: [t.astimezone(), t.astimezone(BERLIN), t.replace(tzinfo=None).astimezone(UTC)],
@@ -108,8 +108,8 @@ def test_the_table_names_every_method_of_datetime() -> None:
 @pytest.mark.filterwarnings("ignore:Parsing dates involving:DeprecationWarning")
 def test_every_method_of_datetime_does_the_same(name: str) -> None:
     call = CALLS[name]
-    with_zeros = to_timestamp(plain())
-    assert call(with_zeros) == call(plain())
+    with_zeros = to_timestamp(some_moment())
+    assert call(with_zeros) == call(some_moment())
     for made in _found(call(stamp())):
         assert type(made) is Timestamp or name == "__rsub__"
         usable(made)
@@ -137,7 +137,7 @@ def usable(moment: datetime) -> None:
 def test_replace_drops_the_nanoseconds() -> None:
     assert stamp().nanosecond == 789
     assert stamp().replace(microsecond=5).ns == NS // 10**9 * 10**9 + 5000
-    assert stamp().replace(hour=1) == plain().replace(hour=1)
+    assert stamp().replace(hour=1) == some_moment().replace(hour=1)
 
 
 class OddZone(tzinfo):

@@ -28,7 +28,7 @@ async def stream(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream(name="ORDERS", subjects=["orders.>"], allow_atomic=True, allow_batched=True)
 
 
-async def fill(js: JetStream) -> None:
+async def publish_orders(js: JetStream) -> None:
     """1, then one that does not fit, then 2."""
     orders = js.typed(Order)
     await orders.publish("orders.1", Order(1))
@@ -61,7 +61,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
 ) -> None:
     events: list[Event] = []
     nats_client.add_listener(events.append)
-    await fill(jetstream)
+    await publish_orders(jetstream)
     orders, found = jetstream.typed(Order), list[Order]()
     if how == "ordered":
         async with stream.ordered_consumer() as ordered, ordered.messages(stop_after=3) as messages:
@@ -84,7 +84,7 @@ async def test_every_reader_gives_values_and_skips_the_rest(
 
 
 async def test_payload_that_does_not_fit_is_buried(jetstream: JetStream, stream: Stream, nats_client: Client) -> None:
-    await fill(jetstream)
+    await publish_orders(jetstream)
     orders, retry = jetstream.typed(Order), Retry(jetstream, RetryPolicy(dead_letter_subject="dead.orders"))
     reader = await stream.create_consumer(durable_name="reader")
     async with reader.messages(stop_after=3) as messages:
@@ -121,7 +121,7 @@ async def test_members_of_a_group_handle_values(jetstream: JetStream, stream: St
     await group.add_members("a")
     retry = Retry(jetstream, RetryPolicy(dead_letter_subject="dead.orders"))
     async with group.consume("a", with_middleware(orders.handler(handle), retry)):
-        await fill(jetstream)
+        await publish_orders(jetstream)
         await done.wait()
     assert sorted(order.number for order in handled) == [1, 2]
 

@@ -16,6 +16,7 @@ from natsproto.jetstream._publish.headers import ExpectationArgs, MessageArgs
 from natsproto.jetstream._publish.schedule import Schedule
 from natsproto.jetstream._values.config import ConsumerConfig, StreamConfig
 from natsproto.jetstream._values.config_parts import Republish, StreamConsumerLimits, SubjectTransform
+from tests.jetstream.reading import store_each
 from tests.kit.servers import SERIES, client_of, level, works_since
 
 
@@ -23,11 +24,6 @@ from tests.kit.servers import SERIES, client_of, level, works_since
 async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     async with client_of(request.param) as client:
         yield client
-
-
-async def fill(nc: Client, *subjects: str) -> None:
-    for index, subject in enumerate(subjects, 1):
-        await nc.request(subject, b"%d" % index)
 
 
 STREAM = StreamConfig(
@@ -74,7 +70,7 @@ async def test_streams_are_managed_on_every_server(nc: Client) -> None:
     assert {info.name async for info in js.streams()} == {"S", "T"}
     assert {name async for name in js.stream_names()} == {"S", "T"}
     assert await js.stream_name_by_subject("s.a") == "S"
-    await fill(nc, "s.a", "s.b", "s.a", "s.c")
+    await store_each(nc, "s.a", "s.b", "s.a", "s.c")
     await stream.delete_message(2)
     state = (await stream.info(deleted_details=True, subjects_filter=">")).state
     assert (dict(state.subjects), state.deleted) == ({"s.a": 2, "s.c": 1}, (2,))
@@ -137,7 +133,7 @@ async def test_consumers_are_managed_on_every_server(nc: Client) -> None:
 
 async def test_wildcard_filter_in_the_request_subject(nc: Client) -> None:
     stream = await nc.jetstream().create_stream(name="S", subjects=["s.>"], storage="memory")
-    await fill(nc, "s.a.1", "s.b.1", "s.a.2")
+    await store_each(nc, "s.a.1", "s.b.1", "s.a.2")
     async with nc.subscribe("$JS.API.CONSUMER.CREATE.>") as requests:
         for name, subject in (("c", "s.a.*"), ("d", "s.>"), ("e", ">"), ("f", "s.*.1")):
             consumer = await stream.create_consumer(name=name, inactive_threshold=30, filter_subject=subject)
@@ -173,7 +169,7 @@ async def test_newer_stream_fields_arrive_or_are_refused(
 async def test_messages_are_got_from_every_server(nc: Client) -> None:
     js = nc.jetstream()
     stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory", allow_direct=True)
-    await fill(nc, *(f"s.{'abc'[number % 3]}" for number in range(30)))
+    await store_each(nc, *(f"s.{'abc'[number % 3]}" for number in range(30)))
     await stream.delete_message(5)
     for direct in (True, False):
         assert (await stream.get_message(7, direct=direct)).data == b"7"
@@ -315,7 +311,7 @@ async def publish_through_a_window(js: JetStream, subject: str, args: Expectatio
 async def test_backup_and_restore_on_every_server(nc: Client, tmp_path: Path) -> None:
     js = nc.jetstream()
     stream = await js.create_stream(STREAM)
-    await fill(nc, *(f"s.{number}" for number in range(500)))
+    await store_each(nc, *(f"s.{number}" for number in range(500)))
     await stream.create_consumer(durable_name="c")
     await stream.backup(tmp_path / "s", check=True, chunk_size=1024)
     await js.create_stream(name="KEEP", subjects=["k"])  # a server removes the folder of the last stream late

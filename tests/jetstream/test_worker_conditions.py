@@ -17,7 +17,7 @@ import natsproto
 from natsproto.jetstream import JetStream, JsMessage, PullConsumer
 from natsproto.jetstream.groups import ElasticGroup
 from natsproto.testing import FaultProxy, Server, run_cluster
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 LIMIT_S = 60.0
 
@@ -44,7 +44,7 @@ class Setting(NamedTuple):
         return {"ack_wait": self.ack_wait}
 
 
-async def run(url: str, setting: Setting, *, copies: int = 1) -> Counter[int]:
+async def run_worker(url: str, setting: Setting, *, copies: int = 1) -> Counter[int]:
     """Work until every message is handled and its redelivery could have come; return the calls for each message."""
     calls, running = Counter[int](), 0
 
@@ -125,12 +125,12 @@ QUICK = [
 
 @pytest.mark.parametrize("setting", QUICK, ids=str)
 async def test_slow_workers_double_nothing(nats_server: Server, setting: Setting) -> None:
-    assert set((await run(nats_server.url, setting)).values()) == {1}
+    assert set((await run_worker(nats_server.url, setting)).values()) == {1}
 
 
 async def test_cut_connections_double_nothing(nats_server: Server) -> None:
     """One reader whose connection is cut again and again handles each message once."""
-    assert set((await run(nats_server.url, Setting("cuts", 0.4, concurrency=3, messages=16))).values()) == {1}
+    assert set((await run_worker(nats_server.url, Setting("cuts", 0.4, concurrency=3, messages=16))).values()) == {1}
 
 
 @pytest.mark.slow
@@ -144,7 +144,7 @@ async def test_drawn_conditions_double_nothing(nats_server: Server, kind: str, s
         # Nobody tells a client of a shorter ack_wait, or what another one has handled before the connection was lost.
         replicas = 1 if kind in ("cuts", "changed", "ack_all") else rng.choice([1, 2])
         setting = Setting(kind, part, replicas, 1 if kind == "ack_all" else rng.choice([1, 3, 8]), ack_wait, 16)
-        assert set((await run(nats_server.url, setting)).values()) == {1}, setting
+        assert set((await run_worker(nats_server.url, setting)).values()) == {1}, setting
         async with natsproto.connect(nats_server.url) as nc:
             js = nc.jetstream()
             for name in [name async for name in js.stream_names()]:
@@ -157,6 +157,6 @@ async def test_slow_workers_of_a_cluster_double_nothing(seed: int) -> None:
     async with run_cluster(3) as cluster:
         for replicas in (1, 2):
             setting = Setting("r3", rng.uniform(0.1, 0.75), replicas, rng.choice([1, 4]), 1.0, 16)
-            assert set((await run(cluster.servers[0].url, setting, copies=3)).values()) == {1}, setting
+            assert set((await run_worker(cluster.servers[0].url, setting, copies=3)).values()) == {1}, setting
             async with natsproto.connect(cluster.servers[0].url) as nc:
                 await nc.jetstream().delete_stream("W")

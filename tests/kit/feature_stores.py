@@ -11,7 +11,7 @@ import pytest
 from natsproto.errors import ApiError
 from natsproto.jetstream import JsMessage, Placement, groups
 from natsproto.jetstream.groups import ElasticGroup, StaticGroup
-from tests.kit.features import World, feature
+from tests.kit.features import FeatureGround, feature
 
 Steps = AsyncGenerator[None]
 
@@ -23,7 +23,7 @@ async def handled(message: JsMessage) -> None:
 
 
 @feature("static groups", "partitioned groups", "2.11")
-async def static_group(world: World) -> Steps:
+async def static_group(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     group = await StaticGroup.create(world.js, "S", "g", max_members=2, members=["a", "b"])
@@ -37,7 +37,7 @@ async def _member(group: Any) -> None:
 
 
 @feature("elastic groups with filters", "partitioned groups", "2.11")
-async def elastic_group(world: World) -> Steps:
+async def elastic_group(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     group = await ElasticGroup.create(world.js, "S", "g", max_members=2, filters={"s.*": [1]})
@@ -46,7 +46,7 @@ async def elastic_group(world: World) -> Steps:
 
 
 @feature("elastic groups without filters", "partitioned groups", "2.12")
-async def open_elastic_group(world: World) -> Steps:
+async def open_elastic_group(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     group = await ElasticGroup.create(world.js, "S", "g", max_members=2)
@@ -54,7 +54,7 @@ async def open_elastic_group(world: World) -> Steps:
     await _member(group)
 
 
-async def _joined(world: World, **options: Any) -> None:
+async def _joined(world: FeatureGround, **options: Any) -> None:
     heard: asyncio.Queue[bytes] = asyncio.Queue()
 
     async def handler(message: JsMessage) -> None:
@@ -69,14 +69,14 @@ async def _joined(world: World, **options: Any) -> None:
 
 
 @feature("`groups.join` with filters", "partitioned groups", "2.11")
-async def join_by_filters(world: World) -> Steps:
+async def join_by_filters(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     await _joined(world, filters={"s.*": [1]})
 
 
 @feature("`groups.join` without filters", "partitioned groups", "2.12")
-async def join_open(world: World) -> Steps:
+async def join_open(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     await _joined(world)
@@ -86,7 +86,7 @@ async def join_open(world: World) -> Steps:
 
 
 @feature("everything not named below", "key/value", "2.10")
-async def bucket(world: World) -> Steps:
+async def bucket(world: FeatureGround) -> Steps:
     yield
     kv = await world.js.create_key_value(bucket="B", history=3)
     revision = await kv.create("k", b"1")
@@ -97,19 +97,19 @@ async def bucket(world: World) -> Steps:
 
 
 @feature("`limit_marker_ttl`", "key/value", "2.11")
-async def marker_ttl(world: World) -> Steps:
+async def marker_ttl(world: FeatureGround) -> Steps:
     yield
     await world.js.create_key_value(bucket="B", limit_marker_ttl=5)
 
 
 @feature("`limit_marker_ttl` in `update_key_value`", "key/value", "2.11")
-async def updated_marker_ttl(world: World) -> Steps:
+async def updated_marker_ttl(world: FeatureGround) -> Steps:
     await _bucket(world)
     yield
     await world.js.update_key_value(bucket="B", limit_marker_ttl=5)
 
 
-async def _bucket(world: World, **fields: Any) -> Any:
+async def _bucket(world: FeatureGround, **fields: Any) -> Any:
     known = {name: value for name, value in fields.items() if world.knows("2.11" if name != "allow_atomic" else "2.12")}
     await world.admin.create_key_value(bucket="B", **known)
     await (await world.admin.key_value("B")).put("k", b"1")
@@ -118,7 +118,7 @@ async def _bucket(world: World, **fields: Any) -> Any:
 
 def _key_ttl(verb: str, *args: Any) -> None:
     @feature(f"`ttl` of `{verb}`", "key/value", "2.11")
-    async def write(world: World) -> Steps:
+    async def write(world: FeatureGround) -> Steps:
         kv = await _bucket(world, limit_marker_ttl=5)
         yield
         await getattr(kv, verb)(*args, ttl=60)
@@ -131,7 +131,7 @@ _key_ttl("purge", "k")
 
 
 @feature("`lock`", "key/value", "2.11")
-async def lock(world: World) -> Steps:
+async def lock(world: FeatureGround) -> Steps:
     kv = await _bucket(world, limit_marker_ttl=5)
     yield
     async with kv.lock("l"):
@@ -139,20 +139,20 @@ async def lock(world: World) -> Steps:
 
 
 @feature("`get_many`", "key/value", "2.11")
-async def get_many(world: World) -> Steps:
+async def get_many(world: FeatureGround) -> Steps:
     kv = await _bucket(world)
     yield
     assert [entry.value for entry in (await kv.get_many(["k"])).values()] == [b"1"]
 
 
 @feature("`allow_atomic`", "key/value", "2.12")
-async def atomic_bucket(world: World) -> Steps:
+async def atomic_bucket(world: FeatureGround) -> Steps:
     yield
     await world.js.create_key_value(bucket="B", allow_atomic=True)
 
 
 @feature("`atomic`", "key/value", "2.12")
-async def atomic_keys(world: World) -> Steps:
+async def atomic_keys(world: FeatureGround) -> Steps:
     kv = await _bucket(world, allow_atomic=True)
     yield
     async with kv.atomic() as batch:
@@ -162,7 +162,7 @@ async def atomic_keys(world: World) -> Steps:
 
 
 @feature("everything not named below", "object stores", "2.10")
-async def object_store(world: World) -> Steps:
+async def object_store(world: FeatureGround) -> Steps:
     yield
     store = await world.js.create_object_store(bucket="O")
     await store.put("o", bytes(300_000))
@@ -171,14 +171,14 @@ async def object_store(world: World) -> Steps:
 
 
 @feature("`allow_batched`", "object stores", "2.14")
-async def batched_store(world: World) -> Steps:
+async def batched_store(world: FeatureGround) -> Steps:
     yield
     store = await world.js.create_object_store(bucket="O", allow_batched=True)
     await store.put("o", bytes(300_000))
 
 
 @feature("`allow_batched` in `update_object_store`", "object stores", "2.14")
-async def updated_store(world: World) -> Steps:
+async def updated_store(world: FeatureGround) -> Steps:
     await world.admin.create_object_store(bucket="O")
     yield
     await world.js.update_object_store(bucket="O", allow_batched=True)
@@ -188,7 +188,7 @@ async def updated_store(world: World) -> Steps:
 
 
 @feature("`placement` of the next leader", "administration", "2.11")
-async def placed(world: World) -> Steps:
+async def placed(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     with pytest.raises(ApiError, match="clustering support required"):  # this server knows the call
@@ -196,7 +196,7 @@ async def placed(world: World) -> Steps:
 
 
 @feature("`evacuate_stream_peer`, `cancel_stream_move`, `evacuate_server`, `rescue_meta`", "administration", "2.15")
-async def cancel_move(world: World) -> Steps:
+async def cancel_move(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     with pytest.raises(ApiError, match="clustering support required"):  # this server knows the call

@@ -9,7 +9,7 @@ from typing import Any
 
 from natsproto import Message
 from natsproto.jetstream import Schedule, StreamSource, StreamSourceConsumer
-from tests.kit.features import World, feature
+from tests.kit.features import FeatureGround, feature
 
 Steps = AsyncGenerator[None]
 
@@ -17,14 +17,14 @@ Steps = AsyncGenerator[None]
 
 
 @feature("publish, subscribe, requests, headers", "core", "2.10")
-async def core(world: World) -> Steps:
+async def core(world: FeatureGround) -> Steps:
     yield
     async with world.nc.subscribe("echo", cb=lambda message: message.respond(message.data)):
         assert (await world.nc.request("echo", b"1", headers={"a": "b"}, timeout=5)).data == b"1"
 
 
 @feature("services", "core", "2.10")
-async def services(world: World) -> Steps:
+async def services(world: FeatureGround) -> Steps:
     yield
     async with world.nc.add_service("echo", "1.0.0") as service:
         service.add_endpoint("echo", lambda request: request.respond(request.data))
@@ -32,7 +32,7 @@ async def services(world: World) -> Steps:
         assert (await world.nc.request("echo", b"1", timeout=5)).data == b"1"
 
 
-async def _traced(world: World, *, deliver: bool) -> None:
+async def _traced(world: FeatureGround, *, deliver: bool) -> None:
     heard: list[Message] = []
     async with world.nc.subscribe("pay", cb=heard.append):
         await world.nc.flush()
@@ -45,13 +45,13 @@ async def _traced(world: World, *, deliver: bool) -> None:
 
 
 @feature("`nc.trace`", "core", "2.11")
-async def trace(world: World) -> Steps:
+async def trace(world: FeatureGround) -> Steps:
     yield
     await _traced(world, deliver=False)
 
 
 @feature("`nc.trace(deliver=True)`", "core", "2.11")
-async def trace_delivering(world: World) -> Steps:
+async def trace_delivering(world: FeatureGround) -> Steps:
     yield
     await _traced(world, deliver=True)
 
@@ -60,7 +60,7 @@ async def trace_delivering(world: World) -> Steps:
 
 
 @feature("all fields of `StreamConfig` not named below", "streams", "2.10")
-async def plain_stream(world: World) -> Steps:
+async def plain_stream(world: FeatureGround) -> Steps:
     yield
     stream = await world.js.create_stream(
         name="S", subjects=["s.>"], compression="s2", first_seq=5, metadata={"a": "b"}, allow_direct=True
@@ -70,7 +70,7 @@ async def plain_stream(world: World) -> Steps:
 
 
 @feature("`get_message`, `get_batch`", "streams", "2.10")
-async def batch_get(world: World) -> Steps:
+async def batch_get(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a", "s.b")
     yield
@@ -80,7 +80,7 @@ async def batch_get(world: World) -> Steps:
 
 
 @feature("`backup` and `restore_stream`", "streams", "2.10")
-async def backup(world: World) -> Steps:
+async def backup(world: FeatureGround) -> Steps:
     await world.stream(storage="file")
     await world.fill("s.a")
     yield
@@ -93,7 +93,7 @@ async def backup(world: World) -> Steps:
 
 
 @feature("`backup` of a stream in memory", "streams", "2.15")
-async def memory_backup(world: World) -> Steps:
+async def memory_backup(world: FeatureGround) -> Steps:
     await world.stream()
     stream = await world.js.stream("S")
     yield
@@ -103,7 +103,7 @@ async def memory_backup(world: World) -> Steps:
 
 def _restored(title: str, since: str, /, **changes: Any) -> None:
     @feature(title, "streams", since)
-    async def restore(world: World) -> Steps:
+    async def restore(world: FeatureGround) -> Steps:
         await world.stream(storage="file")
         with tempfile.TemporaryDirectory() as folder:
             await (await world.admin.stream("S")).backup(f"{folder}/S")
@@ -134,7 +134,7 @@ def _stream_field(name: str, since: str, fields: dict[str, Any]) -> None:
     field = name.strip("`")
 
     @feature(name, "streams", since)
-    async def create(world: World) -> Steps:
+    async def create(world: FeatureGround) -> Steps:
         yield
         await world.js.create_stream(name="S", subjects=["s.>"], **fields)
         got = (await (await world.admin.stream("S")).info()).config
@@ -143,7 +143,7 @@ def _stream_field(name: str, since: str, fields: dict[str, Any]) -> None:
     if field in CHANGED:
 
         @feature(f"{name} in `update`", "streams", since)
-        async def update(world: World) -> Steps:
+        async def update(world: FeatureGround) -> Steps:
             await world.stream()
             stream = await world.js.stream("S")
             yield
@@ -157,7 +157,7 @@ for _name, _since, _fields in STREAM_FIELDS:
 
 
 @feature("`consumer` of a source", "streams", "2.14")
-async def source_consumer(world: World) -> Steps:
+async def source_consumer(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     through = StreamSourceConsumer(name="C", deliver_subject="copies")
@@ -167,7 +167,7 @@ async def source_consumer(world: World) -> Steps:
 
 
 @feature("`consumer` of a mirror", "streams", "2.14")
-async def mirror_consumer(world: World) -> Steps:
+async def mirror_consumer(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     through = StreamSourceConsumer(name="C", deliver_subject="copies")
@@ -178,13 +178,13 @@ async def mirror_consumer(world: World) -> Steps:
 
 
 @feature("`pedantic` for streams", "streams", "2.11")
-async def pedantic_stream(world: World) -> Steps:
+async def pedantic_stream(world: FeatureGround) -> Steps:
     yield
     await world.js.create_stream(name="S", subjects=["s.>"], pedantic=True)
 
 
 @feature("`start_time` of `get_next_message`", "streams", "2.11")
-async def start_time(world: World) -> Steps:
+async def start_time(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a", "s.b")
     moment = (await world.last("s.b")).time
@@ -194,7 +194,7 @@ async def start_time(world: World) -> Steps:
 
 
 @feature("`start_time` of `get_batch`", "streams", "2.11")
-async def batch_start_time(world: World) -> Steps:
+async def batch_start_time(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a", "s.b")
     moment = (await world.last("s.b")).time
@@ -204,7 +204,7 @@ async def batch_start_time(world: World) -> Steps:
 
 
 @feature("`get_last_messages`", "streams", "2.11")
-async def last_messages(world: World) -> Steps:
+async def last_messages(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a", "s.b", "s.a")
     stream = await world.js.stream("S")
@@ -216,7 +216,7 @@ async def last_messages(world: World) -> Steps:
 
 
 @feature("`js.publish` with ids and expectations, `js.publisher`", "publishing", "2.10")
-async def publish(world: World) -> Steps:
+async def publish(world: FeatureGround) -> Steps:
     await world.stream()
     yield
     assert (await world.js.publish("s.a", b"1", msg_id="1", expected_last_seq=0)).seq == 1
@@ -226,7 +226,7 @@ async def publish(world: World) -> Steps:
 
 
 @feature("`ttl`", "publishing", "2.11")
-async def message_ttl(world: World) -> Steps:
+async def message_ttl(world: FeatureGround) -> Steps:
     await world.stream(allow_msg_ttl=True)
     yield
     await world.js.publish("s.a", b"1", ttl=60)
@@ -234,7 +234,7 @@ async def message_ttl(world: World) -> Steps:
 
 
 @feature("`ttl` in a window", "publishing", "2.11")
-async def window_ttl(world: World) -> Steps:
+async def window_ttl(world: FeatureGround) -> Steps:
     await world.stream(allow_msg_ttl=True)
     yield
     async with world.js.publisher() as publisher:
@@ -243,7 +243,7 @@ async def window_ttl(world: World) -> Steps:
 
 
 @feature("`expected_last_subject_seq_subject`", "publishing", "2.11")
-async def expected_subject(world: World) -> Steps:
+async def expected_subject(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a")
     yield
@@ -251,14 +251,14 @@ async def expected_subject(world: World) -> Steps:
 
 
 @feature("counters", "publishing", "2.12")
-async def counters(world: World) -> Steps:
+async def counters(world: FeatureGround) -> Steps:
     await world.stream(allow_msg_counter=True)
     yield
     assert await world.js.counter_add("s.a", 2) == 2
 
 
 @feature("atomic batches", "publishing", "2.12")
-async def atomic_batch(world: World) -> Steps:
+async def atomic_batch(world: FeatureGround) -> Steps:
     await world.stream(allow_atomic=True)
     yield
     async with world.js.atomic_batch() as batch:
@@ -268,7 +268,7 @@ async def atomic_batch(world: World) -> Steps:
 
 
 @feature("fast ingest", "publishing", "2.14")
-async def fast_batch(world: World) -> Steps:
+async def fast_batch(world: FeatureGround) -> Steps:
     await world.stream(allow_batched=True)
     yield
     async with world.js.fast_publisher() as publisher:
@@ -292,7 +292,7 @@ SCHEDULES: list[tuple[str, str, Any]] = [
 
 def _schedule(name: str, since: str, make: Any) -> None:
     @feature(name, "schedules", since)
-    async def schedule(world: World) -> Steps:
+    async def schedule(world: FeatureGround) -> Steps:
         await world.stream(allow_msg_schedules=True, allow_rollup_hdrs=True, allow_msg_ttl=True)
         await world.fill("s.from")
         made = make()
@@ -309,7 +309,7 @@ for _name, _since, _make in SCHEDULES:
 
 
 @feature("`js.cancel_schedule`", "schedules", "2.12")
-async def cancel_schedule(world: World) -> Steps:
+async def cancel_schedule(world: FeatureGround) -> Steps:
     await world.stream(allow_msg_schedules=True)
     yield
     await world.js.publish("s.when", b"later", schedule=Schedule.after(3600, target="s.then"))
@@ -317,7 +317,7 @@ async def cancel_schedule(world: World) -> Steps:
 
 
 @feature("`js.replace_schedule`", "schedules", "2.14")
-async def replace_schedule(world: World) -> Steps:
+async def replace_schedule(world: FeatureGround) -> Steps:
     await world.stream(allow_msg_schedules=True, allow_rollup_hdrs=True)
     if world.knows("2.12"):
         await world.admin.publish("s.when", b"later", schedule=Schedule.after(3600, target="s.then"))
@@ -330,7 +330,7 @@ async def replace_schedule(world: World) -> Steps:
 
 
 @feature("pull, push and ordered consumers", "consumers", "2.10")
-async def consumers(world: World) -> Steps:
+async def consumers(world: FeatureGround) -> Steps:
     await world.stream()
     await world.fill("s.a")
     yield
@@ -352,7 +352,7 @@ CONSUMER_FIELDS: list[tuple[str, str, dict[str, Any]]] = [
 
 def _consumer_field(name: str, since: str, fields: dict[str, Any]) -> None:
     @feature(name, "consumers", since)
-    async def create(world: World) -> Steps:
+    async def create(world: FeatureGround) -> Steps:
         await world.stream()
         stream = await world.js.stream("S")
         yield
@@ -365,7 +365,7 @@ for _name, _since, _fields in CONSUMER_FIELDS:
 
 
 @feature("priority groups in `update_consumer`", "consumers", "2.11")
-async def updated_priority(world: World) -> Steps:
+async def updated_priority(world: FeatureGround) -> Steps:
     await world.stream()
     await world.consumer()
     stream = await world.js.stream("S")
@@ -374,7 +374,7 @@ async def updated_priority(world: World) -> Steps:
 
 
 @feature("`ack_policy=flow_control`", "consumers", "2.14")
-async def flow_control(world: World) -> Steps:
+async def flow_control(world: FeatureGround) -> Steps:
     await world.stream()
     stream = await world.js.stream("S")
     yield
@@ -384,7 +384,7 @@ async def flow_control(world: World) -> Steps:
 
 
 @feature("`pedantic` for consumers", "consumers", "2.11")
-async def pedantic_consumer(world: World) -> Steps:
+async def pedantic_consumer(world: FeatureGround) -> Steps:
     await world.stream()
     stream = await world.js.stream("S")
     yield
@@ -392,7 +392,7 @@ async def pedantic_consumer(world: World) -> Steps:
 
 
 @feature("`pause`", "consumers", "2.11")
-async def pause(world: World) -> Steps:
+async def pause(world: FeatureGround) -> Steps:
     await world.stream()
     await world.consumer()
     stream = await world.js.stream("S")
@@ -401,7 +401,7 @@ async def pause(world: World) -> Steps:
 
 
 @feature("`resume`", "consumers", "2.11")
-async def resume(world: World) -> Steps:
+async def resume(world: FeatureGround) -> Steps:
     await world.stream()
     await world.consumer()
     stream = await world.js.stream("S")
@@ -410,7 +410,7 @@ async def resume(world: World) -> Steps:
 
 
 @feature("`unpin`", "consumers", "2.11")
-async def unpin(world: World) -> Steps:
+async def unpin(world: FeatureGround) -> Steps:
     await world.stream()
     await world.consumer(priority_groups=["g"], priority_policy="pinned_client")
     stream = await world.js.stream("S")
@@ -419,7 +419,7 @@ async def unpin(world: World) -> Steps:
 
 
 @feature("`reset`", "consumers", "2.14")
-async def reset(world: World) -> Steps:
+async def reset(world: FeatureGround) -> Steps:
     await world.stream()
     await world.consumer()
     stream = await world.js.stream("S")

@@ -25,7 +25,7 @@ QUESTIONS = ("$JS.API.INFO", "$JS.API.STREAM.INFO.")
 """Requests that change nothing: for the level of the server that has JetStream, and for what is to be changed."""
 
 
-class World:
+class FeatureGround:
     """A server with a stream S of the subjects s.>, which ``admin`` prepares, and the client that uses the feature."""
 
     def __init__(self, series: Series, admin: Client, nc: Client, proxy: FaultProxy) -> None:
@@ -76,10 +76,10 @@ class World:
 
     def arrived(self) -> list[str]:
         """The subjects of all messages that the server got since, in order."""
-        return [*published(self._bytes()[self._begun :])]
+        return [*published_subjects(self._bytes()[self._begun :])]
 
 
-def published(sent: bytes) -> Iterator[str]:
+def published_subjects(sent: bytes) -> Iterator[str]:
     """The subjects of the messages in what a client has sent."""
     while sent:
         line, _, sent = sent.partition(b"\r\n")
@@ -89,7 +89,7 @@ def published(sent: bytes) -> Iterator[str]:
             sent = sent[int(words[-1]) + 2 :]
 
 
-Use = Callable[[World], AsyncGenerator[None]]
+Use = Callable[[FeatureGround], AsyncGenerator[None]]
 
 
 class Feature(NamedTuple):
@@ -126,7 +126,7 @@ def feature(name: str, group: str, since: str) -> Callable[[Use], Use]:
 
 
 @asynccontextmanager
-async def world_of(series: str) -> AsyncGenerator[World]:
+async def world_of(series: str) -> AsyncGenerator[FeatureGround]:
     """A fresh server of the series, with nothing in it."""
     binary = await asyncio.to_thread(binary_of, series)
     async with (
@@ -137,10 +137,10 @@ async def world_of(series: str) -> AsyncGenerator[World]:
     ):
         version = ".".join(nc.server_info.version.split(".")[:2])
         assert series in (NEWEST, version)
-        yield World(series_of(version), admin, nc, proxy)
+        yield FeatureGround(series_of(version), admin, nc, proxy)
 
 
-def table() -> str:
+def feature_table() -> str:
     """The table of docs/support.md."""
     by_group: dict[str, dict[Series, list[str]]] = {}
     for one in every_feature():

@@ -278,7 +278,7 @@ async def group_model(
         await model.close()
 
 
-async def run(
+async def run_model(
     minutes: float, seed: int, most: int, partitions: int, ttl: float, folder: Path, *, has_cluster: bool = False
 ) -> list[str]:
     """Run the model for so long, and print the figures; return what is wrong."""
@@ -325,7 +325,7 @@ def main() -> None:
     print(f"--seed {args.seed}")
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        running = run(
+        running = run_model(
             *(args.minutes, args.seed, args.members, args.partitions, args.ttl, folder), has_cluster=args.cluster
         )
         faults = asyncio.run(running)

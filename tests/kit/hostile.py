@@ -20,7 +20,7 @@ from typing import Literal
 
 from tests.kit.scripted import INFO, Behaviour, info_line
 
-__all__ = ["HOSTILE", "Hostile", "Outcome", "handshake", "memory", "stream"]
+__all__ = ["HOSTILE", "Hostile", "HostileEnd", "handshake", "memory", "stream"]
 
 Phase = Literal["handshake", "stream", "memory"]
 Moment = Literal["accept", "ping", "ready"]
@@ -31,7 +31,7 @@ MEMORY_TOTAL = 160 * 1024 * 1024
 MEMORY_PIECE = 64 * 1024
 
 
-class Outcome(enum.Enum):
+class HostileEnd(enum.Enum):
     """How it may end for the client."""
 
     SURVIVE = "odd but valid: the connection goes on, later messages arrive"
@@ -39,9 +39,9 @@ class Outcome(enum.Enum):
     REFUSE = "connect() raises a worded error within its timeout"
 
 
-SURVIVE = frozenset({Outcome.SURVIVE})
-RECONNECT = frozenset({Outcome.RECONNECT})
-REFUSE = frozenset({Outcome.REFUSE})
+SURVIVE = frozenset({HostileEnd.SURVIVE})
+RECONNECT = frozenset({HostileEnd.RECONNECT})
+REFUSE = frozenset({HostileEnd.REFUSE})
 SURVIVE_OR_RECONNECT = SURVIVE | RECONNECT
 SURVIVE_OR_REFUSE = SURVIVE | REFUSE
 
@@ -60,7 +60,7 @@ class Hostile:
     phase: Phase
     moment: Moment
     source: Source
-    outcomes: frozenset[Outcome]
+    outcomes: frozenset[HostileEnd]
     then: Then = "serve"
     chunked_by: int | None = None
 
@@ -165,7 +165,7 @@ def handshake() -> Iterator[Hostile]:
     def at_accept(
         name: str,
         source: Source,
-        outcomes: frozenset[Outcome] = REFUSE,
+        outcomes: frozenset[HostileEnd] = REFUSE,
         then: Then = "serve",
         chunked_by: int | None = None,
     ) -> Hostile:
@@ -352,7 +352,7 @@ def handshake() -> Iterator[Hostile]:
     def at_ping(
         name: str,
         source: Source,
-        outcomes: frozenset[Outcome] = REFUSE,
+        outcomes: frozenset[HostileEnd] = REFUSE,
         then: Then = "serve",
         chunked_by: int | None = None,
     ) -> Hostile:
@@ -397,7 +397,7 @@ def stream() -> Iterator[Hostile]:
     def odd(
         name: str,
         source: Source,
-        outcomes: frozenset[Outcome] = RECONNECT,
+        outcomes: frozenset[HostileEnd] = RECONNECT,
         then: Then = "serve",
         chunked_by: int | None = None,
     ) -> Hostile:
@@ -592,7 +592,7 @@ def memory() -> Iterator[Hostile]:
     def flood(
         name: str,
         source: Callable[[bytes], Iterator[bytes]],
-        outcomes: frozenset[Outcome],
+        outcomes: frozenset[HostileEnd],
         moment: Moment = "ready",
     ) -> Hostile:
         return Hostile(name, "memory", moment, source, outcomes)

@@ -15,16 +15,16 @@ from tests.kit.history import Call, History, Outcome, is_linearizable, judge
 OK, FAILED, UNKNOWN = Outcome
 
 
-def write(value: str, began: float, ended: float, outcome: Outcome = OK, expected: str | None = "put") -> Call:
+def write_call(value: str, began: float, ended: float, outcome: Outcome = OK, expected: str | None = "put") -> Call:
     kind = "put" if expected == "put" else "cas"
     return Call(kind=kind, key="r", value=value, detail=expected, began=began, ended=ended, outcome=outcome)
 
 
-def read(value: str | None, began: float, ended: float) -> Call:
+def read_call(value: str | None, began: float, ended: float) -> Call:
     return Call(kind="get", key="r", value=value, began=began, ended=ended, outcome=OK)
 
 
-def made(*calls: tuple[str, str, Any, Any, Outcome], **final: Any) -> History:
+def history_of(*calls: tuple[str, str, Any, Any, Outcome], **final: Any) -> History:
     history = History(itertools.count().__next__)
     for kind, key, value, detail, outcome in calls:
         call = history.begin(kind, key, value, detail)
@@ -41,16 +41,32 @@ def made(*calls: tuple[str, str, Any, Any, Outcome], **final: Any) -> History:
 @pytest.mark.parametrize(
     ("calls", "explained"),
     [
-        ([write("a", 0, 1), read("a", 2, 3)], True),
-        ([write("a", 0, 1), read(None, 2, 3)], False),
-        ([write("a", 0, 5), read(None, 1, 2), read("a", 3, 4)], True),
-        ([write("a", 0, 5), read("a", 1, 2), read(None, 3, 4)], False),
-        ([write("a", 0, 1, UNKNOWN), read(None, 2, 3), read("a", 4, 5)], True),
-        ([write("a", 0, 1, FAILED), read("a", 2, 3)], False),
-        ([write("a", 0, 1), write("b", 2, 3, OK, "a"), read("b", 4, 5)], True),
-        ([write("a", 0, 1), write("b", 0, 3, OK, "a"), write("c", 0, 3, OK, "a")], False),
-        ([write("a", 0, 1), write("b", 2, 3, UNKNOWN, "a"), write("c", 4, 5, OK, "b"), read("c", 6, 7)], True),
-        ([write("a", 0, 1), write("b", 2, 3, UNKNOWN, "a"), write("c", 4, 5, OK, "a"), read("b", 6, 7)], False),
+        ([write_call("a", 0, 1), read_call("a", 2, 3)], True),
+        ([write_call("a", 0, 1), read_call(None, 2, 3)], False),
+        ([write_call("a", 0, 5), read_call(None, 1, 2), read_call("a", 3, 4)], True),
+        ([write_call("a", 0, 5), read_call("a", 1, 2), read_call(None, 3, 4)], False),
+        ([write_call("a", 0, 1, UNKNOWN), read_call(None, 2, 3), read_call("a", 4, 5)], True),
+        ([write_call("a", 0, 1, FAILED), read_call("a", 2, 3)], False),
+        ([write_call("a", 0, 1), write_call("b", 2, 3, OK, "a"), read_call("b", 4, 5)], True),
+        ([write_call("a", 0, 1), write_call("b", 0, 3, OK, "a"), write_call("c", 0, 3, OK, "a")], False),
+        (
+            [
+                write_call("a", 0, 1),
+                write_call("b", 2, 3, UNKNOWN, "a"),
+                write_call("c", 4, 5, OK, "b"),
+                read_call("c", 6, 7),
+            ],
+            True,
+        ),
+        (
+            [
+                write_call("a", 0, 1),
+                write_call("b", 2, 3, UNKNOWN, "a"),
+                write_call("c", 4, 5, OK, "a"),
+                read_call("b", 6, 7),
+            ],
+            False,
+        ),
     ],
 )
 def test_registers(calls: list[Call], explained: bool) -> None:
@@ -68,16 +84,16 @@ def test_drawn_histories_of_a_register_are_explained(seed: int) -> None:
         before, after = at - 2 * chance.random(), at + 2 * chance.random()
         kind = chance.choice(["put", "cas", "get", "lost"])
         if kind == "get":
-            calls.append(read(value, before, after))
+            calls.append(read_call(value, before, after))
         elif kind == "lost":
-            calls.append(write(f"{number}", before, after, UNKNOWN, value))
+            calls.append(write_call(f"{number}", before, after, UNKNOWN, value))
             value = f"{number}" if chance.random() < 0.5 else value
         else:
-            calls.append(write(f"{number}", before, after, OK, "put" if kind == "put" else value))
+            calls.append(write_call(f"{number}", before, after, OK, "put" if kind == "put" else value))
             value = f"{number}"
     assert is_linearizable(calls)
     late = max(call.ended or 0 for call in calls) + 1
-    assert not is_linearizable([*calls, write("x", late, late + 1), read(value, late + 2, late + 3)])
+    assert not is_linearizable([*calls, write_call("x", late, late + 1), read_call(value, late + 2, late + 3)])
 
 
 # ---------------------------------------------------------------- the others
@@ -86,27 +102,27 @@ def test_drawn_histories_of_a_register_are_explained(seed: int) -> None:
 @pytest.mark.parametrize(
     ("history", "wrong"),
     [
-        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=2), ""),
-        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=3), "additions"),
-        (made(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=0), "additions"),
-        (made(("publish", "s", "a", None, OK), stored_s=["a"]), ""),
-        (made(("publish", "s", "a", None, UNKNOWN), stored_s=[]), ""),
-        (made(("publish", "s", "a", None, OK), stored_s=[]), "acknowledged and lost"),
-        (made(("publish", "s", "a", None, FAILED), stored_s=["a"]), "and stored"),
-        (made(("publish", "s", "a", None, UNKNOWN), stored_s=["a", "a"]), "stored twice"),
-        (made(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1"]), ""),
-        (made(("batch", "s", "a", 2, UNKNOWN), stored_s=[]), ""),
-        (made(("batch", "s", "a", 2, OK), stored_s=[]), "acknowledged and lost"),
-        (made(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1", "a:0", "a:1"]), "stored twice"),
-        (made(("batch", "s", "a", 2, FAILED), stored_s=["a:0", "a:1"]), "refused and stored"),
-        (made(("batch", "s", "a", 2, UNKNOWN), stored_s=["a:0"]), "torn"),
-        (made(("enqueue", "q", "a", None, OK), ("handle", "q", "a", None, OK)), ""),
-        (made(("enqueue", "q", "a", None, OK)), "never handled"),
-        (made(("enqueue", "q", "a", None, FAILED), ("handle", "q", "a", None, OK)), "refused and handled"),
-        (made(("seen", "k", "a", 1, OK), ("seen", "l", "b", 5, OK), ("seen", "k", "c", 2, OK)), ""),
-        (made(("seen", "k", "a", 2, OK), ("seen", "k", "b", 1, OK)), "out of order"),
-        (made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK)), ""),
-        (made(("hold", "l", "a", 2, OK), ("hold", "l", "b", 1, OK)), "token 1 after 2"),
+        (history_of(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=2), ""),
+        (history_of(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=3), "additions"),
+        (history_of(*[("add", "c", i, None, o) for i, o in enumerate((OK, FAILED, UNKNOWN))], count_c=0), "additions"),
+        (history_of(("publish", "s", "a", None, OK), stored_s=["a"]), ""),
+        (history_of(("publish", "s", "a", None, UNKNOWN), stored_s=[]), ""),
+        (history_of(("publish", "s", "a", None, OK), stored_s=[]), "acknowledged and lost"),
+        (history_of(("publish", "s", "a", None, FAILED), stored_s=["a"]), "and stored"),
+        (history_of(("publish", "s", "a", None, UNKNOWN), stored_s=["a", "a"]), "stored twice"),
+        (history_of(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1"]), ""),
+        (history_of(("batch", "s", "a", 2, UNKNOWN), stored_s=[]), ""),
+        (history_of(("batch", "s", "a", 2, OK), stored_s=[]), "acknowledged and lost"),
+        (history_of(("batch", "s", "a", 2, OK), stored_s=["a:0", "a:1", "a:0", "a:1"]), "stored twice"),
+        (history_of(("batch", "s", "a", 2, FAILED), stored_s=["a:0", "a:1"]), "refused and stored"),
+        (history_of(("batch", "s", "a", 2, UNKNOWN), stored_s=["a:0"]), "torn"),
+        (history_of(("enqueue", "q", "a", None, OK), ("handle", "q", "a", None, OK)), ""),
+        (history_of(("enqueue", "q", "a", None, OK)), "never handled"),
+        (history_of(("enqueue", "q", "a", None, FAILED), ("handle", "q", "a", None, OK)), "refused and handled"),
+        (history_of(("seen", "k", "a", 1, OK), ("seen", "l", "b", 5, OK), ("seen", "k", "c", 2, OK)), ""),
+        (history_of(("seen", "k", "a", 2, OK), ("seen", "k", "b", 1, OK)), "out of order"),
+        (history_of(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK)), ""),
+        (history_of(("hold", "l", "a", 2, OK), ("hold", "l", "b", 1, OK)), "token 1 after 2"),
     ],
 )
 def test_checks(history: History, wrong: str) -> None:
@@ -136,7 +152,7 @@ def test_uncertain_calls_are_explained_by_silence(kind: str, began: float, ended
 
 
 def test_two_holders_at_once_are_found() -> None:
-    history = made(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK))
+    history = history_of(("hold", "l", "a", 1, OK), ("hold", "l", "b", 2, OK))
     history.calls[0].ended = None
     assert "beside a" in judge(history)[0]
 

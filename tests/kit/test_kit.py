@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from natsproto.testing import Direction, End, FaultProxy
 from tests.kit.clock import Deadlock, TimeRanOut, advance, run_virtual, virtual_clock
-from tests.kit.hostile import HOSTILE, Outcome
+from tests.kit.hostile import HOSTILE, HostileEnd
 from tests.kit.memory import MemoryNetwork, MemoryPeer, MemoryTransport, PeerGone
 from tests.kit.scripted import Behaviour, ScriptedServer
 
@@ -93,7 +93,7 @@ async def test_decorator_keeps_fixtures_on_virtual_time(tmp_path: Path) -> None:
 # ---------------------------------------------------------------- memory
 
 
-class Recorder:
+class CallbackTrace:
     """Writes down every callback, in order."""
 
     def __init__(self) -> None:
@@ -133,12 +133,12 @@ class Recorder:
         return self.transport
 
 
-class Plain(Recorder, asyncio.Protocol):
+class PlainProtocol(CallbackTrace, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self.got(data)
 
 
-class Buffered(Recorder, asyncio.BufferedProtocol):
+class Buffered(CallbackTrace, asyncio.BufferedProtocol):
     def __init__(self) -> None:
         super().__init__()
         self.buffer = bytearray(7)
@@ -150,9 +150,9 @@ class Buffered(Recorder, asyncio.BufferedProtocol):
         self.got(bytes(self.buffer[:nbytes]))
 
 
-Made = tuple[MemoryTransport, Plain | Buffered, MemoryPeer]
-BOTH = pytest.mark.parametrize("kind", [Plain, Buffered])
-Kind = Callable[[], Plain | Buffered]
+Made = tuple[MemoryTransport, PlainProtocol | Buffered, MemoryPeer]
+BOTH = pytest.mark.parametrize("kind", [PlainProtocol, Buffered])
+Kind = Callable[[], PlainProtocol | Buffered]
 
 
 async def _pair(kind: Kind) -> Made:
@@ -245,42 +245,42 @@ async def test_protocol_exception_ends_the_connection(kind: Kind) -> None:
 async def test_addresses_refuse_vanish_and_answer_as_set() -> None:
     network = MemoryNetwork()
     with pytest.raises(ConnectionRefusedError):
-        await network.connect(Plain, "memory", 1)
+        await network.connect(PlainProtocol, "memory", 1)
     network.black_hole("memory", 2)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(300):
-            await network.connect(Plain, "memory", 2)
+            await network.connect(PlainProtocol, "memory", 2)
 
     async def greet(peer: MemoryPeer) -> None:
         peer.send(b"hello " + await peer.read_until(b"\n"))
 
     network.listen("memory", 3, greet)
-    transport, protocol = await network.connect(Plain, "memory", 3)
+    transport, protocol = await network.connect(PlainProtocol, "memory", 3)
     transport.write(b"you\n")
     await advance(0.1)
     assert protocol.trace == ["made", b"hello you\n"]
     assert network.dialled == [("memory", 1), ("memory", 2), ("memory", 3)]
 
 
-Ending = Callable[[Recorder, Callable[[bytes], None], Callable[[], None], Callable[[], None]], None]
+Ending = Callable[[CallbackTrace, Callable[[bytes], None], Callable[[], None], Callable[[], None]], None]
 
 
-def _fin(client: Recorder, send: Callable[[bytes], None], cut: Callable[[], None], _: Callable[[], None]) -> None:
+def _fin(client: CallbackTrace, send: Callable[[bytes], None], cut: Callable[[], None], _: Callable[[], None]) -> None:
     send(b"last words")
     cut()
 
 
-def _rst(client: Recorder, _: Callable[[bytes], None], __: Callable[[], None], reset: Callable[[], None]) -> None:
+def _rst(client: CallbackTrace, _: Callable[[bytes], None], __: Callable[[], None], reset: Callable[[], None]) -> None:
     reset()
 
 
-def _own_close(client: Recorder, *_: object) -> None:
+def _own_close(client: CallbackTrace, *_: object) -> None:
     client.wire.write(b"bye")
     client.wire.close()
     client.wire.close()
 
 
-def _own_abort(client: Recorder, *_: object) -> None:
+def _own_abort(client: CallbackTrace, *_: object) -> None:
     client.wire.abort()
 
 
@@ -375,7 +375,7 @@ async def test_each_connection_has_its_behaviour() -> None:
 async def test_scripted_server_on_memory_network() -> None:
     network, server = MemoryNetwork(), ScriptedServer(Behaviour(delay=60))
     network.listen("a", 4222, server.accept)
-    transport, protocol = await network.connect(Plain, "a", 4222)
+    transport, protocol = await network.connect(PlainProtocol, "a", 4222)
     transport.write(b'CONNECT {"verbose":true}\r\nPING\r\n')
     began = asyncio.get_running_loop().time()
     connection = await server.connection(timeout=300)
@@ -577,7 +577,7 @@ def test_the_hostile_corpus_is_large_named_and_judged() -> None:
     assert [name for name, count in Counter(map(str, HOSTILE)).items() if count > 1] == []
     for hostile in HOSTILE:
         assert hostile.outcomes
-        assert (Outcome.REFUSE in hostile.outcomes) <= (hostile.moment != "ready")
+        assert (HostileEnd.REFUSE in hostile.outcomes) <= (hostile.moment != "ready")
         # The same bytes at every attempt.
         assert next(hostile.chunks(b"7"), b"") == next(hostile.chunks(b"7"), b"")
 

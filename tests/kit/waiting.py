@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-__all__ = ["until"]
+__all__ = ["eventually", "until"]
 
 LOOK_INTERVAL_S = 0.001
 
@@ -20,3 +20,8 @@ async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
     while not condition():
         assert loop.time() < deadline, "the condition never held"
         await asyncio.sleep(LOOK_INTERVAL_S)
+
+
+async def eventually(condition: Callable[[], object], timeout: float = 30.0) -> None:
+    """As ``until``, for what a server or another process does, which may be long on a busy machine."""
+    await until(condition, timeout)

@@ -17,12 +17,8 @@ from natsproto.errors import (
     WrongRevision,
 )
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.testing import FaultProxy, Server
-
-
-async def keys(kv: KeyValue, *filters: str) -> list[str]:
-    return [key async for key in kv.keys(*filters)]
+from tests.kit.contents import all_keys
 
 
 async def test_what_was_put_is_got(jetstream: JetStream) -> None:
@@ -152,13 +148,13 @@ async def test_history_is_reported_oldest_first(jetstream: JetStream) -> None:
 
 async def test_keys_are_chosen_by_the_server(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b", history=2)
-    assert await keys(kv) == []
+    assert await all_keys(kv) == []
     for key in ("eu.de", "eu.fr", "us.ny", "eu.de", "plain"):
         await kv.put(key, b"1")
     await kv.delete("eu.fr")
-    assert await keys(kv) == ["us.ny", "eu.de", "plain"]
-    assert await keys(kv, "eu.*", "plain") == ["eu.de", "plain"]
-    assert await keys(kv, "asia.>") == []
+    assert await all_keys(kv) == ["us.ny", "eu.de", "plain"]
+    assert await all_keys(kv, "eu.*", "plain") == ["eu.de", "plain"]
+    assert await all_keys(kv, "asia.>") == []
 
 
 async def test_buckets_are_made_opened_listed_and_deleted(jetstream: JetStream) -> None:

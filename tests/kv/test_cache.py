@@ -26,7 +26,7 @@ from natsproto.jetstream._publish.headers import ttl_of
 from natsproto.jetstream.kv import CacheUpdates, KeyValueCache, Operation
 from natsproto.protocol.headers import Headers
 from natsproto.testing import Server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 LONG = 20.0
 
@@ -80,7 +80,7 @@ async def test_cache_of_a_deleted_bucket(jetstream: JetStream, nats_client: Clie
 Seen = tuple[str, bytes, Operation]
 
 
-async def read(updates: CacheUpdates[bytes], into: list[Seen]) -> None:
+async def collect_updates(updates: CacheUpdates[bytes], into: list[Seen]) -> None:
     async for entry in updates:
         into.append((entry.key, entry.data, entry.operation))  # noqa: PERF401
 
@@ -97,7 +97,7 @@ async def test_readers_get_current_entries_and_changes(jetstream: JetStream) -> 
     async with asyncio.TaskGroup() as group, kv.cache() as cache:
         for name, into in seen.items():
             keys = () if name == "all" else name.split()[:1]
-            group.create_task(read(cache.updates(*keys), into))
+            group.create_task(collect_updates(cache.updates(*keys), into))
         await asyncio.sleep(0)
         await kv.put("eu.fr", b"5")
         await kv.delete("eu.de")
@@ -120,7 +120,7 @@ async def test_slow_reader_ends_at_the_current_values(jetstream: JetStream, seed
         slow, fast = cache.updates(max_waiting=10), cache.updates()
         entries = aiter(slow)
         every: list[Seen] = []
-        reading = asyncio.create_task(read(fast, every))
+        reading = asyncio.create_task(collect_updates(fast, every))
         await kv.put("k0", b"first")
         assert (await anext(entries)).data == b"first"
         for number in range(500):
@@ -164,18 +164,18 @@ async def test_ends_of_a_reader(jetstream: JetStream, nats_server: Server) -> No
     with pytest.raises(LocalProtocolError, match="enter the cache"):
         await anext(aiter(kv.cache().updates()))
     async with kv.cache() as cache:
-        reading = asyncio.create_task(read(cache.updates(), []))
+        reading = asyncio.create_task(collect_updates(cache.updates(), []))
         await asyncio.sleep(0.01)
     async with asyncio.timeout(LONG):
         await reading  # the block was left
     async with natsproto.connect(nats_server.url) as nc, (await nc.jetstream().key_value("b")).cache() as cache:
-        reading = asyncio.create_task(read(cache.updates("a"), []))
+        reading = asyncio.create_task(collect_updates(cache.updates("a"), []))
         await asyncio.sleep(0.01)
         await nc.close()
         async with asyncio.timeout(LONG):
             await reading
     async with kv.cache() as cache:
-        reading = asyncio.create_task(read(cache.updates(), []))
+        reading = asyncio.create_task(collect_updates(cache.updates(), []))
         await asyncio.sleep(0.01)
         await jetstream.delete_key_value("b")
         with pytest.raises(BucketNotFound):
@@ -206,7 +206,7 @@ async def test_left_readers_are_forgotten(jetstream: JetStream) -> None:
         for keys in ((), ("a",), ("*", "a")):
             async for _ in cache.updates(*keys):
                 break
-        task = asyncio.create_task(read(cache.updates("a"), []))
+        task = asyncio.create_task(collect_updates(cache.updates("a"), []))
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.wait((task,))
@@ -278,7 +278,9 @@ async def test_limit_of_consumers_names_the_cache(jetstream: JetStream) -> None:
 async def test_many_patterns_do_not_hold_the_loop(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value("b")
     async with kv.cache() as cache:
-        tasks = [asyncio.create_task(read(cache.updates(f"other.{number}.*"), [])) for number in range(5_000)]
+        tasks = [
+            asyncio.create_task(collect_updates(cache.updates(f"other.{number}.*"), [])) for number in range(5_000)
+        ]
         await asyncio.sleep(0)
         writer = cache._watcher._stream.api.connection
         for number in range(200):

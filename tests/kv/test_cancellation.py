@@ -11,6 +11,7 @@ from natsproto import Client
 from natsproto.errors import KeyExists, KeyNotFound
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.kv import KeyValue
+from tests.kit.contents import all_keys
 from tests.kit.interruption import interruptions
 from tests.kit.tasks import end_of_tasks
 
@@ -25,7 +26,7 @@ async def _history(kv: KeyValue) -> object:
     return await kv.history("k.1")
 
 
-async def _many(kv: KeyValue) -> object:
+async def _get_many(kv: KeyValue) -> object:
     return await kv.get_many(["k.*"])
 
 
@@ -41,10 +42,6 @@ async def _write_together(kv: KeyValue) -> object:
         for number in range(3):
             await batch.put(f"k.{number}", b"y")
     return batch.revisions
-
-
-async def _keys(kv: KeyValue) -> object:
-    return [key async for key in kv.keys(">")]
 
 
 async def _watch(kv: KeyValue) -> object:
@@ -80,7 +77,19 @@ async def _locked_block(kv: KeyValue) -> object:
 
 @pytest.mark.parametrize(
     "call",
-    [_get, _history, _many, _create, _write_together, _keys, _watch, _cache, _purge_deletes, _lock, _locked_block],
+    [
+        _get,
+        _history,
+        _get_many,
+        _create,
+        _write_together,
+        all_keys,
+        _watch,
+        _cache,
+        _purge_deletes,
+        _lock,
+        _locked_block,
+    ],
     ids=lambda call: call.__name__.strip("_"),
 )
 async def test_cancelled_call_leaves_nothing(jetstream: JetStream, nats_client: Client, call: Call) -> None:

@@ -14,7 +14,7 @@ from natsproto import Client, Event
 from natsproto.codecs import JSON, Codec, msgpack, msgspec, pydantic
 from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, KeyDeleted
 from natsproto.jetstream._context import JetStream
-from natsproto.jetstream.kv import KeyValue, KeyValueNotice
+from natsproto.jetstream.kv import KeyValueNotice
 from natsproto.jetstream.kv._keys import (
     Base64Keys,
     KeyChain,
@@ -26,11 +26,7 @@ from natsproto.jetstream.kv._keys import (
     without_covered,
 )
 from natsproto.protocol.subject import matches
-
-
-async def all_keys(kv: KeyValue) -> list[str]:
-    return [key async for key in kv.keys(">")]
-
+from tests.kit.contents import all_keys
 
 _TERM = st.text(st.sampled_from("abzAZ09-/_="), min_size=1)
 _KEYS = st.lists(_TERM, min_size=1).map(".".join)
@@ -257,7 +253,7 @@ def test_key_that_is_invalid_is_refused(text: str) -> None:
 
 
 @dataclass
-class Order:
+class FlowerOrder:
     flower: str
     amount: int
 
@@ -267,14 +263,14 @@ class Order:
 )
 async def test_values_of_a_type(jetstream: JetStream, codec: Callable[[], Codec]) -> None:
     made = codec()
-    kv = (await jetstream.create_key_value(bucket="b", history=5, allow_atomic=True)).typed(Order, made)
-    rose, tulip = Order("rose", 5), Order("tulip", 6)
+    kv = (await jetstream.create_key_value(bucket="b", history=5, allow_atomic=True)).typed(FlowerOrder, made)
+    rose, tulip = FlowerOrder("rose", 5), FlowerOrder("tulip", 6)
     await kv.put("a", rose)
     await kv.update("a", tulip, 1)
     await kv.create("b", rose)
     async with kv.atomic() as batch:
         await batch.put("c", tulip)
-    opened = await jetstream.key_value("b", kind=Order, codec=made)
+    opened = await jetstream.key_value("b", kind=FlowerOrder, codec=made)
     entry = await opened.get("a")
     assert entry.value == tulip
     assert entry.value is entry.value
@@ -295,7 +291,7 @@ async def test_values_of_a_type(jetstream: JetStream, codec: Callable[[], Codec]
 
 async def test_value_that_does_not_fit_harms_only_its_reader(jetstream: JetStream) -> None:
     kv = await jetstream.create_key_value(bucket="b")
-    orders = await jetstream.key_value("b", kind=Order)
+    orders = await jetstream.key_value("b", kind=FlowerOrder)
     await kv.put("a", b"{}")
     entry = await orders.get("a")
     assert (entry.data, entry.revision) == (b"{}", 1)

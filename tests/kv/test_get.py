@@ -33,7 +33,7 @@ STORED = (
 )
 
 
-async def played(nc: Client, block: bytes, payload: bytes = b"v") -> KeyValue:
+async def play_direct_get(nc: Client, block: bytes, payload: bytes = b"v") -> KeyValue:
     """A bucket behind an API of our own, which answers every direct get like this; its leader has no message."""
 
     async def answer(request: Message) -> None:
@@ -50,7 +50,7 @@ async def played(nc: Client, block: bytes, payload: bytes = b"v") -> KeyValue:
 
 
 async def test_entry_is_what_the_server_said(nats_client: Client) -> None:
-    entry = await (await played(nats_client, STORED)).get("k")
+    entry = await (await play_direct_get(nats_client, STORED)).get("k")
     assert (entry.value, entry.size, entry.is_deleted, len(entry.headers)) == (b"v", 1, False, 0)
     assert (entry.bucket, entry.key, entry.subject, entry.revision, entry.delta) == ("b", "k", "$KV.b.k", 7, 0)
     assert entry.created == Timestamp.parse("2024-01-02T03:04:05.678901234Z")
@@ -74,7 +74,7 @@ async def test_entry_is_what_the_server_said(nats_client: Client) -> None:
     ids=lambda block: block[70:90].decode() if len(block) > 90 else "short",
 )
 async def test_reply_that_is_no_message_is_invalid_at_once(nats_client: Client, block: bytes, data: bytes) -> None:
-    kv = await played(nats_client, block, data)
+    kv = await play_direct_get(nats_client, block, data)
     with pytest.raises(InvalidReply, match="direct get"):
         await kv.get("k")
 
@@ -88,7 +88,7 @@ async def test_reply_that_is_no_message_is_invalid_at_once(nats_client: Client, 
     ],
 )
 async def test_what_is_no_value_is_reported_at_once(nats_client: Client, block: bytes, kind: type[Exception]) -> None:
-    kv = await played(nats_client, block, b"")
+    kv = await play_direct_get(nats_client, block, b"")
     with pytest.raises(kind):
         await kv.get("k")
 
@@ -115,20 +115,20 @@ async def test_absence_on_a_replica_is_confirmed(nats_client: Client) -> None:
     [STORED.replace(b"2024-01-02T03:04:05.678901234Z", b"yesterday"), STORED.replace(b"05.678901234Z", b"\r05Z")],
 )
 async def test_time_that_is_none_fails_when_it_is_read(nats_client: Client, block: bytes) -> None:
-    entry = await (await played(nats_client, block)).get("k")
+    entry = await (await play_direct_get(nats_client, block)).get("k")
     assert (entry.revision, entry.value) == (7, b"v")
     with pytest.raises(InvalidReply):
         entry.created  # noqa: B018
 
 
 async def test_empty_value_with_a_sequence_like_a_status(nats_client: Client) -> None:
-    entry = await (await played(nats_client, STORED.replace(b": 7", b": 503"), b"")).get("k")
+    entry = await (await play_direct_get(nats_client, STORED.replace(b": 7", b": 503"), b"")).get("k")
     assert (entry.revision, entry.value) == (503, b"")
 
 
 async def test_reply_about_another_key_is_reported_as_it_is(nats_client: Client) -> None:
     """A mirror that transforms subjects, bound without asking."""
-    entry = await (await played(nats_client, STORED.replace(b"$KV.b.k", b"$KV.c.k"))).get("k")
+    entry = await (await play_direct_get(nats_client, STORED.replace(b"$KV.b.k", b"$KV.c.k"))).get("k")
     assert entry.subject == "$KV.c.k"
 
 

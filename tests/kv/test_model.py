@@ -14,6 +14,7 @@ import natsproto
 from natsproto.errors import KeyDeleted, KeyExists, KeyNotFound, WrongRevision
 from natsproto.jetstream.kv._bucket import KeyValue
 from natsproto.testing import Server, run_server
+from tests.kit.contents import all_keys
 from tests.kit.examples import examples
 
 T = TypeVar("T")
@@ -23,7 +24,7 @@ KEYS = st.sampled_from(["a", "b", "b.c", "c/d"])
 VALUES = st.binary(max_size=8)
 
 
-class World:
+class BucketLoop:
     """A server and a client in a loop of their own."""
 
     def __init__(self, server: Server) -> None:
@@ -45,7 +46,7 @@ class World:
 class BucketMachine(RuleBasedStateMachine):
     """The model: for each key its entries as (revision, operation, value), the oldest first."""
 
-    world: World
+    world: BucketLoop
 
     def __init__(self) -> None:
         super().__init__()
@@ -137,15 +138,11 @@ class BucketMachine(RuleBasedStateMachine):
     def look_at_all(self) -> None:
         held = {key: kept[-1] for key, kept in self.entries.items() if self.holds(key)}
         in_order = sorted(held, key=lambda key: held[key])
-        assert self.world.run(_keys(self.kv)) == in_order
+        assert self.world.run(all_keys(self.kv)) == in_order
         many = self.world.run(self.kv.get_many([">"]))
         assert {key: (e.revision, e.operation, e.value) for key, e in many.items()} == held
         everything = sorted(entry for kept in self.entries.values() for entry in kept)
         assert self.world.run(_all(self.kv)) == everything
-
-
-async def _keys(kv: KeyValue) -> list[str]:
-    return [key async for key in kv.keys(">")]
 
 
 async def _all(kv: KeyValue) -> list[tuple[int, str, bytes]]:
@@ -155,7 +152,7 @@ async def _all(kv: KeyValue) -> list[tuple[int, str, bytes]]:
 
 def test_a_bucket_is_a_dict_with_revisions() -> None:
     with run_server(jetstream=True) as server:
-        world = World(server)
+        world = BucketLoop(server)
         BucketMachine.world = world
         try:
             run_state_machine_as_test(

@@ -20,6 +20,7 @@ from natsproto.errors import (
 )
 from natsproto.jetstream import StreamSource
 from natsproto.jetstream.kv import KeyValue
+from tests.kit.contents import all_keys
 from tests.kit.servers import SERIES, client_of, level, works_since
 
 
@@ -27,10 +28,6 @@ from tests.kit.servers import SERIES, client_of, level, works_since
 async def nc(request: pytest.FixtureRequest) -> AsyncIterator[Client]:
     async with client_of(request.param) as client:
         yield client
-
-
-async def keys(kv: KeyValue, *filters: str) -> list[str]:
-    return [key async for key in kv.keys(*filters)]
 
 
 async def put_all(kv: KeyValue, *names: str, update: str = "") -> None:
@@ -72,7 +69,7 @@ async def test_single_keys_on_every_server(nc: Client) -> None:
         assert [entry.revision async for entry in watcher.initial()] == [1, 6]
     async with kv.watch(resume_from=2, ignore_deletes=True) as watcher:
         assert [entry.revision async for entry in watcher.initial()] == []
-    assert await keys(kv) == ["a.b"] == await keys(kv, "a.*", "x")
+    assert await all_keys(kv) == ["a.b"] == await all_keys(kv, "a.*", "x")
     assert await kv.purge_deletes(older_than=0) == 1
     status = await kv.status()
     assert (status.values, status.history, status.ttl, status.is_compressed) == (1, 5, 3600, True)

@@ -40,7 +40,7 @@ async def written(kv: KeyValue, numbers: range, keys: int = 3) -> list[int]:
     return revisions
 
 
-async def until(watcher: KeyWatcher, revision: int) -> list[int]:
+async def read_until(watcher: KeyWatcher, revision: int) -> list[int]:
     """Reads up to a revision; all that came."""
     seen: list[int] = []
     async with asyncio.timeout(LONG):
@@ -143,18 +143,18 @@ async def test_a_watch_misses_nothing_over_a_killed_server(outage: tuple[Server,
     kv = await nc.jetstream().create_key_value(bucket="b", history=64)
     before = await written(kv, range(20))
     async with kv.watch(include_history=True) as watcher, kv.watch() as idle:
-        seen = await until(watcher, before[-1])
+        seen = await read_until(watcher, before[-1])
         await idle.ready()
         for _ in range(2):
             server.kill()
             writing = asyncio.create_task(written(kv, range(20, 40)))
             await server.restart()
             revisions = await writing
-            seen += await until(watcher, revisions[-1])
+            seen += await read_until(watcher, revisions[-1])
         assert set(before) | set(revisions) <= set(seen)
         assert all(earlier < later for earlier, later in pairwise(seen))
         assert seen == [*range(1, seen[-1] + 1)]
-        assert [r for r in await until(idle, seen[-1]) if r > before[-1]] == [r for r in seen if r > before[-1]]
+        assert [r for r in await read_until(idle, seen[-1]) if r > before[-1]] == [r for r in seen if r > before[-1]]
 
 
 async def test_watch_without_entries_survives_an_outage(outage: tuple[Server, Client]) -> None:
@@ -168,8 +168,8 @@ async def test_watch_without_entries_survives_an_outage(outage: tuple[Server, Cl
         await server.restart()
         await written(kv, range(1))
         revision = await kv.put("new.a", b"1")
-        assert await until(watcher, revision) == [revision]
-        assert await until(updates, revision) == [*range(2, revision + 1)]
+        assert await read_until(watcher, revision) == [revision]
+        assert await read_until(updates, revision) == [*range(2, revision + 1)]
 
 
 @pytest.mark.slow
@@ -226,7 +226,7 @@ async def test_watch_ends_when_the_bucket_is_made_again(more: bool) -> None:
             await written(theirs, range(20 if more else 1))
             await proxy.allow()
             with pytest.raises(BucketNotFound):
-                await until(watcher, 100)
+                await read_until(watcher, 100)
             with pytest.raises(BucketNotFound):
                 await cache.wait_for(100, timeout=LONG)
             with pytest.raises(BucketNotFound):
@@ -244,12 +244,12 @@ async def test_watch_ends_when_a_memory_bucket_is_lost() -> None:
         async with natsproto.connect(home.url, reconnect_wait=0.05) as nc:
             ours = await nc.jetstream().key_value("b")
             async with ours.watch() as watcher:
-                await until(watcher, last)
+                await read_until(watcher, last)
                 home.kill()
                 await home.restart()  # the cluster still knows of the bucket, and begins to fill it anew
                 assert (await written(theirs, range(1)))[0] < last
                 with pytest.raises(BucketNotFound):
-                    await until(watcher, last + 1)
+                    await read_until(watcher, last + 1)
 
 
 async def test_a_replicated_bucket_over_elections() -> None:
@@ -263,12 +263,12 @@ async def test_a_replicated_bucket_over_elections() -> None:
             await kv.update("a", b"x", first)
         assert (lost.value.expected, lost.value.actual) == (first, first + 1)
         async with kv.watch(include_history=True) as watcher, kv.lock("lock", ttl=60) as lock:
-            seen = await until(watcher, lock.token)
+            seen = await read_until(watcher, lock.token)
             for index in range(3):
                 writing = asyncio.create_task(written(kv, range(index * 20, index * 20 + 20)))
                 await another_leader(js, "KV_b")
                 revisions = await writing
-                seen += await until(watcher, revisions[-1])
+                seen += await read_until(watcher, revisions[-1])
                 assert set(revisions) <= set(seen)
             assert all(earlier < later for earlier, later in pairwise(seen))
             assert await lock.put("guarded", b"1") > 0
@@ -276,7 +276,7 @@ async def test_a_replicated_bucket_over_elections() -> None:
                 await batch.put("x", b"1")
                 await batch.create("y", b"1")
             revision = batch.revisions["y"]
-            assert (await until(watcher, revision))[-1] == revision
+            assert (await read_until(watcher, revision))[-1] == revision
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from natsproto.errors import BucketNotFound, LocalProtocolError
 from natsproto.jetstream import JetStream
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
-from tests.jetstream.reading import eventually
+from tests.kit.waiting import eventually
 
 
 class Seen(list[str]):

@@ -43,7 +43,7 @@ class Generating:
         yield message
 
 
-async def names(on: Ground) -> dict[str, Any]:
+async def line_names(on: Ground) -> dict[str, Any]:
     """What the lines may use."""
     nc, js, blocking_js = on.nc, on.nc.jetstream(), on.blocking.jetstream()
     await nc.subscribe("echo", cb=lambda message: message.respond(message.data))
@@ -92,7 +92,7 @@ async def names(on: Ground) -> dict[str, Any]:
     }
 
 
-async def run(program: str, scope: dict[str, Any]) -> None:
+async def run_line(program: str, scope: dict[str, Any]) -> None:
     code = compile(program, "<guess>", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     done = eval(code, dict(scope))
     if inspect.isawaitable(done):
@@ -105,7 +105,7 @@ def pattern(words: str) -> str:
     return start + ".*".join(map(re.escape, words.removeprefix("^").removesuffix("$").split(" .. "))) + end
 
 
-def rows(table: str) -> list[tuple[str, str, str, str]]:
+def entries_of(table: str) -> list[tuple[str, str, str, str]]:
     """The programs of a table, each with its guess, its error and the words."""
     found = []
     for line in table.strip().splitlines():
@@ -122,17 +122,17 @@ def of_table(name: str) -> Callable[[Ground], Awaitable[list[Wrong]]]:
     """The entries of one table."""
 
     async def entries(on: Ground) -> list[Wrong]:
-        scope = await names(on)
+        scope = await line_names(on)
         return [
             Wrong(
                 program,
-                partial(run, program, scope),
+                partial(run_line, program, scope),
                 (getattr(errors, kind, None) or getattr(builtins, kind),),
                 pattern(words),
                 guess,
                 sends=name == "answered",
             )
-            for program, guess, kind, words in rows(TABLES[name])
+            for program, guess, kind, words in entries_of(TABLES[name])
         ]
 
     return entries

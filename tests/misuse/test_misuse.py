@@ -15,12 +15,12 @@ from natsproto.testing import FaultProxy, Server
 from tests.kit.waiting import until
 from tests.misuse.arguments import ACCEPTED, REFUSED, Argument, Target, of_arguments
 from tests.misuse.lines import TABLES
-from tests.misuse.programs import names, of_table, rows, run
+from tests.misuse.programs import entries_of, line_names, of_table, run_line
 from tests.misuse.right import WORKS
 from tests.misuse.signatures import of_signatures
 from tests.misuse.values import of_values
 from tests.misuse.workers import of_workers
-from tests.misuse.wrong import Ground, Wrong, faults_of, ground, judge, raised
+from tests.misuse.wrong import Ground, Wrong, error_of, faults_of, ground, judge
 from tests.server.helpers import also_uvloop, client
 
 SECTIONS: dict[str, Callable[[Ground], Awaitable[list[Wrong]]]] = {
@@ -45,7 +45,7 @@ async def works(nc: Client) -> None:
     assert (await nc.request("echoed", b"ok", timeout=5)).data == b"ok"
 
 
-async def check(on: Ground, entries: list[Wrong]) -> None:
+async def check_entries(on: Ground, entries: list[Wrong]) -> None:
     """Judge every entry, and the connection afterwards."""
     await on.flush()
     dialled = on.proxy.accepted
@@ -64,13 +64,13 @@ async def test_wrong_use_is_refused(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     async with ground(nats_server) as on:
-        await check(on, await SECTIONS[section](on))
+        await check_entries(on, await SECTIONS[section](on))
 
 
 @also_uvloop
 async def test_wrong_workers_are_refused(nats_server: Server) -> None:
     async with ground(nats_server) as on, AsyncExitStack() as stack:
-        await check(on, await of_workers(on, stack))
+        await check_entries(on, await of_workers(on, stack))
 
 
 @also_uvloop
@@ -85,7 +85,7 @@ async def test_wrong_arguments_are_refused_in_an_outage(nats_server: Server) -> 
         for one in REFUSED:
             if not one.fresh and not one.name.startswith(slow):
                 wrong = Wrong(one.name, lambda one=one: one.call(target), one.expected)  # type: ignore[misc]
-                assert faults_of(wrong, await raised(wrong)) == [], one.name
+                assert faults_of(wrong, await error_of(wrong)) == [], one.name
         assert nc.stats.buffered_msgs == 0
         await proxy.allow()
         await nc.flush(timeout=10)
@@ -96,7 +96,7 @@ async def test_wrong_arguments_are_refused_in_an_outage(nats_server: Server) -> 
 @pytest.mark.parametrize("line", WORKS.strip().splitlines())
 async def test_right_guess_works(nats_server: Server, line: str) -> None:
     async with ground(nats_server) as on:
-        await run(line, await names(on))
+        await run_line(line, await line_names(on))
 
 
 @pytest.mark.parametrize("argument", ACCEPTED, ids=str)
@@ -126,7 +126,7 @@ async def test_a_refused_subscription_leaves_no_trace(nats_server: Server) -> No
 
 
 def test_corpus_is_large_and_has_nothing_twice() -> None:
-    programs = [program for table in TABLES.values() for program, *_ in rows(table)]
+    programs = [program for table in TABLES.values() for program, *_ in entries_of(table)]
     found = [*programs, *WORKS.strip().splitlines(), *map(str, REFUSED)]
     assert [name for name, count in Counter(found).items() if count > 1] == []
     assert len(programs) >= 600

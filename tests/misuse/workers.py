@@ -34,7 +34,7 @@ OTHER = {
 async def asynchronous(message: Message) -> None: ...
 
 
-def plain(message: Message) -> None: ...
+def returns_nothing(message: Message) -> None: ...
 
 
 WRONG: dict[str, list[tuple[dict[str, Any], type[Exception]]]] = {
@@ -132,7 +132,7 @@ async def of_workers(on: Ground, stack: AsyncExitStack) -> list[Wrong]:
             for wrong, expected in WRONG[argument]:
                 if name == "sync.Group.add_endpoint" and wrong.get("handler") is generator:
                     continue  # it answers in parts
-                call = partial(place, **{"handler": plain, **wrong})
+                call = partial(place, **{"handler": returns_nothing, **wrong})
 
                 async def made(call: Callable[[], object] = call, is_sync: bool = name.startswith("sync.")) -> object:
                     return await asyncio.to_thread(call) if is_sync else call()

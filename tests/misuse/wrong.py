@@ -71,7 +71,7 @@ async def ground(server: Server) -> AsyncIterator[Ground]:
             await asyncio.to_thread(blocking.close)
 
 
-async def raised(wrong: Wrong) -> BaseException | None:
+async def error_of(wrong: Wrong) -> BaseException | None:
     """The error of the call, and None if it returned."""
     try:
         async with asyncio.timeout(ENTRY_TIMEOUT_S):
@@ -106,7 +106,7 @@ def faults_of(wrong: Wrong, error: BaseException | None) -> list[str]:
 async def judge(on: Ground, wrong: Wrong) -> list[str]:
     """Make the call, and say what is wrong with the answer, or with what was sent."""
     before = on.lengths()
-    faults = faults_of(wrong, await raised(wrong))
+    faults = faults_of(wrong, await error_of(wrong))
     await on.flush()
     if not wrong.sends and (written := on.written(before)):
         faults.append(f"wrote {written[:3]}")

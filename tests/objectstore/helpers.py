@@ -25,7 +25,7 @@ async def pieces(*parts: bytes) -> AsyncIterator[bytes]:
         yield part
 
 
-async def names(store: ObjectStore, *, deleted: bool = False) -> list[str]:
+async def listed_names(store: ObjectStore, *, deleted: bool = False) -> list[str]:
     """What is listed."""
     return [info.name async for info in store.list(deleted=deleted)]
 
@@ -37,19 +37,19 @@ async def chunks(store: ObjectStore) -> dict[str, int]:
     }
 
 
-async def settled(store: ObjectStore) -> None:
+async def cleanups_ended(store: ObjectStore) -> None:
     """Waits until nothing is going on behind what was called."""
     while cleanups := store._api.connection._engine.cleanups.running:
         await asyncio.wait(set(cleanups))
 
 
-async def only(store: ObjectStore, wanted: Iterable[str]) -> None:
+async def holds_only(store: ObjectStore, wanted: Iterable[str]) -> None:
     """Asserts that the store holds exactly the chunks of these objects, none more and none less."""
     infos = [await store.info(name) for name in wanted]
     assert await chunks(store) == {info.nuid: info.chunks for info in infos if info.chunks}
 
 
-async def read(reader: ObjectReader) -> bytes:
+async def read_object(reader: ObjectReader) -> bytes:
     """Everything that it gives."""
     async with reader:
         return b"".join([chunk async for chunk in reader])

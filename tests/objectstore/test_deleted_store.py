@@ -11,7 +11,7 @@ import pytest
 from natsproto.errors import BucketNotFound, JetStreamError, KeyValueError, NoStream, ObjectStoreError, Unavailable
 from natsproto.jetstream import JetStream, ObjectStoreConfig, StreamSource
 from natsproto.jetstream.objectstore import ObjectInfo, ObjectStore
-from tests.objectstore.helpers import CHUNK, content, names, read
+from tests.objectstore.helpers import CHUNK, content, listed_names, read_object
 
 
 def verbs(store: ObjectStore, folder: pathlib.Path) -> dict[str, Awaitable[object]]:
@@ -21,12 +21,14 @@ def verbs(store: ObjectStore, folder: pathlib.Path) -> dict[str, Awaitable[objec
         "purge_orphans": store.purge_orphans(),
         "put": store.put("o", b"1"),
         "put nothing": store.put("o", b""),
-        "get": read(store.get("o")),
-        "get of a version": read(store.get(ObjectInfo(name="o", bucket=store.bucket, size=1, chunks=1, nuid="n"))),
+        "get": read_object(store.get("o")),
+        "get of a version": read_object(
+            store.get(ObjectInfo(name="o", bucket=store.bucket, size=1, chunks=1, nuid="n"))
+        ),
         "get_bytes": store.get_bytes("o"),
         "get_file": store.get_file("o", folder / "f"),
         "info": store.info("o"),
-        "list": names(store),
+        "list": listed_names(store),
         "delete": store.delete("o"),
         "update_meta": store.update_meta("o", description="x"),
         "rename": store.update_meta("o", rename="p"),

@@ -18,9 +18,9 @@ from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._upload import Upload
 from natsproto.testing import FaultProxy, run_cluster, run_server
 from natsproto.testing._server import Server
-from tests.core.helpers import until
+from tests.core.helpers import turns_until
 from tests.kit.elections import another_leader
-from tests.objectstore.helpers import CHUNK, chunks, content, names, only, settled
+from tests.objectstore.helpers import CHUNK, chunks, cleanups_ended, content, holds_only, listed_names
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 SIZE = 60 * CHUNK
@@ -57,8 +57,8 @@ async def test_a_put_goes_on_over_a_restart(nats_server: Server, jetstream: JetS
     info = await store.put("o", interrupted(data, 30, restart), timeout=20)
     assert info.size == SIZE
     assert await store.get_bytes("o") == data
-    await settled(store)
-    await only(store, ["o"])
+    await cleanups_ended(store)
+    await holds_only(store, ["o"])
 
 
 @pytest.mark.slow
@@ -75,7 +75,7 @@ async def test_put_error_when_a_restart_lost_the_store(
     with pytest.raises(NatsError) as failure:
         await store.put("o", interrupted(content(SIZE), 30, restart), timeout=2)
     assert "files" in str(failure.value)
-    await settled(store)
+    await cleanups_ended(store)
     again = await jetstream.create_object_store(bucket="files", storage="memory")
     assert await chunks(again) == {}
 
@@ -93,9 +93,9 @@ async def test_put_in_an_outage_is_removed_afterwards(nats_server: Server, jetst
     assert store._api.connection._engine.cleanups.running
     await nats_server.restart()
     async with asyncio.timeout(30):
-        await settled(store)
+        await cleanups_ended(store)
     assert await store.get_bytes("o") == b"before"
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 @BOTH
@@ -116,8 +116,8 @@ async def test_put_over_a_breaking_connection(batched: bool) -> None:
             source = interrupted(data, rng.randrange(1, 60), cut)
             await store.put("o", source, timeout=20)
             assert await store.get_bytes("o") == data, number
-            await settled(store)
-            await only(store, ["o"])
+            await cleanups_ended(store)
+            await holds_only(store, ["o"])
 
 
 async def test_put_cancelled_in_an_outage_leaves_nothing(nats_server: Server, jetstream: JetStream) -> None:
@@ -135,9 +135,9 @@ async def test_put_cancelled_in_an_outage_leaves_nothing(nats_server: Server, je
     with pytest.raises(asyncio.CancelledError):
         await task
     async with asyncio.timeout(30):
-        await settled(store)
+        await cleanups_ended(store)
     assert await chunks(store) == {}
-    assert await names(store) == []
+    assert await listed_names(store) == []
 
 
 async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstream: JetStream) -> None:
@@ -147,7 +147,7 @@ async def test_closing_the_client_ends_puts_and_gets(nats_server: Server, jetstr
     other = await nc.jetstream().object_store("files")
     with pytest.raises(ConnectionClosed):
         await other.put("p", interrupted(content(SIZE), 30, nc.close))
-    await until(lambda: not other._api.connection._engine.cleanups.running)
+    await turns_until(lambda: not other._api.connection._engine.cleanups.running)
     nc = await natsproto.connect(nats_server.url)
     other = await nc.jetstream().object_store("files")
     async with other.get("o") as obj:
@@ -177,8 +177,8 @@ async def test_close_ends_cancelled_deletes_and_puts(nats_server: Server, jetstr
     delete.cancel()
     await asyncio.sleep(0)
     await nc.close()
-    assert await names(store) == ["replaced"]
-    await only(store, ["replaced"])
+    assert await listed_names(store) == ["replaced"]
+    await holds_only(store, ["replaced"])
 
 
 async def test_close_in_an_outage_ends_a_delete(nats_server: Server) -> None:
@@ -211,8 +211,8 @@ async def test_put_and_get_with_few_permissions(denied: str) -> None:
         for data in (b"1", b"2"):
             await other.put("o", data)
         assert await other.get_bytes("o") == b"2"
-        assert await names(other) == ["o"]
-        await settled(other)
+        assert await listed_names(other) == ["o"]
+        await cleanups_ended(other)
         assert len(await chunks(store)) == (2 if denied == "STREAM.PURGE" else 1)
 
 
@@ -314,7 +314,7 @@ async def test_put_stores_chunks_again_when_out_of_order(jetstream: JetStream, m
     await store.put("o", source(), chunk_size=1000)
     assert len(claims) == 3
     assert await store.get_bytes("o") == content(1000) * 200
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 @pytest.mark.slow
@@ -333,8 +333,8 @@ async def test_new_leaders_cost_no_chunk(batched: bool) -> None:
 
         for number in (5, 30, 59):
             await store.put("o", interrupted(data, number, step_down), timeout=20)
-            await settled(store)
-            await only(store, ["o"])
+            await cleanups_ended(store)
+            await holds_only(store, ["o"])
             got: list[bytes] = []
             async with store.get("o") as obj:
                 async for chunk in obj:

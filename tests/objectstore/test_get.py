@@ -30,14 +30,14 @@ from natsproto.jetstream.objectstore import ObjectReader, ObjectStore
 from natsproto.jetstream.objectstore import _index as store_index
 from natsproto.jetstream.objectstore import _reader as readers
 from natsproto.jetstream.objectstore._meta import meta_subject
-from tests.jetstream.reading import subscriptions
+from tests.jetstream.reading import open_subscriptions
 from tests.kit.interruption import interruptions
-from tests.objectstore.helpers import CHUNK, content, read
+from tests.objectstore.helpers import CHUNK, content, read_object
 
 SIZE = 5 * CHUNK + 1000
 
 
-async def made(js: JetStream, data: bytes | None = None) -> ObjectStore:
+async def store_of_six(js: JetStream, data: bytes | None = None) -> ObjectStore:
     """A store with one object, "o", of six chunks."""
     store = await js.create_object_store(bucket="files", storage="memory")
     await store.put("o", content(SIZE) if data is None else data)
@@ -58,30 +58,30 @@ async def no_consumers(store: ObjectStore) -> None:
 
 
 async def test_get_in_chunks_leaves_nothing_open(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream)
-    before = subscriptions(nats_client)
+    store = await store_of_six(jetstream)
+    before = open_subscriptions(nats_client)
     async with store.get("o") as obj:
         assert obj.info == await store.info("o")
         sizes = [len(chunk) async for chunk in obj]
     assert sizes == [CHUNK] * 5 + [1000]
     await no_consumers(store)
-    assert subscriptions(nats_client) == before
+    assert open_subscriptions(nats_client) == before
 
 
 async def test_a_reader_that_stops_early_leaves_nothing(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream)
-    before = subscriptions(nats_client)
+    store = await store_of_six(jetstream)
+    before = open_subscriptions(nats_client)
     tasks = asyncio.all_tasks()
     async with store.get("o") as obj:
         async for _ in obj:
             break
     await no_consumers(store)
-    assert subscriptions(nats_client) == before
+    assert open_subscriptions(nats_client) == before
     assert asyncio.all_tasks() == tasks
 
 
 async def test_a_reader_is_used_inside_its_block_and_once(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     obj = store.get("o")
     with pytest.raises(LocalProtocolError, match="enter the object"):
         _ = obj.info
@@ -99,14 +99,14 @@ async def test_a_reader_is_used_inside_its_block_and_once(jetstream: JetStream) 
 
 
 async def test_what_is_not_there_is_not_found(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     await store.delete("o")
     for name in ("o", "never"):
         for lookup in (
             store.info(name),
             store.get_bytes(name),
             store.get_file(name, tmp_path / "f"),
-            read(store.get(name)),
+            read_object(store.get(name)),
         ):
             with pytest.raises(ObjectNotFound) as missing:
                 await lookup
@@ -118,7 +118,7 @@ async def test_what_is_not_there_is_not_found(jetstream: JetStream, tmp_path: pa
 
 
 async def test_progress_is_reported_after_every_chunk(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     steps = [*range(CHUNK, SIZE, CHUNK), SIZE]
     wanted = [Progress(bytes=size, chunks=number, total=SIZE) for number, size in enumerate(steps, 1)]
     for get in (store.get_bytes, lambda name, **args: store.get_file(name, tmp_path / "f", **args)):
@@ -145,8 +145,8 @@ async def test_cancelling_a_reader_loses_no_chunk(jetstream: JetStream) -> None:
 
 
 async def test_cancelling_while_entering_leaves_nothing(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream)
-    before, tasks = subscriptions(nats_client), asyncio.all_tasks()
+    store = await store_of_six(jetstream)
+    before, tasks = open_subscriptions(nats_client), asyncio.all_tasks()
 
     async def enter() -> object:
         async with store.get("o") as obj:
@@ -156,7 +156,7 @@ async def test_cancelling_while_entering_leaves_nothing(jetstream: JetStream, na
         run.check()
     await no_consumers(store)
     await asyncio.sleep(0)
-    assert subscriptions(nats_client) == before
+    assert open_subscriptions(nats_client) == before
     assert asyncio.all_tasks() <= tasks
 
 
@@ -171,7 +171,7 @@ async def test_get_of_any_range(jetstream: JetStream, cuts: list[int]) -> None:
     marks = sorted({0, 1, cuts[0] - 1, cuts[0], cuts[0] + 1, len(data) // 2, len(data) - 1, len(data)})
     for offset in marks:
         for length in (None, 0, 1, cuts[0], len(data) - offset, 10**9):
-            got = await read(store.get("o", offset=offset, length=length))
+            got = await read_object(store.get("o", offset=offset, length=length))
             assert got == data[offset:][:length], (offset, length)
 
 
@@ -188,18 +188,18 @@ async def _put_by_hand(store: ObjectStore, name: str, data: bytes, cuts: list[in
 
 
 async def test_parts_that_do_not_exist_are_refused(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     for arguments in ({"offset": -1}, {"length": -1}, {"offset": 1.0}, {"offset": True}):
         with pytest.raises(ConfigError):
             store.get("o", **arguments)
     with pytest.raises(ConfigError, match=f"beyond the end of an object of {SIZE} bytes"):
-        await read(store.get("o", offset=SIZE + 1))
+        await read_object(store.get("o", offset=SIZE + 1))
 
 
 async def test_a_part_is_read_without_the_chunks_before_it(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream, content(4_000_000))
+    store = await store_of_six(jetstream, content(4_000_000))
     before = nats_client.stats.in_bytes
-    assert await read(store.get("o", offset=3_900_000)) == content(4_000_000)[3_900_000:]
+    assert await read_object(store.get("o", offset=3_900_000)) == content(4_000_000)[3_900_000:]
     assert nats_client.stats.in_bytes - before < 300_000
 
 
@@ -231,13 +231,13 @@ async def test_digest_mismatch_of_a_missing_chunk(
 ) -> None:
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 20.0)  # it must not come to that
     monkeypatch.setattr(readers, "LOOK_AGAIN_S", (0.01, 0.01))
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     found = await sequences(store)
     for index in gone:
         await store._index.stream.delete_message(found[index])
     async with asyncio.timeout(10):
         with pytest.raises(DigestMismatch) as damage:
-            await read(store.get("o", offset=offset))
+            await read_object(store.get("o", offset=offset))
     assert damage.value.name == "o"
     assert re.search(f"{6 - len(gone)} of 6 chunks are there", str(damage.value))
 
@@ -247,7 +247,7 @@ async def test_object_whose_info_a_deposed_leader_returns(
     jetstream: JetStream, monkeypatch: pytest.MonkeyPatch, stale: int
 ) -> None:
     monkeypatch.setattr(readers, "LOOK_AGAIN_S", (0.01, 0.01))
-    store = await made(jetstream, b"before" * CHUNK)
+    store = await store_of_six(jetstream, b"before" * CHUNK)
     get, replies = _direct.leader_get, list[RawMessage]()
 
     async def get_stale(*args: Any, **options: Any) -> RawMessage:
@@ -266,7 +266,7 @@ async def test_digest_mismatch_of_a_chunk_deleted_meanwhile(
 ) -> None:
     monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
-    store = await made(jetstream, content(40 * CHUNK))
+    store = await store_of_six(jetstream, content(40 * CHUNK))
     found = await sequences(store)
     async with store.get("o") as obj:
         await anext(obj)
@@ -321,7 +321,7 @@ async def test_digests_are_read_as_any_client_writes_them(jetstream: JetStream) 
 async def test_get_of_an_object_replaced_meanwhile(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
-    store = await made(jetstream, content(40 * CHUNK))
+    store = await store_of_six(jetstream, content(40 * CHUNK))
     async with store.get("o") as obj:
         await anext(obj)
         await store.put("o", content(40 * CHUNK, 2))
@@ -336,7 +336,7 @@ async def test_the_whole_of_a_replaced_object_is_the_new_one(
 ) -> None:
     monkeypatch.setattr(readers, "PREFETCH_BYTES", CHUNK)
     monkeypatch.setattr(readers, "STALL_TIMEOUT_S", 0.1)
-    store = await made(jetstream, content(40 * CHUNK))
+    store = await store_of_six(jetstream, content(40 * CHUNK))
     take = ObjectReader._take
     versions = 1
 
@@ -367,7 +367,7 @@ async def test_the_whole_of_a_replaced_object_is_the_new_one(
 
 
 async def test_a_certain_version_is_got_or_said_to_be_gone(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     old = await store.info("o")
     assert await store.get_bytes(old) == content(SIZE)
     new = await store.put("o", content(300_000, 2))
@@ -383,8 +383,8 @@ async def test_a_certain_version_is_got_or_said_to_be_gone(jetstream: JetStream)
 
 async def test_get_notices_stale_metadata_first(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it is replaced between the question and the first chunk."""
-    store = await made(jetstream)
-    old = await store._index.find("o", timeout=5.0)
+    store = await store_of_six(jetstream)
+    old = await store._index.find("o")
     await store.put("o", content(300_000, 2))
     real, asked = store._index.find, []
 
@@ -402,7 +402,7 @@ async def test_get_notices_stale_metadata_first(jetstream: JetStream, monkeypatc
 
 
 async def test_a_file_appears_when_it_is_complete(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream, content(3_000_000))
+    store = await store_of_six(jetstream, content(3_000_000))
     target = tmp_path / "out.bin"
     target.write_bytes(b"before")
     seen: list[bytes] = []
@@ -417,7 +417,7 @@ async def test_a_file_appears_when_it_is_complete(jetstream: JetStream, tmp_path
 
 
 async def test_a_file_that_cannot_be_had_leaves_nothing(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     (tmp_path / "out.bin").write_bytes(b"before")
     with pytest.raises(IsADirectoryError):
         await store.get_file("o", tmp_path)
@@ -432,7 +432,7 @@ async def test_a_file_that_cannot_be_had_leaves_nothing(jetstream: JetStream, tm
 
 
 async def test_a_cancelled_get_file_leaves_nothing(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream, content(50_000))
+    store = await store_of_six(jetstream, content(50_000))
     target = tmp_path / "out.bin"
 
     async def get() -> object:
@@ -456,7 +456,7 @@ async def test_a_get_goes_on_where_the_last_one_ended(
 ) -> None:
     monkeypatch.setattr(readers, "WRITE_BYTES", 1)
     data = content(4_000_000)
-    store = await made(jetstream, data)
+    store = await store_of_six(jetstream, data)
     target = tmp_path / "out.bin"
 
     def fail(progress: Progress) -> None:
@@ -479,7 +479,7 @@ async def test_a_get_goes_on_where_the_last_one_ended(
 
 
 async def test_get_does_not_use_wrong_kept_content(jetstream: JetStream, tmp_path: pathlib.Path) -> None:
-    store = await made(jetstream)
+    store = await store_of_six(jetstream)
     target = tmp_path / "out.bin"
     partial = tmp_path / f"out.bin.{(await store.info('o')).nuid}.partial"
     for kept in (content(CHUNK, 7), content(SIZE, 7)):

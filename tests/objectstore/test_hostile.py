@@ -18,7 +18,7 @@ from natsproto.jetstream.objectstore import ObjectStore, ObjectStoreNotice
 from natsproto.jetstream.objectstore._meta import meta_subject
 from natsproto.testing import Server
 from tests.kit.watch import Watch
-from tests.objectstore.helpers import chunks, content, names, read
+from tests.objectstore.helpers import chunks, content, listed_names, read_object
 
 NUIDS = [
     ">",
@@ -60,7 +60,7 @@ async def store(js: JetStream) -> ObjectStore:
     return made
 
 
-async def forge(stranger: Client, name: str, bucket: str = "files", **changed: Any) -> None:
+async def forge_info(stranger: Client, name: str, bucket: str = "files", **changed: Any) -> None:
     """Write the info of an object, as anybody with permission for its subject can."""
     said = {"name": name, "bucket": bucket, "nuid": "n", "size": 3, "chunks": 1, **changed}
     await stranger.request(meta_subject(bucket, name), json.dumps(said).encode())
@@ -70,7 +70,7 @@ async def forge(stranger: Client, name: str, bucket: str = "files", **changed: A
 async def test_wrong_nuid_purges_nothing(store: ObjectStore, nats_client: Client, tmp_path: Path, nuid: str) -> None:
     """With ``>`` a delete purged every object of the store."""
     before = await chunks(store)
-    await forge(nats_client, "forged", nuid=nuid)
+    await forge_info(nats_client, "forged", nuid=nuid)
     for asked in (
         store.delete("forged"), store.put("forged", b"1"), store.get_bytes("forged"),
         store.get_file("forged", tmp_path / "f", resume=True), store.update_meta("forged", rename="c"),
@@ -85,10 +85,10 @@ async def test_wrong_nuid_purges_nothing(store: ObjectStore, nats_client: Client
 @pytest.mark.parametrize("field", ["size", "chunks"])
 async def test_negative_size_is_unreadable(store: ObjectStore, nats_client: Client, field: str) -> None:
     changed: dict[str, Any] = {field: -5}
-    await forge(nats_client, "forged", **changed)
+    await forge_info(nats_client, "forged", **changed)
     with pytest.raises(InvalidReply, match=f"{field} -5") as caught:
         await store.get_bytes("forged")
-    assert await names(store) == ["a", "b"]
+    assert await listed_names(store) == ["a", "b"]
     advice = str(caught.value).partition("remove the entry: ")[2]
     delete = advice.removeprefix("(await js.stream('OBJ_files')).")
     js = nats_client.jetstream()
@@ -99,17 +99,17 @@ async def test_negative_size_is_unreadable(store: ObjectStore, nats_client: Clie
 
 async def test_nuids_of_other_clients_are_read(store: ObjectStore, nats_client: Client) -> None:
     for nuid in ("SrMEhmt3ZYHlnZmdBzuWVj", "a-b_c", "0195f0c5-9a4b-7000-8000-000000000000", "x" * 255):
-        await forge(nats_client, "other", nuid=nuid)
+        await forge_info(nats_client, "other", nuid=nuid)
         assert (await store.info("other")).nuid == nuid
-    await forge(nats_client, "link", nuid="", size=0, chunks=0, options={"link": {"bucket": "files", "name": "a"}})
+    await forge_info(nats_client, "link", nuid="", size=0, chunks=0, options={"link": {"bucket": "files", "name": "a"}})
     assert await store.get_bytes("link") == content(300_000)
 
 
 async def test_an_unreadable_entry_is_skipped_and_told(store: ObjectStore, nats_client: Client, watch: Watch) -> None:
     await nats_client.request(meta_subject("files", "bad"), b"not JSON")
-    await forge(nats_client, "worse", nuid=">")
+    await forge_info(nats_client, "worse", nuid=">")
     await store.put("c", b"c")
-    assert await names(store) == ["a", "b", "c"]
+    assert await listed_names(store) == ["a", "b", "c"]
     told = watch.all(ObjectStoreNotice)
     assert [(event.bucket, event.subject) for event in told] == [
         ("files", meta_subject("files", "bad")), ("files", meta_subject("files", "worse")),
@@ -136,7 +136,7 @@ async def test_an_object_without_a_digest_is_an_event(store: ObjectStore, nats_c
     nuid = (await store.info("b")).nuid
     assert await store.get_bytes("b") == b"b"
     assert watch.all(ObjectStoreNotice) == []
-    await forge(nats_client, "b", nuid=nuid, size=1)
+    await forge_info(nats_client, "b", nuid=nuid, size=1)
     assert await store.get_bytes("b") == b"b"
     (told,) = watch.all(ObjectStoreNotice)
     assert "'b' has no digest" in str(told.error)
@@ -159,12 +159,12 @@ async def test_links_into_other_stores_need_follow_links(
     secrets = await js.create_object_store(bucket="secrets")
     await secrets.put("x", b"secret")
     link = {"link": {"bucket": "secrets", "name": "x"}}
-    await forge(nats_client, "a", size=0, chunks=0, options=link)
-    for asked in (store.get_bytes("a"), store.get_file("a", tmp_path / "a"), read(store.get("a"))):
+    await forge_info(nats_client, "a", size=0, chunks=0, options=link)
+    for asked in (store.get_bytes("a"), store.get_file("a", tmp_path / "a"), read_object(store.get("a"))):
         with pytest.raises(ObjectLinkError, match="into the store 'secrets': pass follow_links=True"):
             await asked
     assert await store.get_bytes("a", follow_links=True) == b"secret"
-    assert await read(store.get("a", follow_links=True)) == b"secret"
+    assert await read_object(store.get("a", follow_links=True)) == b"secret"
     await store.get_file("a", tmp_path / "a", follow_links=True)
     assert (tmp_path / "a").read_bytes() == b"secret"
 

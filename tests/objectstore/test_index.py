@@ -31,10 +31,10 @@ from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import meta_subject
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
-from tests.objectstore.helpers import add_links, chunks, content, names, only, read, settled
+from tests.objectstore.helpers import add_links, chunks, cleanups_ended, content, holds_only, listed_names, read_object
 
 
-async def made(js: JetStream, bucket: str = "files", **objects: bytes) -> ObjectStore:
+async def store_of(js: JetStream, bucket: str = "files", **objects: bytes) -> ObjectStore:
     store = await js.create_object_store(bucket=bucket, storage="memory")
     for name, data in objects.items():
         await store.put(name, data)
@@ -45,28 +45,28 @@ async def made(js: JetStream, bucket: str = "files", **objects: bytes) -> Object
 
 
 async def test_list_holds_every_object_once(jetstream: JetStream) -> None:
-    store = await made(jetstream, a=b"1", b=b"2", c=b"3")
+    store = await store_of(jetstream, a=b"1", b=b"2", c=b"3")
     await store.put("a", b"4")
     await store.delete("b")
     await store.add_link("d", "a")
-    assert await names(store) == ["c", "a", "d"]
+    assert await listed_names(store) == ["c", "a", "d"]
     listed = {info.name: info async for info in store.list(deleted=True)}
     assert list(listed) == ["c", "a", "b", "d"]
     assert listed["b"].deleted
     for name in "acd":
         assert listed[name] == await store.info(name)
-    assert await names(await made(jetstream, "empty")) == []
+    assert await listed_names(await store_of(jetstream, "empty")) == []
 
 
 @pytest.mark.slow
 async def test_a_list_may_be_long(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
     await add_links(store, 1500)
-    assert sorted(await names(store)) == sorted(f"n{number}" for number in range(1500))
+    assert sorted(await listed_names(store)) == sorted(f"n{number}" for number in range(1500))
 
 
 async def test_delete_removes_the_content(jetstream: JetStream) -> None:
-    store = await made(jetstream, o=content(300_000))
+    store = await store_of(jetstream, o=content(300_000))
     before = await store.info("o")
     await store.delete("o")
     gone = await store.info("o", deleted=True)
@@ -78,11 +78,11 @@ async def test_delete_removes_the_content(jetstream: JetStream) -> None:
     with pytest.raises(ObjectNotFound):
         await store.delete("never")
     assert (await store.put("o", b"1")).size == 1
-    assert await names(store) == ["o"]
+    assert await listed_names(store) == ["o"]
 
 
 async def test_bad_argument_of_a_step_is_not_logged(jetstream: JetStream, caplog: pytest.LogCaptureFixture) -> None:
-    store = await made(jetstream, o=b"1")
+    store = await store_of(jetstream, o=b"1")
     calls: list[Callable[[], Awaitable[object]]] = [
         lambda: store.delete("o", timeout="1"),  # type: ignore[arg-type]
         lambda: store.update_meta("o", rename="p", timeout="1"),  # type: ignore[arg-type]
@@ -91,12 +91,12 @@ async def test_bad_argument_of_a_step_is_not_logged(jetstream: JetStream, caplog
     for call in calls:
         with pytest.raises((TypeError, ConfigError)):
             await call()
-    await settled(store)
-    assert (caplog.record_tuples, await names(store)) == ([], ["o"])
+    await cleanups_ended(store)
+    assert (caplog.record_tuples, await listed_names(store)) == ([], ["o"])
 
 
 async def test_a_cancelled_delete_deletes_or_does_not(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
 
     async def delete() -> object:
         await store.delete("o")
@@ -105,16 +105,16 @@ async def test_a_cancelled_delete_deletes_or_does_not(jetstream: JetStream) -> N
     await store.put("o", content(300_000))
     async for run in interruptions(delete):
         run.check()
-        await settled(store)
-        if await names(store):
-            await only(store, ["o"])
+        await cleanups_ended(store)
+        if await listed_names(store):
+            await holds_only(store, ["o"])
         else:
             assert await chunks(store) == {}
         await store.put("o", content(300_000))
 
 
 async def test_a_description_that_is_none_is_a_typed_error(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
     await nats_client.request(meta_subject("files", "o"), b"not JSON")
     for asked in (store.info("o"), store.get_bytes("o"), store.put("o", b"1"), store.delete("o")):
         with pytest.raises(InvalidReply):
@@ -123,7 +123,7 @@ async def test_a_description_that_is_none_is_a_typed_error(jetstream: JetStream,
 
 
 async def test_what_others_say_of_an_object_is_kept(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream, o=b"1")
+    store = await store_of(jetstream, o=b"1")
     said = json.loads((await store._index.stream.get_last_message(meta_subject("files", "o"))).data)
     assert "mtime" not in said
     said |= {"color": "red", "mtime": "0001-01-01T00:00:00Z"}
@@ -141,7 +141,7 @@ async def test_what_others_say_of_an_object_is_kept(jetstream: JetStream, nats_c
 
 
 async def test_only_what_is_given_changes(jetstream: JetStream) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
     data = content(300_000)
     before = await store.put("o", data, description="d", headers={"A": "1"}, metadata={"m": "1"})
     info = await store.update_meta("o", description="e")
@@ -163,7 +163,7 @@ async def test_only_what_is_given_changes(jetstream: JetStream) -> None:
 
 
 async def test_a_renamed_object_has_the_new_name_only(jetstream: JetStream) -> None:
-    store = await made(jetstream, a=content(300_000), b=b"2", gone=b"3")
+    store = await store_of(jetstream, a=content(300_000), b=b"2", gone=b"3")
     await store.delete("gone")
     for position, new in enumerate(("c", "gone", "a/🌸")):
         old = ("a", "c", "gone")[position]
@@ -172,18 +172,18 @@ async def test_a_renamed_object_has_the_new_name_only(jetstream: JetStream) -> N
         assert await store.get_bytes(new) == content(300_000)
         with pytest.raises(ObjectNotFound):
             await store.info(old, deleted=True)
-    assert sorted(await names(store, deleted=True)) == ["a/🌸", "b"]
+    assert sorted(await listed_names(store, deleted=True)) == ["a/🌸", "b"]
     with pytest.raises(ObjectExists) as taken:
         await store.update_meta("a/🌸", rename="b")
     assert (taken.value.bucket, taken.value.name) == ("files", "b")
     with pytest.raises(ConfigError):
         await store.update_meta("b", rename="")
     assert (await store.update_meta("b", rename="b", description="same")).description == "same"
-    await only(store, ["a/🌸", "b"])
+    await holds_only(store, ["a/🌸", "b"])
 
 
 async def test_rename_of_an_object_changed_meanwhile(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
     change = ObjectIndex.change
 
     for meddle in (lambda: store.put("a", content(200_000, 2)), lambda: store.delete("a")):
@@ -198,15 +198,15 @@ async def test_rename_of_an_object_changed_meanwhile(jetstream: JetStream, monke
         monkeypatch.setattr(ObjectIndex, "change", changed)
         with pytest.raises(ObjectChanged):
             await store.update_meta("a", rename="b")
-        left = await names(store)
+        left = await listed_names(store)
         assert left in (["a"], [])
-        await only(store, left)
+        await holds_only(store, left)
         if left:
             assert await store.get_bytes("a") == content(200_000, 2)
 
 
 async def test_concurrent_changes_are_both_kept(jetstream: JetStream) -> None:
-    store = await made(jetstream, o=content(300_000))
+    store = await store_of(jetstream, o=content(300_000))
     await asyncio.gather(
         *(store.update_meta("o", description=f"{number}") for number in range(5)),
         *(store.update_meta("o", metadata={"n": f"{number}"}) for number in range(5)),
@@ -217,11 +217,11 @@ async def test_concurrent_changes_are_both_kept(jetstream: JetStream) -> None:
     assert info.metadata
     assert info.headers
     assert (await store.status()).stream.state.last_seq == 3 + 1 + 15
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 async def test_change_without_an_ack_is_looked_up(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await made(jetstream)
+    store = await store_of(jetstream)
     publish = ObjectIndex._publish
     lost = [True, True]
 
@@ -241,7 +241,7 @@ async def test_change_without_an_ack_is_looked_up(jetstream: JetStream, monkeypa
 
 
 async def test_change_that_is_never_acked_keeps_both(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
-    store = await made(jetstream, o=content(300_000))
+    store = await store_of(jetstream, o=content(300_000))
 
     async def silent(index: ObjectIndex, *args: object) -> object:
         raise PublishUncertain("meta", "silence")
@@ -257,8 +257,8 @@ async def test_change_that_is_never_acked_keeps_both(jetstream: JetStream, monke
 
 
 async def test_a_link_leads_to_its_object_in_any_store(jetstream: JetStream) -> None:
-    here = await made(jetstream, "here", o=content(300_000))
-    there = await made(jetstream, "there", p=content(200_000, 2))
+    here = await store_of(jetstream, "here", o=content(300_000))
+    there = await store_of(jetstream, "there", p=content(200_000, 2))
     link = await here.add_link("near", "o", description="d", metadata={"m": "1"}, headers={"H": "1"})
     assert (link.link, link.size, link.chunks, link.digest) == (ObjectLink(bucket="here", name="o"), 0, 0, "")
     assert (link.description, link.metadata, link.headers) == ("d", {"m": "1"}, {"H": ("1",)})
@@ -268,7 +268,10 @@ async def test_a_link_leads_to_its_object_in_any_store(jetstream: JetStream) -> 
     assert (await here.info("far")).link == ObjectLink(bucket="there", name="p")
     async with here.get("far", follow_links=True) as obj:
         assert (obj.info.bucket, obj.info.name) == ("there", "p")
-    assert await read(here.get(await here.info("far"), offset=199_999, follow_links=True)) == content(200_000, 2)[-1:]
+    assert (
+        await read_object(here.get(await here.info("far"), offset=199_999, follow_links=True))
+        == content(200_000, 2)[-1:]
+    )
     await there.put("p", b"new")
     assert await here.get_bytes("far", follow_links=True) == b"new"
     await here.delete("far")
@@ -278,11 +281,11 @@ async def test_a_link_leads_to_its_object_in_any_store(jetstream: JetStream) -> 
     assert await here.get_bytes("near", follow_links=True) == b"q"
     assert (await here.put("near", b"own")).link is None
     assert await here.get_bytes("near") == b"own"
-    await only(here, ["o", "near"])
+    await holds_only(here, ["o", "near"])
 
 
 async def test_links_that_cannot_be_made_are_refused(jetstream: JetStream) -> None:
-    store = await made(jetstream, o=b"1", gone=b"2")
+    store = await store_of(jetstream, o=b"1", gone=b"2")
     stale = await store.info("gone")
     await store.delete("gone")
     await store.add_link("link", "o")
@@ -291,7 +294,7 @@ async def test_links_that_cannot_be_made_are_refused(jetstream: JetStream) -> No
     with pytest.raises(ObjectLinkError, match="cannot be a link to itself"):
         await store.add_link("o", "o")
     with pytest.raises(ObjectExists):
-        await store.add_link("o", await (await made(jetstream, "other", p=b"1")).info("p"))
+        await store.add_link("o", await (await store_of(jetstream, "other", p=b"1")).info("p"))
     with pytest.raises(ObjectExists):
         await store.add_bucket_link("o", "other")
     for nowhere in ("never", "gone", stale):
@@ -303,14 +306,14 @@ async def test_links_that_cannot_be_made_are_refused(jetstream: JetStream) -> No
         await store.add_link("", "o")
     with pytest.raises(BucketNotFound):
         await store.add_link("new", ObjectInfo(name="o", bucket="none"))
-    assert await names(store) == ["o", "link"]
+    assert await listed_names(store) == ["o", "link"]
     await store.add_link("gone", "o")  # a deleted name is free
     assert await store.get_bytes("gone") == b"1"
 
 
 async def test_links_that_lead_nowhere_say_so(jetstream: JetStream, nats_client: Client) -> None:
-    store = await made(jetstream, a=b"1", b=b"2")
-    await made(jetstream, "other")
+    store = await store_of(jetstream, a=b"1", b=b"2")
+    await store_of(jetstream, "other")
     await store.add_bucket_link("all", "other")
     await store.add_bucket_link("none", await jetstream.object_store("missing", bind=True))
     assert (await store.info("all")).link == ObjectLink(bucket="other")
@@ -336,12 +339,12 @@ async def test_links_that_lead_nowhere_say_so(jetstream: JetStream, nats_client:
 
 
 async def test_links_can_be_renamed_and_described(jetstream: JetStream) -> None:
-    store = await made(jetstream, o=b"1")
+    store = await store_of(jetstream, o=b"1")
     await store.add_link("l", "o")
     info = await store.update_meta("l", rename="m", description="d")
     assert (info.name, info.description, info.link) == ("m", "d", ObjectLink(bucket="files", name="o"))
     assert await store.get_bytes("m") == b"1"
-    assert sorted(await names(store, deleted=True)) == ["m", "o"]
+    assert sorted(await listed_names(store, deleted=True)) == ["m", "o"]
 
 
 # ---------------------------------------------------------------- stores
@@ -413,7 +416,7 @@ async def test_objects_go_after_their_ttl(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory", ttl=0.3)
     await store.put("o", content(300_000))
     async with asyncio.timeout(10):
-        while await names(store) or await chunks(store):  # noqa: ASYNC110  # nobody tells
+        while await listed_names(store) or await chunks(store):  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.02)
     with pytest.raises(ObjectNotFound):
         await store.get_bytes("o")
@@ -428,4 +431,4 @@ async def test_store_in_a_domain() -> None:
         await store.put("o", content(300_000))
         assert await store.get_bytes("o") == content(300_000)
         await store.put("o", b"1")
-        await only(store, ["o"])
+        await holds_only(store, ["o"])

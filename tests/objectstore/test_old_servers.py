@@ -9,7 +9,7 @@ import pytest
 from natsproto import Client
 from natsproto.errors import StreamProtected
 from tests.kit.servers import SERIES, client_of, works_since
-from tests.objectstore.helpers import CHUNK, content, names, only, read, settled
+from tests.objectstore.helpers import CHUNK, cleanups_ended, content, holds_only, listed_names, read_object
 
 
 @pytest.fixture(params=SERIES)
@@ -27,20 +27,20 @@ async def test_objects_are_kept_on_every_server(nc: Client) -> None:
         assert await store.get_bytes("a b/ü") == data[:size]
     info = await store.put("a b/ü", data, description="d", metadata={"x": "y"}, headers={"K": "v"})
     assert (info.chunks, await store.get_bytes("a b/ü")) == (6, data)
-    assert await read(store.get("a b/ü", offset=200_000, length=50_000)) == data[200_000:250_000]
+    assert await read_object(store.get("a b/ü", offset=200_000, length=50_000)) == data[200_000:250_000]
     await store.add_link("link", "a b/ü")
     await store.add_bucket_link("bucket", "other")
     assert await store.get_bytes("link") == data
     await store.update_meta("a b/ü", rename="c")
     await store.add_link("link", "c")
-    assert await names(store) == ["bucket", "c", "link"]
+    assert await listed_names(store) == ["bucket", "c", "link"]
     async with store.watch() as watcher:
         await watcher.ready()
         assert [(await watcher.next(5)).name for _ in range(3)] == ["bucket", "c", "link"]
         await store.delete("bucket")
         assert (await watcher.next(5)).deleted
-    await settled(store)
-    await only(store, ["c"])
+    await cleanups_ended(store)
+    await holds_only(store, ["c"])
     assert [name async for name in js.object_store_names()] == ["f"]
     assert (await store.seal()).sealed
     with pytest.raises(StreamProtected):

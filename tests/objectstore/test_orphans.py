@@ -17,7 +17,7 @@ from natsproto.jetstream._stream.batch_get import StoredMessages
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.testing import Server
-from tests.objectstore.helpers import CHUNK, chunks, content, names, only
+from tests.objectstore.helpers import CHUNK, chunks, content, holds_only, listed_names
 
 PUT = """
 import asyncio, sys
@@ -75,7 +75,7 @@ async def test_orphans_of_a_killed_program_are_removed(
     assert await store.purge_orphans(older_than=3600) == 0
     assert await store.purge_orphans(older_than=1e300) == 0
     assert await store.purge_orphans(older_than=0) == 5
-    await only(store, ["stays", "half"])
+    await holds_only(store, ["stays", "half"])
     assert await store.get_bytes("half") == data == await store.get_bytes("link")
     assert await store.purge_orphans(older_than=0) == 0
 
@@ -87,7 +87,7 @@ async def test_orphans_of_a_deleted_object(jetstream: JetStream) -> None:
     await jetstream.publish(f"$O.files.C.{info.nuid}", b"1")  # whoever deleted it was killed before it was removed
     assert await store.purge_orphans(older_than=0) == 1
     assert await chunks(store) == {}
-    assert await names(store, deleted=True) == ["o"]
+    assert await listed_names(store, deleted=True) == ["o"]
 
 
 async def test_an_object_that_is_being_put_is_safe(jetstream: JetStream) -> None:
@@ -134,7 +134,7 @@ async def test_orphans_spare_objects_put_and_renamed(
         patch.setattr(Stream, "get_batch", read)
         assert await store.purge_orphans(older_than=0) == 5
     assert reads == [True, False]
-    await only(store, ["name 2", "new 1", "new 2"])
+    await holds_only(store, ["name 2", "new 1", "new 2"])
     assert await store.get_bytes("name 2") == b"1"
 
 

@@ -32,8 +32,8 @@ from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore._upload import MAX_PENDING_BYTES, Upload
 from natsproto.testing import run_server
 from tests.kit.interruption import interruptions
-from tests.objectstore.helpers import CHUNK, chunks, content, names, only, pieces, settled
-from tests.server.helpers import until
+from tests.kit.waiting import until
+from tests.objectstore.helpers import CHUNK, chunks, cleanups_ended, content, holds_only, listed_names, pieces
 
 BOTH = pytest.mark.parametrize("batched", [False, True], ids=["window", "fast ingest"])
 
@@ -51,7 +51,7 @@ async def test_an_object_of_any_size_is_got_as_it_was_put(jetstream: JetStream, 
     assert await store.get_bytes("model") == data
     found = await store.info("model")
     assert found.replace(mtime=info.mtime) == info
-    await only(store, ["model"])
+    await holds_only(store, ["model"])
 
 
 async def test_put_uses_the_fastest_publisher(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -85,7 +85,7 @@ async def test_put_when_batches_were_switched_off(jetstream: JetStream) -> None:
     assert await store.get_bytes("o") == data
     assert reported == [CHUNK, 2 * CHUNK, 3 * CHUNK, 3 * CHUNK + 1]
     await store.put("o", b"")
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 class Trickle(io.RawIOBase):
@@ -172,7 +172,7 @@ async def test_put_of_a_wrong_source_leaves_nothing(jetstream: JetStream, tmp_pa
         await store.put("o", tmp_path / "missing")
     with pytest.raises(IsADirectoryError):
         await store.put_file(tmp_path)
-    assert await names(store) == []
+    assert await listed_names(store) == []
     assert await chunks(store) == {}
 
 
@@ -228,7 +228,7 @@ async def test_names_are_any_text(jetstream: JetStream) -> None:
     store = await jetstream.create_object_store(bucket="f-_" + "o" * 60, storage="memory")
     for index, name in enumerate(ODD):
         await store.put(name, b"%d" % index)
-    assert await names(store) == ODD
+    assert await listed_names(store) == ODD
     for index, name in enumerate(ODD):
         assert (await store.info(name)).name == name
         assert await store.get_bytes(name) == b"%d" % index
@@ -300,7 +300,7 @@ async def test_a_file_is_put_under_its_own_name_or_another(jetstream: JetStream,
     (tmp_path / "out.bin").write_bytes(b"12")
     assert (await store.put_file(tmp_path / "out.bin")).name == "out.bin"
     assert (await store.put_file(str(tmp_path / "out.bin"), "a/b", description="d")).description == "d"
-    assert await names(store) == ["out.bin", "a/b"]
+    assert await listed_names(store) == ["out.bin", "a/b"]
     assert await store.get_bytes("a/b") == b"12"
 
 
@@ -314,10 +314,10 @@ async def test_overwriting_removes_the_old_chunks(jetstream: JetStream, batched:
     second = await store.put("o", content(200_000, 2))
     assert first.nuid != second.nuid
     assert await store.get_bytes("o") == content(200_000, 2)
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
     await store.put("o", b"")
     assert await chunks(store) == {}
-    assert await names(store) == ["o"]
+    assert await listed_names(store) == ["o"]
 
 
 async def test_concurrent_puts_leave_one_whole_object(jetstream: JetStream) -> None:
@@ -327,8 +327,8 @@ async def test_concurrent_puts_leave_one_whole_object(jetstream: JetStream) -> N
     last = await store.info("o")
     winner = next(index for index, info in enumerate(infos) if info.nuid == last.nuid)
     assert await store.get_bytes("o") == datas[winner]
-    await settled(store)
-    await only(store, ["o"])
+    await cleanups_ended(store)
+    await holds_only(store, ["o"])
 
 
 # ---------------------------------------------------------------- what does not succeed
@@ -352,8 +352,8 @@ async def test_a_source_that_breaks_leaves_the_old_object(jetstream: JetStream, 
     with pytest.raises(Broken):
         await store.put("new", _breaks_after(b"1"))
     assert await store.get_bytes("o") == content(300_000)
-    assert await names(store, deleted=True) == ["o"]
-    await only(store, ["o"])
+    assert await listed_names(store, deleted=True) == ["o"]
+    await holds_only(store, ["o"])
 
 
 async def test_a_progress_callback_that_raises_ends_the_put(jetstream: JetStream) -> None:
@@ -385,7 +385,7 @@ async def test_put_into_a_full_store(jetstream: JetStream, batched: bool) -> Non
         await store.put("o", endless())
     assert len(taken) < 500  # it was noticed while there was more
     assert await store.get_bytes("o") == content(300_000)
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 async def test_put_into_a_missing_or_sealed_store(jetstream: JetStream) -> None:
@@ -419,14 +419,14 @@ async def test_the_error_of_a_put_is_not_its_own_cause(jetstream: JetStream, bat
 
 
 async def _consistent(store: ObjectStore, contents: list[bytes]) -> None:
-    await settled(store)
+    await cleanups_ended(store)
     try:
         data = await store.get_bytes("o")
     except ObjectNotFound:
         assert await chunks(store) == {}
         return
     assert data in contents
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 @BOTH

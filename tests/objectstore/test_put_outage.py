@@ -11,7 +11,7 @@ import pytest
 import natsproto
 from natsproto.errors import PublishUncertain, RequestTimeout
 from natsproto.testing import run_server
-from tests.faults.helpers import settled
+from tests.kit.waiting import until
 
 
 async def test_failed_put_says_to_put_it_again() -> None:
@@ -21,7 +21,7 @@ async def test_failed_put_says_to_put_it_again() -> None:
         server.freeze()
         try:
             putting = asyncio.create_task(store.put("one", b"x" * 1000, timeout=0.5))
-            await settled(lambda: nc.stats.out_msgs > sent)
+            await until(lambda: nc.stats.out_msgs > sent, 20)
         finally:
             server.kill()
         with pytest.raises(PublishUncertain, match="the object is not finished: put it again") as info:
@@ -40,7 +40,7 @@ async def test_put_over_a_long_outage_names_the_object() -> None:
                 pass
             await nc.flush()  # the acknowledgement has come, too
             server.kill()
-            await settled(lambda: not nc.is_connected)
+            await until(lambda: not nc.is_connected, 20)
             yield b"x" * 1000
 
         with pytest.raises(
@@ -63,7 +63,7 @@ async def test_offline_put_waits_for_one_timeout(monkeypatch: pytest.MonkeyPatch
 
         monkeypatch.setattr(store._index, "find", counted)
         server.kill()
-        await settled(lambda: not nc.is_connected)
+        await until(lambda: not nc.is_connected, 20)
         with pytest.raises(RequestTimeout, match="not sent within"):
             await store.put("one", b"", timeout=0.1)
         assert names == ["one"]

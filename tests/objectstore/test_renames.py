@@ -27,7 +27,7 @@ from natsproto.jetstream.objectstore import ObjectStore
 from natsproto.jetstream.objectstore import _store as stores
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.testing import Server
-from tests.objectstore.helpers import chunks, names
+from tests.objectstore.helpers import chunks, listed_names
 
 RENAME = """
 import asyncio, random, sys
@@ -161,17 +161,19 @@ async def test_uncertain_put_spares_a_renamed_object(jetstream: JetStream, monke
     """The object of that name got another one during the put, whose outcome is not known at first."""
     store = await jetstream.create_object_store("files")
     await store.put("a", b"old")
-    replace = ObjectIndex._replace
+    change = ObjectIndex.change
     settled: list[Callable[[], Awaitable[object]]] = []
     monkeypatch.setattr(store._index, "complete_later", settled.append)
 
-    async def uncertain(index: ObjectIndex, name: str, _: object, *args: Any) -> Any:
-        monkeypatch.setattr(ObjectIndex, "_replace", replace)
+    async def uncertain(index: ObjectIndex, *args: Any, early: Any = None, **more: Any) -> Any:
+        if early is None:
+            return await change(index, *args, **more)
+        await early
         await store.update_meta("a", rename="b")
-        await replace(index, name, await index.find(name, timeout=5.0), *args)
+        await change(index, *args, **more)
         raise PublishUncertain("a", "nobody answers")
 
-    monkeypatch.setattr(ObjectIndex, "_replace", uncertain)
+    monkeypatch.setattr(ObjectIndex, "change", uncertain)
     with pytest.raises(PublishUncertain):
         await store.put("a", b"new")
     for settle in settled:
@@ -223,7 +225,7 @@ async def test_programs_that_are_killed_in_a_rename(
     await store.put("a", data)
     cut = 0
     for _ in range(8):
-        name = chance.choice(await names(store))
+        name = chance.choice(await listed_names(store))
         program = await asyncio.create_subprocess_exec(
             *(sys.executable, "-c", RENAME, nats_server.url, str(chance.random()), name), stdout=asyncio.subprocess.PIPE
         )
@@ -233,16 +235,16 @@ async def test_programs_that_are_killed_in_a_rename(
         program.kill()
         await program.wait()
         await _end_of_program(nats_client, store)
-        left = await names(store)
+        left = await listed_names(store)
         for name in left:
             assert await store.get_bytes(name) == data, (seed, name, left)
         chance.shuffle(left)
         if len(left) == 2:
             cut += 1
             await _call_again(store, chance, left)
-        assert await store.get_bytes((await names(store))[0]) == data, (seed, left)
+        assert await store.get_bytes((await listed_names(store))[0]) == data, (seed, left)
     print(f"{cut} renames were cut")
-    await store.delete((await names(store))[0])
+    await store.delete((await listed_names(store))[0])
     assert await chunks(store) == {}
 
 

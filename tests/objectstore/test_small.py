@@ -14,7 +14,7 @@ from natsproto import Client
 from natsproto.errors import DigestMismatch, ObjectNotFound, RequestTimeout
 from natsproto.jetstream import JetStream
 from natsproto.jetstream.objectstore import ObjectStore
-from tests.objectstore.helpers import CHUNK, chunks, content, only, pieces, read, settled
+from tests.objectstore.helpers import CHUNK, chunks, cleanups_ended, content, holds_only, pieces, read_object
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ async def test_get_of_one_chunk_takes_two_messages(
     info = await store.put("o", data)
     for get in (
         lambda: store.get_bytes("o"),
-        lambda: read(store.get("o")),
+        lambda: read_object(store.get("o")),
         lambda: store.get_file("o", tmp_path / "o"),
     ):
         before = nats_client.stats.out_msgs
@@ -48,7 +48,7 @@ async def test_put_of_one_chunk_takes_few_messages(store: ObjectStore, nats_clie
         await store.put("o", data)
         assert nats_client.stats.out_msgs == before + messages
         assert await store.get_bytes("o") == data
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 async def test_look_up_of_a_put_is_repeated(store: ObjectStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,7 +66,7 @@ async def test_look_up_of_a_put_is_repeated(store: ObjectStore, monkeypatch: pyt
     monkeypatch.setattr(index, "find", fail_once)
     await store.put("o", b"new")
     assert (await store.get_bytes("o"), names[:2]) == (b"new", ["o", "o"])
-    await only(store, ["o"])
+    await holds_only(store, ["o"])
 
 
 async def test_failed_upload_ends_its_look_up(
@@ -105,7 +105,7 @@ async def test_damage_of_one_chunk_is_found(jetstream: JetStream, store: ObjectS
     await stream.purge(subject=subject)
     if damage != "gone":
         await jetstream.publish(subject, b"wrong")
-    for get in (store.get_bytes("o"), store.get_bytes(info), read(store.get("o"))):
+    for get in (store.get_bytes("o"), store.get_bytes(info), read_object(store.get("o"))):
         with pytest.raises(DigestMismatch):
             await get
 
@@ -150,6 +150,6 @@ async def test_cancelled_put_of_one_chunk_leaves_nothing(store: ObjectStore) -> 
             await asyncio.sleep(0)
         putting.cancel()
         await asyncio.wait({putting})
-        await settled(store)
+        await cleanups_ended(store)
         held = [info async for info in store.list()]
         assert {info.nuid: 1 for info in held} == await chunks(store)

@@ -13,7 +13,7 @@ from natsproto.jetstream._consumer import watch
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream.objectstore import ObjectWatcher
 from natsproto.testing._server import Server
-from tests.jetstream.reading import subscriptions
+from tests.jetstream.reading import open_subscriptions
 from tests.kit.interruption import interruptions
 from tests.kit.tasks import end_of_tasks
 from tests.objectstore.helpers import add_links
@@ -109,7 +109,7 @@ async def test_watch_of_objects_removed_meanwhile(jetstream: JetStream, monkeypa
 
 async def test_watch_is_used_in_its_block_and_leaves_nothing(jetstream: JetStream, nats_client: Client) -> None:
     store = await jetstream.create_object_store(bucket="files", storage="memory")
-    before, tasks = subscriptions(nats_client), asyncio.all_tasks()
+    before, tasks = open_subscriptions(nats_client), asyncio.all_tasks()
     watcher = store.watch()
     with pytest.raises(LocalProtocolError, match="enter the watch"):
         await watcher.next()
@@ -124,7 +124,7 @@ async def test_watch_is_used_in_its_block_and_leaves_nothing(jetstream: JetStrea
     async with asyncio.timeout(10):
         while [name async for name in store._index.stream.consumer_names()]:  # noqa: ASYNC110  # nobody tells
             await asyncio.sleep(0.01)
-    assert subscriptions(nats_client) == before
+    assert open_subscriptions(nats_client) == before
     await end_of_tasks(tasks)
 
 

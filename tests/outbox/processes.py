@@ -57,7 +57,7 @@ def open_sqlite(path: Path | str) -> sqlite3.Connection:
     return connection
 
 
-def write(path: str, part: str, count: int) -> None:
+def write_ledger(path: str, part: str, count: int) -> None:
     """Store numbers in a ledger and in the outbox, each in one transaction; continue where the ledger ends."""
     connection = open_sqlite(path)
     done = connection.execute("SELECT COUNT(*) FROM ledger WHERE part = ?", (part,)).fetchone()[0]
@@ -84,7 +84,7 @@ async def relay(connect: Callable[[], DatabaseConnection], url: str, stream: str
 
 if __name__ == "__main__":
     if sys.argv[1] == "write":
-        write(sys.argv[2], sys.argv[3], int(sys.argv[4]))
+        write_ledger(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
         opened = open_sqlite if sys.argv[1] == "relay" else open_postgresql
         asyncio.run(relay(partial(opened, sys.argv[2]), sys.argv[3], sys.argv[4]))

@@ -18,6 +18,7 @@ from natsproto.errors import ConfigError, InvalidHeader, InvalidSubject, LocalPr
 from natsproto.jetstream import JetStream, Stream
 from natsproto.outbox import Journal
 from natsproto.testing import run_server
+from tests.kit.contents import payloads
 
 SUBJECTS = ["s.>", "$CURSOR.S.>"]
 
@@ -27,15 +28,11 @@ async def stream(jetstream: JetStream) -> Stream:
     return await jetstream.create_stream("S", subjects=SUBJECTS, allow_atomic=True)
 
 
-async def payloads(stream: Stream) -> list[bytes]:
-    return [message.data async for message in stream.get_batch(subject="s.>")]
-
-
 async def publish_all(journal: Journal, js: JetStream, stream: Stream, count: int) -> None:
     """Run the relay until the stream has as many messages."""
     stop = asyncio.Event()
     relay = asyncio.create_task(journal.relay(js, stream="S").run(until=stop))
-    while not relay.done() and len(await payloads(stream)) < count:  # noqa: ASYNC110  # only the server knows
+    while not relay.done() and len(await payloads(stream, "s.>")) < count:  # noqa: ASYNC110  # only the server knows
         await asyncio.sleep(0.02)
     stop.set()
     await relay
@@ -48,7 +45,7 @@ async def test_messages_are_published_in_order(jetstream: JetStream, stream: Str
         await publish_all(journal, jetstream, stream, 500)
         await journal.publish("s.a", memoryview(b"500"))
         await publish_all(journal, jetstream, stream, 501)
-    assert await payloads(stream) == [b"%d" % number for number in range(501)]
+    assert await payloads(stream, "s.>") == [b"%d" % number for number in range(501)]
     assert (await stream.get_message(1)).headers.get_all("Source") == ["x", "y"]
 
 
@@ -58,7 +55,7 @@ async def test_each_file_has_a_cursor_of_its_own(jetstream: JetStream, stream: S
         async with Journal(tmp_path / name) as journal:
             await journal.publish("s.x", b"%d" % number)
             await publish_all(journal, jetstream, stream, number + 1)
-    assert await payloads(stream) == [b"0", b"1", b"2", b"3"]
+    assert await payloads(stream, "s.>") == [b"0", b"1", b"2", b"3"]
     assert len((await stream.info(subjects_filter="$CURSOR.>")).state.subjects) == 3
 
 
@@ -79,11 +76,11 @@ async def test_publishing_needs_no_server(tmp_path: Path) -> None:
             for number in range(20, 40):
                 await journal.publish("s.x", b"%d" % number)
             await server.restart()
-            while len(await payloads(stream)) < 40:  # noqa: ASYNC110  # only the server knows
+            while len(await payloads(stream, "s.>")) < 40:  # noqa: ASYNC110  # only the server knows
                 await asyncio.sleep(0.02)
             stop.set()
             await relay
-            assert await payloads(stream) == [b"%d" % number for number in range(40)]
+            assert await payloads(stream, "s.>") == [b"%d" % number for number in range(40)]
 
 
 WRITER = """
@@ -123,7 +120,7 @@ async def test_what_was_committed_outlives_the_process(
         published = last
     async with Journal(tmp_path / "edge.db") as journal:
         await publish_all(journal, jetstream, stream, published + 1)
-    assert await payloads(stream) == [b"%d" % number for number in range(published + 1)]
+    assert await payloads(stream, "s.>") == [b"%d" % number for number in range(published + 1)]
 
 
 async def test_a_full_file_is_an_error_until_it_is_published(
@@ -136,7 +133,7 @@ async def test_a_full_file_is_an_error_until_it_is_published(
         assert 10 < count < 30
         assert all(isinstance(one, sqlite3.OperationalError) for one in ended[count:])
         await publish_all(journal, jetstream, stream, count)
-    assert len(await payloads(stream)) == count
+    assert len(await payloads(stream, "s.>")) == count
 
 
 async def test_a_message_that_cannot_be_written_fails_alone(tmp_path: Path) -> None:
@@ -188,7 +185,7 @@ async def test_bad_messages_are_not_written(jetstream: JetStream, stream: Stream
             await journal.publish("s.x", headers={"a b": "c"})
         await journal.publish("s.x", b"good")
         await publish_all(journal, jetstream, stream, 1)
-    assert await payloads(stream) == [b"good"]
+    assert await payloads(stream, "s.>") == [b"good"]
 
 
 async def test_cancelled_publishing_disturbs_no_other(jetstream: JetStream, stream: Stream, tmp_path: Path) -> None:
@@ -201,7 +198,7 @@ async def test_cancelled_publishing_disturbs_no_other(jetstream: JetStream, stre
         assert [isinstance(one, asyncio.CancelledError) for one in ended] == [number % 3 == 0 for number in range(50)]
         await publish_all(journal, jetstream, stream, 50 - len(tasks[::3]))
     kept = [b"%d" % number for number in range(50) if number % 3]
-    assert [one for one in await payloads(stream) if int(one) % 3] == kept
+    assert [one for one in await payloads(stream, "s.>") if int(one) % 3] == kept
 
 
 async def test_two_tasks_enter_one_journal(tmp_path: Path) -> None:

@@ -6,7 +6,6 @@ import asyncio
 import random
 import shutil
 import sqlite3
-from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,9 @@ import pytest
 import natsproto
 from natsproto.errors import ConfigError, InvalidHeader, InvalidSubject, PayloadTooLarge
 from natsproto.jetstream import JetStream, Stream
-from natsproto.jetstream._cursor import CURSOR_HEADER
 from natsproto.outbox import Outbox, Relay
 from natsproto.testing import run_server
+from tests.kit.contents import numbers_by_subject
 from tests.outbox.processes import Programs, open_sqlite
 
 SUBJECTS = ["s.>", "$CURSOR.S.>"]
@@ -41,7 +40,7 @@ def database(tmp_path: Path) -> Path:
     return path
 
 
-def add(path: Path, numbers: range, subject: str = "s.x") -> None:
+def add_rows(path: Path, numbers: range, subject: str = "s.x") -> None:
     """Commit a row for each number."""
     connection = open_sqlite(path)
     for number in numbers:
@@ -58,20 +57,11 @@ def count(path: Path) -> int:
     return int(found)
 
 
-async def stored(stream: Stream) -> dict[str, list[int]]:
-    """The numbers of each subject, without the messages of cursors."""
-    found: dict[str, list[int]] = defaultdict(list)
-    async for message in stream.get_batch():
-        if CURSOR_HEADER not in message.headers:
-            found[message.subject].append(int(message.data))
-    return found
-
-
 async def is_complete(stream: Stream, number: int) -> bool:
-    return sum(map(len, (await stored(stream)).values())) >= number
+    return sum(map(len, (await numbers_by_subject(stream)).values())) >= number
 
 
-async def run_until(relay: Relay, is_done: Callable[[], Any]) -> None:
+async def run_relay_until(relay: Relay, is_done: Callable[[], Any]) -> None:
     """Run a relay until it is done; its own errors are raised."""
     stop = asyncio.Event()
     task = asyncio.create_task(relay.run(until=stop))
@@ -86,13 +76,13 @@ async def run_until(relay: Relay, is_done: Callable[[], Any]) -> None:
 
 
 async def test_rows_are_published_in_order(jetstream: JetStream, stream: Stream, database: Path) -> None:
-    add(database, range(1234))
+    add_rows(database, range(1234))
     relay = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S")
-    await run_until(relay, lambda: relay.published == 1234)
-    add(database, range(1234, 1300))
+    await run_relay_until(relay, lambda: relay.published == 1234)
+    add_rows(database, range(1234, 1300))
     again = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S")
-    await run_until(again, lambda: again.published == 66)
-    assert await stored(stream) == {"s.x": list(range(1300))}
+    await run_relay_until(again, lambda: again.published == 66)
+    assert await numbers_by_subject(stream) == {"s.x": list(range(1300))}
 
 
 async def test_message_is_published_as_added(jetstream: JetStream, stream: Stream, database: Path) -> None:
@@ -101,7 +91,7 @@ async def test_message_is_published_as_added(jetstream: JetStream, stream: Strea
     OUTBOX.add(connection, "s.empty")
     connection.commit()
     relay = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S")
-    await run_until(relay, lambda: relay.published == 2)
+    await run_relay_until(relay, lambda: relay.published == 2)
     message = await stream.get_message(1)
     assert (message.subject, message.data, message.headers.get_all("A"), message.headers["B"]) == (
         "s.ä",
@@ -119,38 +109,38 @@ async def test_rolled_back_rows_are_not_published(jetstream: JetStream, stream: 
     OUTBOX.add(connection, "s.x", b"2")
     connection.commit()
     relay = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S")
-    await run_until(relay, lambda: relay.published == 1)
-    assert await stored(stream) == {"s.x": [2]}
+    await run_relay_until(relay, lambda: relay.published == 1)
+    assert await numbers_by_subject(stream) == {"s.x": [2]}
 
 
 @pytest.mark.parametrize("options", [{}, {"isolation_level": None}, {"isolation_level": "IMMEDIATE"}])
 async def test_connections_of_every_kind(
     jetstream: JetStream, stream: Stream, database: Path, options: dict[str, Any]
 ) -> None:
-    add(database, range(30))
+    add_rows(database, range(30))
     relay = OUTBOX.relay(jetstream, lambda: sqlite3.connect(database, timeout=20, **options), stream="S", rows=7)
-    await run_until(relay, lambda: relay.published == 30)
-    assert await stored(stream) == {"s.x": list(range(30))}
+    await run_relay_until(relay, lambda: relay.published == 30)
+    assert await numbers_by_subject(stream) == {"s.x": list(range(30))}
 
 
 async def test_published_rows_are_kept_for_a_while(jetstream: JetStream, stream: Stream, database: Path) -> None:
-    add(database, range(20))
+    add_rows(database, range(20))
     relay = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S", keep=0.5, interval=0.02)
-    await run_until(relay, lambda: relay.published == 20)
+    await run_relay_until(relay, lambda: relay.published == 20)
     assert count(database) == 20
-    await run_until(relay, lambda: count(database) == 0)
-    assert await stored(stream) == {"s.x": list(range(20))}
+    await run_relay_until(relay, lambda: count(database) == 0)
+    assert await numbers_by_subject(stream) == {"s.x": list(range(20))}
 
 
 async def test_relays_that_contend_publish_once(jetstream: JetStream, stream: Stream, database: Path) -> None:
-    add(database, range(500))
+    add_rows(database, range(500))
     relays = [OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S", rows=9) for _ in range(3)]
 
     def is_done() -> bool:
         return sum(relay.published for relay in relays) == 500
 
-    await asyncio.gather(*(run_until(relay, is_done) for relay in relays))
-    assert await stored(stream) == {"s.x": list(range(500))}
+    await asyncio.gather(*(run_relay_until(relay, is_done) for relay in relays))
+    assert await numbers_by_subject(stream) == {"s.x": list(range(500))}
 
 
 async def test_row_too_large_is_named(jetstream: JetStream, stream: Stream, database: Path) -> None:
@@ -164,12 +154,12 @@ async def test_row_too_large_is_named(jetstream: JetStream, stream: Stream, data
     assert any("id 2: correct" in note for note in caught.value.__notes__)
     connection.execute(f"DELETE FROM {OUTBOX.table} WHERE id = 2")
     connection.commit()
-    await run_until(relay, lambda: relay.published == 1)
-    assert await stored(stream) == {"s.x": [1]}
+    await run_relay_until(relay, lambda: relay.published == 1)
+    assert await numbers_by_subject(stream) == {"s.x": [1]}
 
 
 async def test_subject_outside_of_the_stream_is_named(jetstream: JetStream, stream: Stream, database: Path) -> None:
-    add(database, range(1), "t.x")
+    add_rows(database, range(1), "t.x")
     relay = OUTBOX.relay(jetstream, lambda: open_sqlite(database), stream="S")
     with pytest.raises(ConfigError, match=r"'t\.x'"):
         await relay.run()
@@ -214,9 +204,9 @@ async def test_missing_table_is_the_databases_error(jetstream: JetStream, stream
         connection.commit()
 
     task = asyncio.create_task(create())
-    await run_until(relay, lambda: relay.published == 1)
+    await run_relay_until(relay, lambda: relay.published == 1)
     await task
-    assert await stored(stream) == {"s.x": [5]}
+    assert await numbers_by_subject(stream) == {"s.x": [5]}
 
 
 @pytest.mark.slow
@@ -229,20 +219,20 @@ async def test_store_that_was_put_back_gets_the_rows_again(tmp_path: Path, datab
         js = nc.jetstream()
         stream = await js.create_stream("S", subjects=SUBJECTS, allow_atomic=True)
         relay = OUTBOX.relay(js, lambda: open_sqlite(database), stream="S", rows=10)
-        add(database, range(50))
-        await run_until(relay, lambda: relay.published == 50)
+        add_rows(database, range(50))
+        await run_relay_until(relay, lambda: relay.published == 50)
         server.kill()
         shutil.copytree(tmp_path / "store", tmp_path / "before")
         await server.restart()
-        add(database, range(50, 100))
-        await run_until(relay, lambda: relay.published == 100)
+        add_rows(database, range(50, 100))
+        await run_relay_until(relay, lambda: relay.published == 100)
         server.kill()
         shutil.rmtree(tmp_path / "store")
         shutil.copytree(tmp_path / "before", tmp_path / "store")
         await server.restart()
-        add(database, range(100, 120))
-        await run_until(relay, lambda: relay.published == 170)
-        assert await stored(stream) == {"s.x": list(range(120))}
+        add_rows(database, range(100, 120))
+        await run_relay_until(relay, lambda: relay.published == 170)
+        assert await numbers_by_subject(stream) == {"s.x": list(range(120))}
 
 
 @pytest.mark.slow
@@ -279,5 +269,5 @@ async def test_killed_processes_publish_once(tmp_path: Path, database: Path, see
                         programs.kill(name)
                         start(name)
                 relay = OUTBOX.relay(nc.jetstream(), lambda: open_sqlite(database), stream="S")
-                await run_until(relay, lambda: is_complete(stream, 1500 * parts))
-            assert await stored(stream) == {f"s.p{number}": list(range(1500)) for number in range(parts)}
+                await run_relay_until(relay, lambda: is_complete(stream, 1500 * parts))
+            assert await numbers_by_subject(stream) == {f"s.p{number}": list(range(1500)) for number in range(parts)}

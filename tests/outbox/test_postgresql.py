@@ -7,7 +7,6 @@ import random
 import tempfile
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,9 +14,9 @@ import pytest
 
 import natsproto
 from natsproto.jetstream import JetStream, Stream
-from natsproto.jetstream._cursor import CURSOR_HEADER
 from natsproto.outbox import Outbox
 from natsproto.testing import run_server
+from tests.kit.contents import numbers_by_subject
 from tests.outbox.postgresql import run_postgresql
 from tests.outbox.processes import Programs
 
@@ -47,21 +46,13 @@ def tables(dsn: str) -> None:
         OUTBOX.create(connection)
 
 
-async def stored(stream: Stream) -> dict[str, list[int]]:
-    found: dict[str, list[int]] = defaultdict(list)
-    async for message in stream.get_batch():
-        if CURSOR_HEADER not in message.headers:
-            found[message.subject].append(int(message.data))
-    return found
-
-
 async def relay_all(js: JetStream, stream: Stream, dsn: str, number: int, *, autocommit: bool = False) -> None:
     """Run a relay until the stream has so many messages."""
     stop = asyncio.Event()
     relay = OUTBOX.relay(js, lambda: psycopg.connect(dsn, autocommit=autocommit), stream="S", interval=0.02)
     task = asyncio.create_task(relay.run(until=stop))
     async with asyncio.timeout(60):
-        while sum(map(len, (await stored(stream)).values())) < number and not task.done():  # noqa: ASYNC110
+        while sum(map(len, (await numbers_by_subject(stream)).values())) < number and not task.done():  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     stop.set()
     await task
@@ -98,7 +89,7 @@ async def test_every_driver_adds_in_its_transaction(jetstream: JetStream, dsn: s
         await OUTBOX.add_async(asession, "s.async_session", b"9")
     await aengine.dispose()
     await relay_all(jetstream, stream, dsn, 7, autocommit=autocommit)
-    assert await stored(stream) == {
+    assert await numbers_by_subject(stream) == {
         "s.psycopg": [2, 3],
         "s.psycopg_async": [4],
         "s.asyncpg": [6],
@@ -108,7 +99,7 @@ async def test_every_driver_adds_in_its_transaction(jetstream: JetStream, dsn: s
     assert [(await stream.get_message(seq)).headers.get("A") for seq in (1, 2)] == ["ä", None]
 
 
-def write(dsn: str, part: int, count: int, seed: int) -> None:
+def insert_rows(dsn: str, part: int, count: int, seed: int) -> None:
     """Insert rows in transactions that take time, so that ids are committed out of order."""
     rng = random.Random(seed + part)
     with psycopg.connect(dsn, autocommit=True) as connection:
@@ -130,7 +121,7 @@ async def test_rows_that_commit_late_are_published(tmp_path: Path, dsn: str, see
             arguments = ("relay-postgresql", dsn, server.url, "S")
             for name in ("relay1", "relay2"):
                 programs.start(name, *arguments)
-            writers = [threading.Thread(target=write, args=(dsn, part, 400, seed)) for part in range(4)]
+            writers = [threading.Thread(target=insert_rows, args=(dsn, part, 400, seed)) for part in range(4)]
             for writer in writers:
                 writer.start()
             while any(writer.is_alive() for writer in writers):
@@ -139,4 +130,4 @@ async def test_rows_that_commit_late_are_published(tmp_path: Path, dsn: str, see
                 programs.kill(killed)
                 programs.start(killed, *arguments)
             await relay_all(js, stream, dsn, 1600)
-            assert await stored(stream) == {f"s.{part}": list(range(400)) for part in range(4)}
+            assert await numbers_by_subject(stream) == {f"s.{part}": list(range(400)) for part in range(4)}

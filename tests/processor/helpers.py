@@ -9,6 +9,7 @@ from typing import Any
 
 from natsproto.jetstream import JetStream, JsMessage, Stream
 from natsproto.processor import KeyedState, Outputs, Processor
+from tests.kit.contents import payloads, publish_numbers
 
 Handler = Callable[[JsMessage, KeyedState, Outputs], Awaitable[object]]
 
@@ -36,14 +37,12 @@ async def run_until(processor: Processor, is_done: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def payloads(stream: Stream, subject: str = "out.>") -> list[bytes]:
-    return [message.data async for message in stream.get_batch(subject=subject)]
+async def outputs(stream: Stream, subject: str = "out.>") -> list[bytes]:
+    return await payloads(stream, subject)
 
 
-async def publish(js: JetStream, numbers: range, subject: str = "in.a") -> None:
-    async with js.publisher() as publisher:
-        for number in numbers:
-            await publisher.publish(subject, b"%d" % number)
+async def publish_inputs(js: JetStream, numbers: range, subject: str = "in.a") -> None:
+    await publish_numbers(js, numbers, subject)
 
 
 async def copy(message: JsMessage, state: KeyedState, out: Outputs) -> None:

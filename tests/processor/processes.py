@@ -59,7 +59,7 @@ async def create_streams(js: JetStream, partitions: int, replicas: int = 1) -> t
     return source, sink
 
 
-async def publish(js: JetStream, rng: random.Random, count: int) -> None:
+async def publish_sums(js: JetStream, rng: random.Random, count: int) -> None:
     """Publish numbers to random keys. Some may be missing after a fault: the source says which are there."""
     async with js.publisher(auto_msg_id=True) as publisher:
         for _ in range(count):
@@ -106,7 +106,7 @@ async def content_of(sink: Stream) -> Content:
     return content
 
 
-async def check(source: Stream, sink: Stream) -> str:
+async def check_sink(source: Stream, sink: Stream) -> str:
     """Compare the sink with a single run: nothing lost, nothing twice, in order, and the same state."""
     wanted, found = await single_run(source), await content_of(sink)
     numbers = [[seq for of_key in one.outputs.values() for seq, _ in of_key] + one.dead for one in (wanted, found)]
@@ -165,7 +165,7 @@ class Workers:
         self.start()
 
 
-async def work(url: str, partitions: int, *, is_deaf: bool) -> None:
+async def process_forever(url: str, partitions: int, *, is_deaf: bool) -> None:
     """Process for ever."""
     if is_deaf:
         Members._on_message = lambda *_: None  # type: ignore[method-assign]
@@ -174,4 +174,4 @@ async def work(url: str, partitions: int, *, is_deaf: bool) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(work(sys.argv[1], int(sys.argv[2]), is_deaf=sys.argv[3] == "deaf"))
+    asyncio.run(process_forever(sys.argv[1], int(sys.argv[2]), is_deaf=sys.argv[3] == "deaf"))

@@ -21,7 +21,7 @@ import natsproto
 from natsproto.errors import NatsError
 from natsproto.jetstream import Stream
 from natsproto.testing import Server, run_cluster, run_server
-from tests.processor.processes import Workers, check, create_streams, is_complete, publish
+from tests.processor.processes import Workers, check_sink, create_streams, is_complete, publish_sums
 
 PARTITIONS, WORKERS = 3, 3
 Fault = Callable[[Stream, random.Random], Awaitable[str]]
@@ -92,7 +92,7 @@ async def run_matrix(kind: str, folder: Path, seconds: float, seed: int) -> str:
                 workers.replace()
                 counts["workers killed"] += 1
                 try:
-                    await publish(js, rng, rng.randrange(300))
+                    await publish_sums(js, rng, rng.randrange(300))
                     if rng.random() < 0.25:
                         counts[await fault(rng.choice((source, sink)), rng)] += 1
                 except NatsError as exc:
@@ -101,7 +101,7 @@ async def run_matrix(kind: str, folder: Path, seconds: float, seed: int) -> str:
                 while not await completed(source, sink):
                     workers.check()
                     await asyncio.sleep(0.2)
-        figures = await check(source, sink)
+        figures = await check_sink(source, sink)
     return f"{kind}, seed {seed}, {seconds:g} s: {dict(counts)}; {figures}"
 
 

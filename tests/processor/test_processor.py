@@ -26,10 +26,10 @@ from natsproto.jetstream import JetStream, JsMessage, Stream
 from natsproto.processor import KeyedState, Outputs
 from natsproto.retry import DeadLetter, MessageDeadLettered, MessageRetried, RetryPolicy
 from natsproto.testing import FaultProxy, Server, run_server
-from tests.processor.helpers import copy, copying, payloads, publish, run_until, running
-from tests.processor.processes import check, create_streams, is_complete, sums
-from tests.processor.processes import publish as publish_sums
-from tests.server.helpers import until
+from tests.kit.waiting import until
+from tests.processor.helpers import copy, copying, outputs, publish_inputs, run_until, running
+from tests.processor.processes import check_sink, create_streams, is_complete, sums
+from tests.processor.processes import publish_sums as publish_sums
 
 Handler = Callable[[JsMessage, KeyedState, Outputs], Awaitable[object]]
 SINK = {"subjects": ["out.>", "$CURSOR.OUT.>"], "allow_atomic": True}
@@ -43,7 +43,7 @@ async def test_outputs_state_and_position_stay_together(jetstream: JetStream, se
     await publish_sums(jetstream, random.Random(seed), 1500)
     processor = sums(jetstream, 1)
     await run_until(processor, lambda: processor.handled == 1500)
-    await check(source, sink)
+    await check_sink(source, sink)
     assert (processor.partitions, processor.handled) == ((), 1500)
     marked = await sink.get_last_message("$CURSOR.OUT.sums.0.cursor")
     assert (marked.data, marked.headers["Natsproto-Cursor"]) == (b"1500", "int")
@@ -56,7 +56,7 @@ async def test_next_run_continues_with_the_state(jetstream: JetStream, seed: int
         await publish_sums(jetstream, rng, number)
         processor = sums(jetstream, 3)
         await run_until(processor, lambda: processor.handled == number)  # noqa: B023
-        await check(source, sink)
+        await check_sink(source, sink)
 
 
 async def test_workers_share_the_partitions(jetstream: JetStream, seed: int) -> None:
@@ -72,7 +72,7 @@ async def test_workers_share_the_partitions(jetstream: JetStream, seed: int) -> 
             await publish_sums(jetstream, rng, 300)
             await until(lambda: first.handled + second.handled == 600, 30)
         await until(lambda: first.partitions == (0, 1, 2, 3), 30)
-    await check(source, sink)
+    await check_sink(source, sink)
 
 
 async def test_partition_that_two_work_on_is_fenced(
@@ -92,11 +92,11 @@ async def test_partition_that_two_work_on_is_fenced(
     first, second = copying(jetstream, number), copying(jetstream, number)
     async with running(first), running(second), asyncio.timeout(60):
         for start in range(0, 400, 40):
-            await publish(jetstream, range(start, start + 40))
+            await publish_inputs(jetstream, range(start, start + 40))
             await asyncio.sleep(0.01)
         while first.handled + second.handled < 400:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
-    assert await payloads(streams[1]) == [b"%d %d" % (one, one + 1) for one in range(400)]
+    assert await outputs(streams[1]) == [b"%d %d" % (one, one + 1) for one in range(400)]
 
 
 @pytest.mark.slow
@@ -129,7 +129,7 @@ async def test_sink_that_was_put_back_is_written_again(tmp_path: Path, seed: int
             await publish_sums(js, rng, 100)
             while not await is_complete(source, sink):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
-        await check(source, sink)
+        await check_sink(source, sink)
         assert processor.handled > 800
 
 
@@ -159,11 +159,11 @@ async def test_state_is_a_mapping(jetstream: JetStream, streams: tuple[Stream, S
             case _:
                 seen.append(dict(state))
 
-    await publish(jetstream, range(2))
+    await publish_inputs(jetstream, range(2))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: processor.handled == 2)
     assert processor.state_bytes == 0
-    await publish(jetstream, range(2, 3))
+    await publish_inputs(jetstream, range(2, 3))
     processor = copying(jetstream, handle)
     async with running(processor), asyncio.timeout(30):
         while processor.handled < 1:  # noqa: ASYNC110
@@ -193,12 +193,12 @@ async def test_failed_call_changes_nothing(jetstream: JetStream, streams: tuple[
             del state["n"]
             raise ZeroDivisionError
 
-    await publish(jetstream, range(3))
+    await publish_inputs(jetstream, range(3))
     policy = RetryPolicy(dead_letter_subject="out.dead", first_delay=0.001)
     processor = copying(jetstream, handle, retry=policy)
     await run_until(processor, lambda: processor.handled == 3)
     assert seen == [{}, {"n": b"0"}, {"n": b"0"}, {"n": b"1"}]
-    assert await payloads(streams[1]) == [b"0", b"1", b"2"]
+    assert await outputs(streams[1]) == [b"0", b"1", b"2"]
 
 
 async def test_state_is_bounded(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
@@ -209,13 +209,13 @@ async def test_state_is_bounded(jetstream: JetStream, streams: tuple[Stream, Str
         except StateTooLarge:
             pass  # it ends the processor all the same
 
-    await publish(jetstream, range(10))
+    await publish_inputs(jetstream, range(10))
     with pytest.raises(StateTooLarge, match="partition 0 would have 132 bytes, above the limit of 100") as caught:
         await copying(jetstream, handle, max_state_bytes=100).run()
     assert (caught.value.processor, caught.value.size, caught.value.limit) == ("p", 132, 100)
     processor = copying(jetstream, handle, max_state_bytes=10_000)
     await run_until(processor, lambda: processor.handled == 10)
-    assert await payloads(streams[1]) == [b"%d" % one for one in range(10)]
+    assert await outputs(streams[1]) == [b"%d" % one for one in range(10)]
     with pytest.raises(StateTooLarge):  # as it is read
         await copying(jetstream, handle, max_state_bytes=300).run()
 
@@ -243,7 +243,7 @@ async def test_keys_and_values_are_checked(jetstream: JetStream, streams: tuple[
         out.add("out.x", bytes(2**20 - 1000), headers={"A": "b"})
         checked += 1
 
-    await publish(jetstream, range(2))
+    await publish_inputs(jetstream, range(2))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: processor.handled == 2)
     assert checked == 2
@@ -260,10 +260,10 @@ async def test_messages_of_one_call_stay_together(jetstream: JetStream, streams:
         for _ in range(numbers[int(message.data)]):
             out.add("out.x", message.data)
 
-    await publish(jetstream, range(12))
+    await publish_inputs(jetstream, range(12))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: processor.handled == 12)
-    assert await payloads(streams[1]) == [b"%d" % one for one in range(12) for _ in range(numbers[one])]
+    assert await outputs(streams[1]) == [b"%d" % one for one in range(12) for _ in range(numbers[one])]
 
 
 # ---------------------------------------------------------------- handlers that fail
@@ -275,12 +275,12 @@ async def test_error_of_the_handler_ends_the_run(jetstream: JetStream, streams: 
         if message.data == b"2":
             raise KeyError("no such customer")
 
-    await publish(jetstream, range(5))
+    await publish_inputs(jetstream, range(5))
     for _ in range(2):
         with pytest.raises(KeyError, match="no such customer") as caught:
             await copying(jetstream, handle).run()
         assert caught.value.__notes__ == ["processor 'p', partition 0: message 3 of stream 'IN' ('in.a')"]
-        assert await payloads(streams[1]) == [b"0", b"1"]
+        assert await outputs(streams[1]) == [b"0", b"1"]
 
 
 async def test_too_many_outputs_are_an_error_of_the_message(
@@ -290,12 +290,12 @@ async def test_too_many_outputs_are_an_error_of_the_message(
         for _ in range(1000 if message.data == b"1" else 1):
             out.add("out.x", message.data)
 
-    await publish(jetstream, range(3))
+    await publish_inputs(jetstream, range(3))
     processor = copying(
         jetstream, handle, retry=RetryPolicy(dead_letter_subject="out.dead", give_up_on=LocalProtocolError)
     )
     await run_until(processor, lambda: processor.handled == 3)
-    assert await payloads(streams[1], "out.x") == [b"0", b"2"]
+    assert await outputs(streams[1], "out.x") == [b"0", b"2"]
     assert [DeadLetter.of(one).error_type async for one in streams[1].get_batch(subject="out.dead")] == [
         "natsproto.errors.LocalProtocolError"
     ]
@@ -312,12 +312,12 @@ async def test_message_that_always_fails_is_a_dead_letter(jetstream: JetStream, 
             raise ValueError("poison")
 
     await jetstream.publish("in.a", b"0", headers={"Source": "x"})
-    await publish(jetstream, range(1, 5))
+    await publish_inputs(jetstream, range(1, 5))
     processor = copying(
         jetstream, handle, retry=RetryPolicy(dead_letter_subject="out.dead", max_attempts=3, first_delay=0.001)
     )
     await run_until(processor, lambda: processor.handled == 5)
-    assert await payloads(streams[1], "out.x") == [b"0", b"1", b"3", b"4"]
+    assert await outputs(streams[1], "out.x") == [b"0", b"1", b"3", b"4"]
     (letter,) = [DeadLetter.of(message) async for message in streams[1].get_batch(subject="out.dead")]
     assert (letter.subject, letter.data, letter.stream, letter.seq) == ("in.a", b"2", "IN", 3)
     assert (letter.consumer, letter.attempts, letter.error) == ("p", 3, "poison")
@@ -337,11 +337,11 @@ async def test_free_errors_use_up_no_attempt(jetstream: JetStream, streams: tupl
             raise ConnectionRefusedError
         out.add("out.x", message.data)
 
-    await publish(jetstream, range(1))
+    await publish_inputs(jetstream, range(1))
     policy = RetryPolicy(dead_letter_subject="out.dead", max_attempts=1, delays=[0.001], free=ConnectionRefusedError)
     processor = copying(jetstream, handle, retry=policy)
     await run_until(processor, lambda: processor.handled == 1)
-    assert (calls, await payloads(streams[1])) == (9, [b"0"])
+    assert (calls, await outputs(streams[1])) == (9, [b"0"])
 
 
 async def test_handler_that_hangs_is_ended_by_its_timeout(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
@@ -350,10 +350,10 @@ async def test_handler_that_hangs_is_ended_by_its_timeout(jetstream: JetStream, 
         if message.data == b"1":
             await asyncio.Event().wait()
 
-    await publish(jetstream, range(2))
+    await publish_inputs(jetstream, range(2))
     with pytest.raises(HandlerTimeout, match=r"longer than 0.05 s"):
         await copying(jetstream, handle, timeout=0.05).run()
-    assert await payloads(streams[1]) == [b"0"]
+    assert await outputs(streams[1]) == [b"0"]
 
 
 async def test_cancelled_await_is_an_error_of_the_handler(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
@@ -362,7 +362,7 @@ async def test_cancelled_await_is_an_error_of_the_handler(jetstream: JetStream, 
         other.cancel()
         await other
 
-    await publish(jetstream, range(1))
+    await publish_inputs(jetstream, range(1))
     with pytest.raises(RuntimeError, match="was cancelled by something"):
         await copying(jetstream, handle).run()
 
@@ -375,7 +375,7 @@ async def test_stopping_waits_for_the_message_in_hand(jetstream: JetStream, stre
         await go_on.wait()
         out.add("out.x", message.data)
 
-    await publish(jetstream, range(5))
+    await publish_inputs(jetstream, range(5))
     stop = asyncio.Event()
     processor = copying(jetstream, handle)
     task = asyncio.create_task(processor.run(until=stop))
@@ -385,7 +385,7 @@ async def test_stopping_waits_for_the_message_in_hand(jetstream: JetStream, stre
     assert not task.done()
     go_on.set()
     await task
-    assert await payloads(streams[1]) == [b"0"]
+    assert await outputs(streams[1]) == [b"0"]
     assert processor.handled == 1
 
 
@@ -398,14 +398,14 @@ async def test_stopping_ends_a_pause(jetstream: JetStream, streams: tuple[Stream
             begun.set()
             raise OSError
 
-    await publish(jetstream, range(5))
+    await publish_inputs(jetstream, range(5))
     stop = asyncio.Event()
     policy = RetryPolicy(dead_letter_subject="out.dead", first_delay=3600, max_delay=3600)
     task = asyncio.create_task(copying(jetstream, handle, retry=policy).run(until=stop))
     await begun.wait()
     stop.set()
     await task
-    assert await payloads(streams[1]) == [b"0"]
+    assert await outputs(streams[1]) == [b"0"]
 
 
 async def test_cancelled_run_stores_nothing_more(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
@@ -415,13 +415,13 @@ async def test_cancelled_run_stores_nothing_more(jetstream: JetStream, streams: 
         begun.set()
         await asyncio.Event().wait()
 
-    await publish(jetstream, range(1))
+    await publish_inputs(jetstream, range(1))
     task = asyncio.create_task(copying(jetstream, handle).run())
     await begun.wait()
     task.cancel()
     await asyncio.wait({task})
     assert task.cancelled()
-    assert await payloads(streams[1]) == []
+    assert await outputs(streams[1]) == []
 
 
 async def test_processor_runs_once_at_a_time(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
@@ -440,7 +440,7 @@ async def test_handler_that_holds_the_loop_is_named(jetstream: JetStream, stream
     async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
         time.sleep(1.1)  # noqa: ASYNC251  # the watch's own second
 
-    await publish(jetstream, range(1))
+    await publish_inputs(jetstream, range(1))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: any(isinstance(event, LoopBlocked) and event.handler for event in events))
     (named,) = [event for event in events if isinstance(event, LoopBlocked) and event.handler]
@@ -458,7 +458,7 @@ async def test_client_that_ends_first(nats_server: Server, streams: tuple[Stream
         await asyncio.sleep(0)
 
     nc = await natsproto.connect(nats_server.url)
-    await publish(nc.jetstream(), range(2000))
+    await publish_inputs(nc.jetstream(), range(2000))
     processor = copying(nc.jetstream(), handle)
     task = asyncio.create_task(processor.run())
     await begun.wait()
@@ -467,7 +467,7 @@ async def test_client_that_ends_first(nats_server: Server, streams: tuple[Stream
     assert task.done()
     if task.exception() is not None:
         assert isinstance(task.exception(), ConnectionClosed)
-    stored = await payloads(streams[1])
+    stored = await outputs(streams[1])
     assert stored == [b"%d" % one for one in range(len(stored))]
     assert len(stored) >= processor.handled
 
@@ -480,10 +480,10 @@ async def test_batch_ends_after_half_a_second(
     seen: list[int] = []
 
     async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
-        seen.append(len(await payloads(streams[1])))
+        seen.append(len(await outputs(streams[1])))
         out.add("out.x", message.data)
 
-    await publish(jetstream, range(5))
+    await publish_inputs(jetstream, range(5))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: processor.handled == 5)
     assert seen == [0, 1, 2, 3, 4]
@@ -501,13 +501,13 @@ async def test_sink_whose_messages_expire_keeps_the_state(jetstream: JetStream) 
         state["last"] = message.data
 
     for number in range(2):
-        await publish(jetstream, range(number, number + 1))
+        await publish_inputs(jetstream, range(number, number + 1))
         processor = copying(jetstream, handle)
         await run_until(processor, lambda: processor.handled == 1)  # noqa: B023
         wanted = [b"-", b"0"][number]
         assert (await sink.get_last_message("out.x")).data == wanted
         async with asyncio.timeout(30):
-            while await payloads(sink):  # noqa: ASYNC110
+            while await outputs(sink):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
 
@@ -527,14 +527,14 @@ async def test_lost_connection_reads_the_state_again(
     ):
         processor = copying(nc.jetstream(), handle)
         async with running(processor), asyncio.timeout(60):
-            await publish(jetstream, range(1))
+            await publish_inputs(jetstream, range(1))
             await until(lambda: processor.handled == 1, 30)
             cursor = await jetstream.cursor("OUT", "p-0", subject="$CURSOR.OUT.p.0.cursor")
             proxy.cut()
             await until(lambda: not nc.is_connected, 30)
             async with cursor.advance(to=2) as batch:
                 await batch.publish("$CURSOR.OUT.p.0.state.last", b"other")
-            await publish(jetstream, range(1, 3))
+            await publish_inputs(jetstream, range(1, 3))
             await until(lambda: processor.handled == 2, 30)
     assert seen[0] == b"-"
     assert seen[-1] == b"other"

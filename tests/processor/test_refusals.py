@@ -10,8 +10,8 @@ import pytest
 from natsproto.jetstream import JetStream, JsMessage, Stream
 from natsproto.processor import KeyedState, Outputs, Processor
 from natsproto.retry import RetryPolicy
-from tests.processor.helpers import copy, copying, publish, run_until, running
-from tests.server.helpers import until
+from tests.kit.waiting import until
+from tests.processor.helpers import copy, copying, publish_inputs, run_until, running
 
 
 def _long_key(state: KeyedState, out: Outputs) -> None:
@@ -50,7 +50,7 @@ async def test_message_with_an_impossible_output_fails_alone(
             poison(state, out)
         out.add("out.x", message.data)
 
-    await publish(jetstream, range(3))
+    await publish_inputs(jetstream, range(3))
     processor = copying(jetstream, handle, retry=RetryPolicy(dead_letter_subject="out.dead", max_attempts=1))
     await run_until(processor, lambda: processor.handled == 3)
     stored = [(message.subject, message.data) async for message in sink.get_batch(subject="out.>")]
@@ -71,7 +71,7 @@ async def test_leaving_while_the_source_lags_is_no_verdict(
 
 
 async def test_cancelled_run_keeps_its_count(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
-    await publish(jetstream, range(3))
+    await publish_inputs(jetstream, range(3))
     processor = copying(jetstream, copy)
     run = asyncio.create_task(processor.run())
     await until(lambda: processor.handled == 3, 30)

@@ -21,7 +21,7 @@ from natsproto.jetstream import JetStream, JsMessage, Stream, StreamSource, Subj
 from natsproto.processor import KeyedState, Outputs, Processor
 from natsproto.retry import RetryPolicy
 from tests.kit.servers import client_of
-from tests.processor.helpers import copy, copying, payloads, publish, run_until, running
+from tests.processor.helpers import copy, copying, outputs, publish_inputs, run_until, running
 from tests.processor.processes import create_streams
 
 SINK = {"subjects": ["out.>", "$CURSOR.OUT.>"], "allow_atomic": True}
@@ -84,7 +84,7 @@ async def test_partitions_of_the_source(jetstream: JetStream, fields: dict[str, 
     transform = SubjectTransform(src=fields.pop("src"), dest=fields.pop("dest"))
     await jetstream.create_stream("OUT", **SINK)  # type: ignore[arg-type]
     await jetstream.create_stream("IN", subject_transform=transform, **fields)
-    await publish(jetstream, range(4), "in.a")
+    await publish_inputs(jetstream, range(4), "in.a")
     processor = copying(jetstream, copy, partitions=2)
     if not fits:
         with pytest.raises(ConfigError, match="do not all begin with one of 2 partitions"):
@@ -105,7 +105,7 @@ async def test_source_that_copies_another_stream(jetstream: JetStream) -> None:
     await jetstream.create_stream("IN", sources=[StreamSource(name="ORIGINAL", subject_transforms=[transform])])
     await jetstream.create_stream("OUT", **SINK)  # type: ignore[arg-type]
     for key in "abcd":
-        await publish(jetstream, range(3), f"in.{key}")
+        await publish_inputs(jetstream, range(3), f"in.{key}")
     processor = copying(jetstream, handle, partitions=2)
     await run_until(processor, lambda: processor.handled == 12)
     assert sorted(seen) == [f"in.{key}" for key in "abcd" for _ in range(3)]
@@ -113,7 +113,7 @@ async def test_source_that_copies_another_stream(jetstream: JetStream) -> None:
 
 async def test_number_of_partitions_cannot_change(jetstream: JetStream) -> None:
     await create_streams(jetstream, 1)
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, copy)
     await run_until(processor, lambda: processor.handled == 4)
     await jetstream.delete_stream("IN")
@@ -124,7 +124,7 @@ async def test_number_of_partitions_cannot_change(jetstream: JetStream) -> None:
 
 
 async def test_source_that_was_recreated_is_an_error(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, copy)
     with pytest.raises((SourceChanged, StreamNotFound)):  # noqa: PT012
         async with running(processor) as task, asyncio.timeout(60):
@@ -132,12 +132,12 @@ async def test_source_that_was_recreated_is_an_error(jetstream: JetStream, strea
                 await asyncio.sleep(0.01)
             await jetstream.delete_stream("IN")
             await jetstream.create_stream("IN", subjects=["in.>"])
-            await publish(jetstream, range(10))
+            await publish_inputs(jetstream, range(10))
             await asyncio.wait({task})
     with pytest.raises(SourceChanged, match=r"was created again.*OUT.p.source") as caught:
         await copying(jetstream, copy).run()
     assert (caught.value.processor, caught.value.source) == ("p", "IN")
-    assert await payloads(streams[1]) == [b"0", b"1", b"2", b"3"]
+    assert await outputs(streams[1]) == [b"0", b"1", b"2", b"3"]
     await jetstream.create_stream("IN2", subjects=["in2"])
     with pytest.raises(SourceChanged, match="is not 'IN', which it read before"):
         await Processor(jetstream, "p", copy, source="IN2", sink="OUT").run()
@@ -146,10 +146,10 @@ async def test_source_that_was_recreated_is_an_error(jetstream: JetStream, strea
 async def test_source_that_was_restored_goes_on(
     jetstream: JetStream, streams: tuple[Stream, Stream], tmp_path: Path
 ) -> None:
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, copy)
     await run_until(processor, lambda: processor.handled == 4)
-    await publish(jetstream, range(4, 8))
+    await publish_inputs(jetstream, range(4, 8))
     await streams[0].backup(tmp_path / "IN")
     await jetstream.delete_stream("IN")
     await jetstream.restore_stream(tmp_path / "IN")
@@ -158,14 +158,14 @@ async def test_source_that_was_restored_goes_on(
     await streams[1].purge(subject="$CURSOR.OUT.p.source")
     processor = copying(jetstream, copy)
     await run_until(processor, lambda: processor.handled == 4)
-    assert await payloads(streams[1]) == [b"%d" % one for one in range(8)]
+    assert await outputs(streams[1]) == [b"%d" % one for one in range(8)]
 
 
 async def test_source_that_went_back_is_an_error(
     jetstream: JetStream, streams: tuple[Stream, Stream], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("natsproto.processor._partition._LONGEST_PAUSE_S", 0.05)
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, copy)
     await run_until(processor, lambda: processor.handled == 4)
     cursor = await jetstream.cursor("OUT", "p-0", subject="$CURSOR.OUT.p.0.cursor")
@@ -178,23 +178,23 @@ async def test_source_that_went_back_is_an_error(
 async def test_messages_that_were_removed_are_reported(
     jetstream: JetStream, streams: tuple[Stream, Stream], caplog: pytest.LogCaptureFixture
 ) -> None:
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, copy)
     await run_until(processor, lambda: processor.handled == 4)
-    await publish(jetstream, range(4, 10))
+    await publish_inputs(jetstream, range(4, 10))
     await streams[0].purge(keep=2)
     processor = copying(jetstream, copy)
     with caplog.at_level(logging.WARNING, "natsproto.processor"):
         await run_until(processor, lambda: processor.handled == 2)
     assert "messages 5 to 8 of stream 'IN' were removed before they were processed" in caplog.text
-    assert await payloads(streams[1]) == [b"0", b"1", b"2", b"3", b"8", b"9"]
+    assert await outputs(streams[1]) == [b"0", b"1", b"2", b"3", b"8", b"9"]
 
 
 async def test_state_without_its_cursor_is_an_error(jetstream: JetStream, streams: tuple[Stream, Stream]) -> None:
     async def handle(message: JsMessage, state: KeyedState, out: Outputs) -> None:
         state["n"] = message.data
 
-    await publish(jetstream, range(4))
+    await publish_inputs(jetstream, range(4))
     processor = copying(jetstream, handle)
     await run_until(processor, lambda: processor.handled == 4)
     await streams[1].purge(subject="$CURSOR.OUT.p.0.cursor")

@@ -43,7 +43,7 @@ def reachable(start: LinkState) -> set[LinkState]:
     return found
 
 
-def info(name: str = "n", **fields: object) -> bytes:
+def info_frame(name: str = "n", **fields: object) -> bytes:
     return b"INFO " + json.dumps({"server_name": name, **fields}).encode() + b" \r\n"
 
 
@@ -69,7 +69,7 @@ PING, PONG, OK, ERR, MSG, HALF, BAD_INFO, GARBAGE = "PING", "PONG", "+OK", "-ERR
 
 
 @dataclass
-class Model:
+class LinkModel:
     """What a link has to do, said once more in one function."""
 
     tls_required: bool
@@ -140,7 +140,7 @@ class Model:
 
 def on_the_wire(kind: str, name: str) -> bytes:
     if kind in INFOS:
-        return info(name, tls_required=kind == TLS, tls_available=kind == OPTIONAL_TLS)
+        return info_frame(name, tls_required=kind == TLS, tls_available=kind == OPTIONAL_TLS)
     return {
         PING: b"PING\r\n",
         PONG: b"PONG\r\n",
@@ -171,7 +171,7 @@ class LinkMachine(RuleBasedStateMachine):
     @initialize(tls_required=st.booleans(), secured=st.booleans())
     def connect(self, tls_required: bool, secured: bool) -> None:
         self.link = Link({b"1": self.route}, tls_required=tls_required, secured=secured)
-        self.model = Model(tls_required, secured)
+        self.model = LinkModel(tls_required, secured)
         self.silent = 0
 
     @precondition(lambda self: self.model.state is S.FAILED)
@@ -378,13 +378,13 @@ def test_link_receive_never_raises(
 
 def ready_link(delivered: list[Message] | None = None) -> Link:
     link = Link({b"1": Route((delivered if delivered is not None else []).append)})
-    link.receive(info())
+    link.receive(info_frame())
     link.authenticate({})
     link.receive(b"PONG\r\n")
     return link
 
 
-def only(events: list[LinkEvent]) -> LinkEvent:
+def only_event(events: list[LinkEvent]) -> LinkEvent:
     (event,) = events
     return event
 
@@ -397,14 +397,14 @@ def test_link_transitions_are_complete() -> None:
 
 def test_server_without_tls_needs_credentials_at_once() -> None:
     link = Link({})
-    assert described(only(link.receive(info("s")))) == (NeedCredentials, "s")
+    assert described(only_event(link.receive(info_frame("s")))) == (NeedCredentials, "s")
     assert link.state is S.AWAIT_CREDENTIALS
 
 
 def test_a_pong_before_connect_accepts_nothing() -> None:
     link = Link({})
     assert link.receive(b"PONG\r\n") == []
-    assert described(only(link.receive(info("s")))) == (NeedCredentials, "s")
+    assert described(only_event(link.receive(info_frame("s")))) == (NeedCredentials, "s")
     assert link.receive(b"PONG\r\n") == []
     assert link.state is S.AWAIT_CREDENTIALS
 
@@ -412,20 +412,22 @@ def test_a_pong_before_connect_accepts_nothing() -> None:
 def test_verbose_handshake_with_second_info() -> None:
     """2.14: +OK, PONG, then an INFO with connect_info; an INFO may come before the PONG as well."""
     link = Link({})
-    link.receive(info("s", client_id=1))
+    link.receive(info_frame("s", client_id=1))
     link.authenticate({"verbose": True})
-    events = link.receive(info("s", ldm=True) + b"+OK\r\nPONG\r\n" + info("s", client_id=1, connect_info=True))
+    events = link.receive(
+        info_frame("s", ldm=True) + b"+OK\r\nPONG\r\n" + info_frame("s", client_id=1, connect_info=True)
+    )
     assert [described(event)[0] for event in events] == [InfoChanged, Ready, InfoChanged]
     assert link.info.connect_info
     assert not link.info.ldm
 
 
 @pytest.mark.parametrize(
-    "behind", [b"P", b"PING\r\n", info(), b"MSG a 1 0\r\n\r\n", b"x\r\n", b"\x16\x03", b"INFO []\r\n"]
+    "behind", [b"P", b"PING\r\n", info_frame(), b"MSG a 1 0\r\n\r\n", b"x\r\n", b"\x16\x03", b"INFO []\r\n"]
 )
 @pytest.mark.parametrize("before", [b"", b"PING\r\n", b"-ERR 'x'\r\n"])
 def test_bytes_before_tls_fail_link(before: bytes, behind: bytes) -> None:
-    for chunks in ([before + info(tls_required=True) + behind], [before + info(tls_required=True), behind]):
+    for chunks in ([before + info_frame(tls_required=True) + behind], [before + info_frame(tls_required=True), behind]):
         link = Link({})
         *earlier, last = [event for chunk in chunks for event in link.receive(chunk)]
         assert isinstance(last, LinkFailed)
@@ -438,7 +440,7 @@ def test_bytes_before_tls_fail_link(before: bytes, behind: bytes) -> None:
 
 def test_required_tls_missing_on_server_fails_link() -> None:
     link = Link({}, tls_required=True)
-    broken = only(link.receive(info()))
+    broken = only_event(link.receive(info_frame()))
     assert isinstance(broken, LinkFailed)
     assert isinstance(broken.error, TlsFailed)
     with pytest.raises(LocalProtocolError):
@@ -449,7 +451,7 @@ def test_required_tls_missing_on_server_fails_link() -> None:
 @pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}])
 def test_required_tls_uses_offered_tls(fields: dict[str, bool]) -> None:
     link = Link({}, tls_required=True)
-    assert link.receive(info("n", **fields)) == [UpgradeTls()]
+    assert link.receive(info_frame("n", **fields)) == [UpgradeTls()]
     assert isinstance(link.secured(), NeedCredentials)
 
 
@@ -464,11 +466,11 @@ def test_failed_link_returns_pending_pings() -> None:
 
 def test_info_before_tls_is_untrusted() -> None:
     link = Link({})
-    link.receive(info("in clear", tls_required=True))
+    link.receive(info_frame("in clear", tls_required=True))
     in_clear = [link.info_in_clear]
     link.secured()
     in_clear.append(link.info_in_clear)
-    link.receive(info("inside", tls_required=True))
+    link.receive(info_frame("inside", tls_required=True))
     in_clear.append(link.info_in_clear)
     assert in_clear == [True, True, False]
     assert link.info.server_name == "inside"
@@ -477,14 +479,14 @@ def test_info_before_tls_is_untrusted() -> None:
 @pytest.mark.parametrize("fields", [{"tls_required": True}, {"tls_available": True}, {}])
 def test_secured_transport_is_not_upgraded(fields: dict[str, bool]) -> None:
     link = Link({}, tls_required=True, secured=True)
-    assert isinstance(only(link.receive(info("n", **fields))), NeedCredentials)
+    assert isinstance(only_event(link.receive(info_frame("n", **fields))), NeedCredentials)
     assert not link.info_in_clear
 
 
 def test_messages_before_handshake_fail_link() -> None:
     delivered: list[Message] = []
     link = Link({b"1": Route(delivered.append)})
-    need, broken = link.receive(info() + b"MSG a 1 1\r\nx\r\n")
+    need, broken = link.receive(info_frame() + b"MSG a 1 1\r\nx\r\n")
     assert isinstance(need, NeedCredentials)
     assert isinstance(broken, LinkFailed)
     assert "message before anything was subscribed" in str(broken.error)
@@ -498,7 +500,7 @@ def test_message_with_handshake_chunk_fails_link(frames: str) -> None:
     said = {"MSG": b"MSG a 1 1\r\nx\r\n", "PONG": b"PONG\r\n"}
     delivered: list[Message] = []
     link = Link({b"1": Route(delivered.append)})
-    link.receive(info())
+    link.receive(info_frame())
     link.authenticate({})
     ready, broken = link.receive(b"".join(said[frame] for frame in frames.split()))
     assert isinstance(ready, Ready)
@@ -557,7 +559,7 @@ def test_last_server_err_is_kept() -> None:
     link = Link({})
     assert link.server_err is None
     link.receive(b"-ERR 'maximum connections exceeded'\r\n")
-    link.receive(info() + b"-ERR 'Authorization Violation'\r\n")
+    link.receive(info_frame() + b"-ERR 'Authorization Violation'\r\n")
     assert isinstance(link.server_err, NotAuthorized)
 
 
@@ -570,7 +572,7 @@ def test_messages_alone_make_no_events() -> None:
 
 def test_the_size_limit_of_messages_is_the_parsers() -> None:
     link = Link({}, max_message=10)
-    link.receive(info())
+    link.receive(info_frame())
     link.authenticate({})
     link.receive(b"PONG\r\n")
-    assert isinstance(only(link.receive(b"MSG a 1 11\r\n")), LinkFailed)
+    assert isinstance(only_event(link.receive(b"MSG a 1 11\r\n")), LinkFailed)

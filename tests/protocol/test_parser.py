@@ -44,7 +44,7 @@ class Limits:
 
 
 @dataclass
-class Outcome:
+class ParseOutcome:
     """All that can be seen from outside: what was delivered in order, what was said, what was counted."""
 
     messages: list[Delivered] = field(default_factory=list)
@@ -87,7 +87,7 @@ class Rig:
         parser.max_payload = MAX_MESSAGE
         return parser
 
-    def feed(self, chunks: Iterable[bytes], *, into_room: bool = False) -> Outcome:
+    def feed(self, chunks: Iterable[bytes], *, into_room: bool = False) -> ParseOutcome:
         failures: list[RemoteProtocolError] = []
         for chunk in chunks:
             try:
@@ -105,10 +105,10 @@ class Rig:
         assert all(again is failure for again in failures)
         return self.outcome(self.parser, failure)
 
-    def outcome(self, parser: Parser, failure: RemoteProtocolError | None) -> Outcome:
+    def outcome(self, parser: Parser, failure: RemoteProtocolError | None) -> ParseOutcome:
         touched = {sid for sid, route in self.routes.items() if route in parser.touched}
         assert len(parser.touched) == len(touched)
-        return Outcome(
+        return ParseOutcome(
             self.messages,
             [shown(frame) for frame in parser.events],
             {sid: (route.arrived, route.nbytes) for sid, route in self.routes.items()},
@@ -126,9 +126,9 @@ class Wrong(Exception):
         self.failure = (reason, position, excerpt[:64])
 
 
-def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
+def read_slowly(stream: bytes, limits: Limits = Limits()) -> ParseOutcome:
     """The outcome of a stream, from the rules of the protocol alone."""
-    outcome = Outcome(counts=dict.fromkeys(SIDS, (0, 0)))
+    outcome = ParseOutcome(counts=dict.fromkeys(SIDS, (0, 0)))
     rest, position = stream, 0
     try:
         while rest:
@@ -142,7 +142,7 @@ def read_slowly(stream: bytes, limits: Limits = Limits()) -> Outcome:
     return outcome
 
 
-def read_frame(rest: bytes, position: int, limits: Limits, outcome: Outcome) -> int:
+def read_frame(rest: bytes, position: int, limits: Limits, outcome: ParseOutcome) -> int:
     """Reads the frame at the front; how many bytes it has, 0 when some are missing."""
     line, ended, behind = rest.partition(b"\r\n")
     is_info = re.match(rb"INFO( |\Z)", line, re.IGNORECASE)
@@ -836,7 +836,7 @@ def padded(start: bytes, end: bytes, length: int) -> bytes:
     ],
 )
 def test_line_length_limit_is_exact(longest: bytes, rest: bytes, step: int) -> None:
-    def outcome(stream: bytes) -> Outcome:
+    def outcome(stream: bytes) -> ParseOutcome:
         return Rig(SMALL).feed(stream[at : at + step] for at in range(0, len(stream), step))
 
     assert outcome(longest + rest).failure is None

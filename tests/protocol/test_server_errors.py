@@ -71,7 +71,7 @@ PERMISSIONS = (
 SPELLINGS: tuple[Callable[[str], str], ...] = (str, str.lower, str.upper, str.title)
 
 
-def heard(said: str) -> NatsError:
+def error_of_line(said: str) -> NatsError:
     """The error behind the line a server writes."""
     parser = Parser({})
     parser.feed(b"-ERR " + said.encode() + b"\r\n")
@@ -89,7 +89,7 @@ def spelled(text: str, spelling: Callable[[str], str]) -> str:
 @pytest.mark.parametrize("quotes", ["'{}'", "{}", " '{}' "])
 @pytest.mark.parametrize("text", REFUSED)
 def test_refused_credentials_are_not_authorized(text: str, quotes: str, spelling: Callable[[str], str]) -> None:
-    error = heard(quotes.format(spelling(text)))
+    error = error_of_line(quotes.format(spelling(text)))
     assert type(error) is NotAuthorized
     assert error.reason == spelling(text)
     assert ends_connection(error.reason)
@@ -99,7 +99,7 @@ def test_refused_credentials_are_not_authorized(text: str, quotes: str, spelling
 @pytest.mark.parametrize("quotes", ["'{}'", "{}"])
 @pytest.mark.parametrize("text", [*CUT, *HARMLESS])
 def test_unknown_text_is_a_server_error(text: str, quotes: str, spelling: Callable[[str], str]) -> None:
-    error = heard(quotes.format(spelling(text)))
+    error = error_of_line(quotes.format(spelling(text)))
     assert type(error) is ServerError
     assert error.text == spelling(text)
     assert ends_connection(error.text) is (text in CUT)
@@ -118,7 +118,7 @@ def test_a_missing_permission_names_what_was_denied(
     spelling: Callable[[str], str],
 ) -> None:
     text = spelled(text, spelling)
-    error = heard(quotes.format(text))
+    error = error_of_line(quotes.format(text))
     assert type(error) is kind
     assert isinstance(error, PermissionDenied)
     assert (error.text, error.operation, error.subject, error.queue) == (text, operation, "x.Y", queue)
@@ -227,7 +227,7 @@ def test_every_err_line_has_an_error(data: bytes) -> None:
 
 @pytest.mark.parametrize("spelling", SPELLINGS)
 def test_too_many_subscriptions(spelling: Callable[[str], str]) -> None:
-    error = heard(f"'{spelling('maximum subscriptions exceeded')}'")
+    error = error_of_line(f"'{spelling('maximum subscriptions exceeded')}'")
     assert isinstance(error, TooManySubscriptions)
     assert (error.text, error.subject) == (spelling("maximum subscriptions exceeded"), "")
     assert not ends_connection(error.text)

@@ -18,7 +18,7 @@ from natsproto.protocol.subscription_table import SubscriptionEntry, Subscriptio
 from tests.kit.examples import examples
 
 
-def ignore(message: Message) -> None:
+def ignore_message(message: Message) -> None:
     """An owner who does not care."""
 
 
@@ -129,7 +129,7 @@ class SubscriptionTableMachine(RuleBasedStateMachine):
     def subscribe_badly(self) -> None:
         before = dict(self.table.routes)
         with pytest.raises(InvalidSubject):
-            self.table.add("a..b", None, ignore, Owner("", None))
+            self.table.add("a..b", None, ignore_message, Owner("", None))
         assert self.table.routes == before
 
     @precondition(lambda self: self.entries)
@@ -345,7 +345,7 @@ def test_messages_of_removed_subscription_are_dropped() -> None:
 
 def test_reached_limit_ends_subscription_at_once() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
-    entry, _ = table.add("a", None, ignore, None)
+    entry, _ = table.add("a", None, ignore_message, None)
     parser = Parser(table.routes)
     parser.feed(message(1, 0) + message(1, 1))
     table.take_arrived(entry)
@@ -357,7 +357,7 @@ def test_reached_limit_ends_subscription_at_once() -> None:
 @pytest.mark.parametrize("sid", ["", "x", "2", "-1", "1x", "²", "9" * 5000])
 def test_a_sid_that_is_not_ours_finds_nothing(sid: str) -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
-    table.add("a", None, ignore, None)
+    table.add("a", None, ignore_message, None)
     assert table.by_sid(sid) is None
     assert table.by_sid("1") is not None
 
@@ -365,7 +365,7 @@ def test_a_sid_that_is_not_ours_finds_nothing(sid: str) -> None:
 def test_the_table_may_change_while_it_is_walked_over() -> None:
     table: SubscriptionTable[None] = SubscriptionTable()
     for _ in range(3):
-        table.add("a", None, ignore, None)
+        table.add("a", None, ignore_message, None)
     for entry in table:
         table.remove(entry)
     assert len(table) == 0
@@ -373,7 +373,7 @@ def test_the_table_may_change_while_it_is_walked_over() -> None:
 
 def test_an_interest_is_a_sink() -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
-    entry, wire = table.add("a", "q", ignore, "owner", note="note")
+    entry, wire = table.add("a", "q", ignore_message, "owner", note="note")
     assert isinstance(entry, Route)
     assert (entry.message_class, entry.note, entry.owner, wire) == (Message, "note", "owner", b"SUB a q 1\r\n")
 
@@ -386,7 +386,7 @@ def test_removed_subscription_drops_what_is_in_flight() -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
     delivered: list[Message] = []
     entry, _ = table.add("a", None, delivered.append, "owner")
-    other, _ = table.add("b", None, ignore, "owner")
+    other, _ = table.add("b", None, ignore_message, "owner")
     assert table.last_sid == other.sid == 2
     parser = Parser(dict(table.routes))
     parser.feed(b"MSG a 1 1\r\nx\r\n")
@@ -399,7 +399,7 @@ def test_removed_subscription_drops_what_is_in_flight() -> None:
 @pytest.mark.parametrize("last", [1, 2, 5])
 def test_limit_counts_the_messages_of_all_chunks(last: int) -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
-    entry, _ = table.add("a", None, ignore, "owner")
+    entry, _ = table.add("a", None, ignore_message, "owner")
     assert table.limit(entry, 3) == b"UNSUB 1 3\r\n"
     taken = []
     for count in (2, last):
@@ -411,7 +411,7 @@ def test_limit_counts_the_messages_of_all_chunks(last: int) -> None:
 
 def test_resubscribed_subscription_ends_first() -> None:
     table: SubscriptionTable[str] = SubscriptionTable()
-    entry, _ = table.add("a", "q", ignore, "owner")
+    entry, _ = table.add("a", "q", ignore_message, "owner")
     table.limit(entry, 3)
     entry.arrived = 2
     table.take_arrived(entry)

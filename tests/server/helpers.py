@@ -9,7 +9,6 @@ import asyncio
 import functools
 import gc
 import inspect
-import os
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -21,6 +20,7 @@ import uvloop
 from natsproto import sync
 from natsproto._client import Client, connect
 from natsproto._options.options import OptionArgs
+from tests.faults.helpers import descriptors
 
 P = ParamSpec("P")
 Answer = TypeVar("Answer")
@@ -81,11 +81,6 @@ async def _checked(test: Callable[[], Awaitable[None]]) -> None:
     assert complaints == [], f"the loop was told of: {complaints}"
 
 
-def descriptors() -> int:
-    """Open descriptors of this process; 0 where there is no /proc."""
-    return len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
-
-
 def loops() -> list[str]:
     """The names of the threads in which blocking clients run."""
     return [thread.name for thread in threading.enumerate() if thread.name == "natsproto sync"]
@@ -99,15 +94,6 @@ async def client(url: str, **options: Unpack[OptionArgs]) -> AsyncIterator[Clien
         yield nc
     finally:
         await nc.close()
-
-
-async def until(condition: Callable[[], object], timeout: float = 10.0) -> None:
-    """Turns the loop until the condition holds; AssertionError after ``timeout`` seconds."""
-    loop = asyncio.get_running_loop()
-    deadline = loop.time() + timeout
-    while not condition():
-        assert loop.time() < deadline, "the condition never held"
-        await asyncio.sleep(0.001)
 
 
 async def answered(ask: Callable[[], AsyncIterator[Answer]], count: int = 1) -> list[Answer]:

@@ -40,13 +40,13 @@ def server() -> Iterator[Server]:
         yield server
 
 
-def connect(server: Server, user: str, password: str = "x") -> natsproto.Connecting:
+def connect_as(server: Server, user: str, password: str = "x") -> natsproto.Connecting:
     return natsproto.connect(server.url, user=user, password=password, name=f"{user}'s")
 
 
 async def test_account_events_tell_who_comes_and_goes(server: Server) -> None:
-    async with connect(server, "sys") as nc, nc.system().events("A") as events:
-        async with connect(server, "ben"), connect(server, "ana") as ana:
+    async with connect_as(server, "sys") as nc, nc.system().events("A") as events:
+        async with connect_as(server, "ben"), connect_as(server, "ana") as ana:
             await ana.publish("x", b"12345")
             await ana.flush()
         came, gone = await events.next(60), await events.next(60)
@@ -63,9 +63,9 @@ async def test_account_events_tell_who_comes_and_goes(server: Server) -> None:
 
 
 async def test_account_events_tell_who_is_refused(server: Server) -> None:
-    async with connect(server, "sys") as nc, nc.system().events() as events:
+    async with connect_as(server, "sys") as nc, nc.system().events() as events:
         with pytest.raises(LoginRefused):
-            await connect(server, "eve")
+            await connect_as(server, "eve")
         async for event in events:
             if isinstance(event, AuthenticationFailed):
                 assert event.client is not None
@@ -74,7 +74,7 @@ async def test_account_events_tell_who_is_refused(server: Server) -> None:
 
 
 async def test_latency_of_services_is_typed(server: Server) -> None:
-    async with connect(server, "ana") as ana, connect(server, "ben") as ben:
+    async with connect_as(server, "ana") as ana, connect_as(server, "ben") as ben:
         latencies = await ana.subscribe("latency.>")
         await ana.subscribe("price", cb=lambda request: request.respond(b"5"))
         await ana.flush()
@@ -86,7 +86,7 @@ async def test_latency_of_services_is_typed(server: Server) -> None:
 
 
 async def test_account_events_end_with_stop(server: Server) -> None:
-    async with connect(server, "sys") as nc:
+    async with connect_as(server, "sys") as nc:
         async with nc.system().events() as events:
             asyncio.get_running_loop().call_soon(asyncio.ensure_future, events.stop())
             others = [event async for event in events if "user='sys'" not in str(event)]  # its own may come late

@@ -29,6 +29,7 @@ from natsproto.protocol.auth import Credentials
 from natsproto.testing import Server, run_server
 from tests.core.helpers import scripted_network
 from tests.kit.clock import virtual_clock
+from tests.kit.failures import cause_of
 from tests.kit.identity import Key, Operator, User
 from tests.kit.scripted import Behaviour, ScriptedServer
 from tests.kit.watch import Watch
@@ -61,7 +62,7 @@ def given(way: Way, text: str, path: Path) -> Given:
     return ways[way]
 
 
-def connect(server: Server | str, **options: object) -> natsproto._client.Connecting:
+def connect_to(server: Server | str, **options: object) -> natsproto._client.Connecting:
     """natsproto.connect with options that are made at run time."""
     url = server if isinstance(server, str) else server.url
     return natsproto.connect(url, **options)  # type: ignore[arg-type]
@@ -69,14 +70,14 @@ def connect(server: Server | str, **options: object) -> natsproto._client.Connec
 
 async def accepts(server: Server, **options: object) -> bool:
     """Whether the server lets a client with these options in, and serves it."""
-    async with connect(server, **options) as nc:
+    async with connect_to(server, **options) as nc:
         await nc.flush()
         return nc.is_connected
 
 
 async def refuses(server: Server, **options: object) -> bool:
     with pytest.raises(ConnectFailed) as caught:
-        await connect(server, **options)
+        await connect_to(server, **options)
     ((_, cause),) = caught.value.attempts
     return isinstance(cause, NotAuthorized) and cause.reason == "Authorization Violation"
 
@@ -195,7 +196,7 @@ async def test_user_info_in_the_url_is_unescaped() -> None:
 
 
 async def test_token_in_the_url_is_unescaped() -> None:
-    async with run_server(token="t/o@k:n") as server, connect(f"t%2Fo%40k%3An@127.0.0.1:{server.port}") as nc:
+    async with run_server(token="t/o@k:n") as server, connect_to(f"t%2Fo%40k%3An@127.0.0.1:{server.port}") as nc:
         await nc.flush()
 
 
@@ -214,7 +215,7 @@ async def test_options_come_before_the_user_info_of_the_url() -> None:
 
 
 async def accepts_url(url: str, **options: object) -> bool:
-    async with connect(url, **options) as nc:
+    async with connect_to(url, **options) as nc:
         return nc.is_connected
 
 
@@ -230,7 +231,7 @@ async def test_every_attempt_asks_anew() -> None:
 
     async with run_server(user="ann", password="1") as server:
         watch = Watch()
-        async with connect(server, user="ann", password=password, on_event=watch) as nc:
+        async with connect_to(server, user="ann", password=password, on_event=watch) as nc:
             for number in (1, 2):
                 await nc.reconnect()
                 await watch.until(Reconnected, number)
@@ -244,7 +245,7 @@ async def test_creds_file_is_read_again_at_every_attempt(tmp_path: Path) -> None
     path.write_text(first.creds)
     async with run_server(config=operator.config()) as server:
         watch = Watch()
-        async with connect(server, creds=path, on_event=watch) as nc:
+        async with connect_to(server, creds=path, on_event=watch) as nc:
             path.write_text(second.creds)
             operator.account.revoke(first)
             await server.reconfigure(operator.config())
@@ -261,7 +262,7 @@ async def test_password_changed_on_the_server_is_followed(tmp_path: Path) -> Non
     users = 'authorization {{ users: [{{ user: ann, password: "{}" }}] }}'
     async with run_server(config=users.format("old")) as server:
         watch = Watch()
-        async with connect(server, user="ann", password=path, on_event=watch) as nc, nc.subscribe("news") as news:
+        async with connect_to(server, user="ann", password=path, on_event=watch) as nc, nc.subscribe("news") as news:
             path.write_text("new")
             await server.reconfigure(users.format("new"))
             await watch.until(Reconnected)
@@ -345,7 +346,7 @@ async def test_expired_jwt_not_renewed_ends_the_client(tmp_path: Path) -> None:
     user = operator.account.user(lives=3)
     async with run_server(config=operator.config()) as server:
         watch = Watch()
-        nc = await connect(server, creds=user.creds, on_event=watch)
+        nc = await connect_to(server, creds=user.creds, on_event=watch)
         async with asyncio.timeout(20):
             reason = await nc.wait_closed()
         assert isinstance(reason, NotAuthorized)
@@ -364,7 +365,7 @@ async def test_expiry_right_after_the_handshake() -> None:
     refusing = Behaviour(first_ping=breath, hang_up=True)
     async with ScriptedServer(Behaviour(), refusing, refusing, Behaviour()) as server:
         watch = Watch()
-        async with connect(server.url, on_event=watch, ignore_auth_error_abort=True):
+        async with connect_to(server.url, on_event=watch, ignore_auth_error_abort=True):
             server.current.reset()
             await watch.until(Reconnected)
     assert len(watch.all(Disconnected)) == len(watch.all(Reconnected)) == 1
@@ -405,7 +406,7 @@ async def test_one_server_that_accepts_is_enough() -> None:
 @pytest.mark.slow
 async def test_first_connect_ends_after_repeated_refusals() -> None:
     async with run_server(user="ann", password="right") as server:
-        nc = await connect(server, user="ann", password="wrong", retry_on_failed_connect=True)
+        nc = await connect_to(server, user="ann", password="wrong", retry_on_failed_connect=True)
         async with asyncio.timeout(15):
             assert isinstance(await nc.wait_closed(), NotAuthorized)
 
@@ -430,7 +431,7 @@ async def test_refusals_with_auth_abort_switched_off() -> None:
     refusing = Behaviour(refuse="Authorization Violation")
     async with ScriptedServer(Behaviour(), *[refusing] * 4, Behaviour()) as server:
         watch = Watch()
-        async with connect(
+        async with connect_to(
             server.url, token="t", ignore_auth_error_abort=True, on_event=watch, reconnect_wait=0.01, jitter=0
         ):
             server.current.reset()
@@ -444,7 +445,7 @@ async def test_revoked_user_is_reported_and_turned_away() -> None:
     user = operator.account.user()
     async with run_server(config=operator.config()) as server:
         watch = Watch()
-        nc = await connect(server, creds=user.creds, on_event=watch)
+        nc = await connect_to(server, creds=user.creds, on_event=watch)
         operator.account.revoke(user)
         await server.reconfigure(operator.config())
         async with asyncio.timeout(15):
@@ -459,7 +460,7 @@ async def test_revoked_user_is_reported_and_turned_away() -> None:
 async def test_removed_user_is_turned_away() -> None:
     users = "authorization {{ users: [{{ user: {}, password: '1' }}] }}"
     async with run_server(config=users.format("ann")) as server:
-        nc = await connect(server, user="ann", password="1")
+        nc = await connect_to(server, user="ann", password="1")
         await server.reconfigure(users.format("ben"))
         async with asyncio.timeout(15):
             assert isinstance(await nc.wait_closed(), NotAuthorized)
@@ -471,19 +472,12 @@ async def test_authentication_timeout_is_tried_again() -> None:
         raise AssertionError
 
     async with run_server(config="authorization { user: ann, password: '1', timeout: 0.3 }") as server:
-        cause = await cause_of(server, auth=slow, connect_timeout=3)
+        cause = await cause_of(server.url, auth=slow, connect_timeout=3)
     assert isinstance(cause, ServerError)  # and not NotAuthorized, which would end the client when it comes again
     assert cause.text == "Authentication Timeout"
 
 
 # ---------------------------------------------------------------- callables that fail
-
-
-async def cause_of(server: Server | str, **options: object) -> BaseException:
-    with pytest.raises(ConnectFailed) as caught:
-        await connect(server, **options)
-    assert caught.value.__cause__ is caught.value.attempts[0][1]
-    return caught.value.attempts[0][1]
 
 
 @pytest.mark.parametrize("name", ["token", "user", "jwt", "nkey_seed", "creds", "auth"])
@@ -492,7 +486,7 @@ async def test_callable_that_raises_fails_the_attempt(name: str) -> None:
         raise RuntimeError("the vault is closed")
 
     async with run_server() as server:
-        cause = await cause_of(server, **{name: fails})
+        cause = await cause_of(server.url, **{name: fails})
     assert isinstance(cause, InvalidCredentials)
     assert str(cause) == f"{name} (hidden): the callable failed with RuntimeError"
     assert isinstance(cause.__cause__, RuntimeError)
@@ -546,7 +540,7 @@ async def test_auth_callable_that_fails_in_a_reconnect() -> None:
 
     async with run_server(token="right") as server:
         watch = Watch()
-        async with connect(server, token=token, on_event=watch, reconnect_wait=0.01, jitter=0) as nc:
+        async with connect_to(server, token=token, on_event=watch, reconnect_wait=0.01, jitter=0) as nc:
             await nc.reconnect()
             await watch.until(Reconnected)
     assert [type(event.cause) for event in watch.all(AttemptFailed)] == [InvalidCredentials] * 2
@@ -564,7 +558,7 @@ async def test_creds_file_missing_for_a_moment(tmp_path: Path) -> None:
             if len(watch.all(AttemptFailed)) == 2:
                 path.write_text("right")
 
-        async with connect(server, token=path, on_event=hear, reconnect_wait=0.01, jitter=0) as nc:
+        async with connect_to(server, token=path, on_event=hear, reconnect_wait=0.01, jitter=0) as nc:
             path.unlink()
             await nc.reconnect()
             await watch.until(Reconnected)
@@ -576,7 +570,7 @@ async def test_missing_creds_file_is_named(tmp_path: Path) -> None:
     async with run_server() as server:
         nope, secret = tmp_path / "a.creds", str(tmp_path / "no/user")  # a long str may be a secret, given as a path
         for path, text in {"/a.creds": "/a.creds", nope: str(nope), secret: secret[:16] + "…"}.items():
-            cause = await cause_of(server, creds=path, retry_connect_for=0.001)
+            cause = await cause_of(server.url, creds=path, retry_connect_for=0.001)
             assert isinstance(cause, InvalidCredentials)
             assert str(cause) == f"creds file {text!r}: cannot be read: No such file or directory"
 
@@ -586,7 +580,7 @@ async def test_server_without_a_nonce_is_named(kind: str) -> None:
     user = Operator().account.user()
     options = {"creds": user.creds} if kind == "creds" else {"nkey_seed": user.key.seed}
     async with run_server() as server:
-        cause = await cause_of(server, **options)
+        cause = await cause_of(server.url, **options)
     assert isinstance(cause, InvalidCredentials)
     assert "the server sent no nonce to sign" in str(cause)
 
@@ -610,7 +604,7 @@ async def test_connect_carries_only_given_credentials() -> None:
     greeting = {"nonce": "abc123"}
     async with (
         ScriptedServer(Behaviour(greeting=greeting)) as server,
-        connect(server.url, nkey_seed=key.seed, token="t0k3n", name="me"),
+        connect_to(server.url, nkey_seed=key.seed, token="t0k3n", name="me"),
     ):
         fields = server.current.connect
     sig = str(fields["sig"])
@@ -622,7 +616,7 @@ async def test_connect_carries_only_given_credentials() -> None:
 
 
 async def test_empty_password_is_sent() -> None:
-    async with ScriptedServer() as server, connect(server.url, user="ann", password=""):
+    async with ScriptedServer() as server, connect_to(server.url, user="ann", password=""):
         assert (server.current.connect["user"], server.current.connect["pass"]) == ("ann", "")
 
 
@@ -631,12 +625,12 @@ async def test_empty_password_is_sent() -> None:
 
 async def test_full_server_takes_the_client_later() -> None:
     async with run_server(config="max_connections: 1") as server:
-        first = await connect(server)
-        cause = await cause_of(server)
+        first = await connect_to(server)
+        cause = await cause_of(server.url)
         assert isinstance(cause, ServerError)
         assert cause.text == "maximum connections exceeded"
         watch = Watch()
-        second = await connect(
+        second = await connect_to(
             server, retry_on_failed_connect=True, on_event=watch, reconnect_wait=0.01, reconnect_wait_max=0.05, jitter=0
         )
         await watch.until(AttemptFailed)
@@ -649,8 +643,8 @@ async def test_full_server_takes_the_client_later() -> None:
 async def test_full_account_says_so() -> None:
     operator = Operator()
     operator.account.limits["conn"] = 1
-    async with run_server(config=operator.config()) as server, connect(server, creds=operator.account.user().creds):
-        cause = await cause_of(server, creds=operator.account.user().creds)
+    async with run_server(config=operator.config()) as server, connect_to(server, creds=operator.account.user().creds):
+        cause = await cause_of(server.url, creds=operator.account.user().creds)
     assert isinstance(cause, ServerError)
     assert cause.text == "maximum account active connections exceeded"
 
@@ -685,11 +679,11 @@ async def test_auth_callout_gets_the_token_and_decides() -> None:
 
     async with (
         run_server(config=config) as server,
-        connect(server, user="callout", password="1") as service,
+        connect_to(server, user="callout", password="1") as service,
         service.subscribe("$SYS.REQ.USER.AUTH", cb=answer),
     ):
         await service.flush()
-        async with connect(server, token="welcome") as guest:
+        async with connect_to(server, token="welcome") as guest:
             with pytest.raises(natsproto.errors.PermissionDenied):
                 await guest.request("closed", timeout=5)
         assert await refuses(server, token="go away")

@@ -7,33 +7,22 @@ import signal
 import threading
 import time
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 import natsproto
 from natsproto import sync
 from natsproto.errors import ConfigError
-from natsproto.jetstream import BatchFailed, JetStream, JsMessage, Messages, PullConsumer
+from natsproto.jetstream import BatchFailed, JetStream, JsMessage, Messages
 from natsproto.testing import FaultProxy, Server
 from tests.jetstream.reading import known
 from tests.kit.acknowledged import wait_all_acknowledged
-from tests.server.helpers import until
+from tests.kit.contents import filled_consumer, publish_numbers
+from tests.kit.waiting import until
+from tests.server.helpers import filled_stream
 
 
-async def make_consumer(jetstream: JetStream, count: int, ack_wait: float = 30, **fields: Any) -> PullConsumer:
-    stream = await jetstream.create_stream("S", subjects=["s"])
-    await publish(jetstream, count)
-    return await stream.create_consumer("c", ack_wait=ack_wait, **fields)
-
-
-async def publish(jetstream: JetStream, count: int) -> None:
-    async with jetstream.publisher() as publisher:
-        for number in range(count):
-            await publisher.publish("s", b"%d" % number)
-
-
-async def work(seconds: float) -> None:
+async def busy_for(seconds: float) -> None:
     """What a program does between two of its batches."""
     ends = time.monotonic() + seconds
     await until(lambda: time.monotonic() >= ends)
@@ -41,7 +30,7 @@ async def work(seconds: float) -> None:
 
 @pytest.mark.parametrize("ack_policy", ["explicit", "none"])
 async def test_batches_are_full_or_have_waited(jetstream: JetStream, ack_policy: str) -> None:
-    consumer = await make_consumer(jetstream, 230, ack_policy=ack_policy)
+    consumer = await filled_consumer(jetstream, 230, ack_policy=ack_policy)
     sizes: list[int] = []
     async with consumer.messages() as messages:
         began = time.monotonic()
@@ -54,30 +43,30 @@ async def test_batches_are_full_or_have_waited(jetstream: JetStream, ack_policy:
         assert sizes == [100, 100, 30], "the first one is full, too"
         assert time.monotonic() - began >= 0.35
         began = time.monotonic()
-        await publish(jetstream, 100)
+        await publish_numbers(jetstream, range(100))
         assert len(await anext(messages.batches(100, max_wait=2.5))) == 100
         assert time.monotonic() - began < 2.4, "a full one does not wait"
 
 
 async def test_window_begins_with_the_oldest(jetstream: JetStream) -> None:
     """It is the oldest message that waits, also while the reader handles the batch before."""
-    consumer = await make_consumer(jetstream, 1)
+    consumer = await filled_consumer(jetstream, 1)
     async with consumer.messages() as messages:
         batches = messages.batches(max_wait=1)
         assert len(await anext(batches)) == 1
-        await publish(jetstream, 3)
-        await work(1.1)
+        await publish_numbers(jetstream, range(3))
+        await busy_for(1.1)
         began = time.monotonic()
         assert len(await anext(batches)) == 3
         assert time.monotonic() - began < 0.9, "their window is over"
-        await publish(jetstream, 2)
+        await publish_numbers(jetstream, range(2))
         began = time.monotonic()
         assert len(await anext(batches)) == 2
         assert time.monotonic() - began >= 0.9
 
 
 async def test_window_ends_with_the_reading(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 5)
+    consumer = await filled_consumer(jetstream, 5)
     async with consumer.messages(stop_after=5) as messages:
         began = time.monotonic()
         assert [len(batch) async for batch in messages.batches(max_wait=2.5)] == [5]
@@ -85,7 +74,7 @@ async def test_window_ends_with_the_reading(jetstream: JetStream) -> None:
 
 
 async def test_tasks_share_the_batches(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 400)
+    consumer = await filled_consumer(jetstream, 400)
     seqs: list[int] = []
 
     async def read(messages: Messages) -> None:
@@ -99,7 +88,7 @@ async def test_tasks_share_the_batches(jetstream: JetStream) -> None:
 
 
 async def test_small_max_ack_pending_is_a_full_batch(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 40, max_ack_pending=10)
+    consumer = await filled_consumer(jetstream, 40, max_ack_pending=10)
     async with consumer.messages(stop_after=40) as messages:
         began = time.monotonic()
         async for batch in messages.batches(max_wait=2):
@@ -110,7 +99,7 @@ async def test_small_max_ack_pending_is_a_full_batch(jetstream: JetStream) -> No
 
 
 async def test_bad_arguments_of_windows(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 0, ack_wait=5)
+    consumer = await filled_consumer(jetstream, 0, ack_wait=5)
     backoff = await (await jetstream.stream("S")).create_consumer("b", max_deliver=4, backoff=[1, 5])
     messages, short = consumer.messages(), backoff.messages()
     for max_messages, max_wait, name in [
@@ -130,7 +119,7 @@ async def test_bad_arguments_of_windows(jetstream: JetStream) -> None:
 
 async def test_batches_without_a_connection(nats_server: Server, jetstream: JetStream) -> None:
     """Without a connection, messages that are still this client's are handled, and nothing spins."""
-    await make_consumer(jetstream, 100, ack_wait=2)
+    await filled_consumer(jetstream, 100, ack_wait=2)
     handled: list[int] = []
     is_slow, go_on = asyncio.Event(), asyncio.Event()
 
@@ -149,7 +138,7 @@ async def test_batches_without_a_connection(nats_server: Server, jetstream: JetS
             await is_slow.wait()
             proxy.refuse()
             proxy.cut()
-            await work(0.5)
+            await busy_for(0.5)
             assert working.pending
             before = len(handled)
             go_on.set()
@@ -165,7 +154,7 @@ async def test_batches_without_a_connection(nats_server: Server, jetstream: JetS
 @pytest.mark.parametrize("way", ["consume_batches", "batches"])
 async def test_batches_share_a_time_slice(jetstream: JetStream, way: str) -> None:
     """Between two calls that keep the event loop, other tasks run."""
-    consumer = await make_consumer(jetstream, 200)
+    consumer = await filled_consumer(jetstream, 200)
     calls = 0
     turns = set[int]()
 
@@ -198,7 +187,7 @@ async def test_a_batch_that_was_waited_for_uses_up_its_turn(
     nats_server: Server, jetstream: JetStream, way: str
 ) -> None:
     """Other tasks run between it and the next one, although the last messages of both were read at once."""
-    consumer = await make_consumer(jetstream, 0, ack_policy="none")
+    consumer = await filled_consumer(jetstream, 0, ack_policy="none")
     calls = 0
     turns = set[int]()
 
@@ -223,7 +212,7 @@ async def test_a_batch_that_was_waited_for_uses_up_its_turn(
         running = loop()
     working = asyncio.create_task(running)
     await known(consumer, lambda info: info.num_waiting)
-    await publish(jetstream, 2)
+    await publish_numbers(jetstream, range(2))
     await known(consumer, lambda info: info.delivered.consumer_seq == 2)
     with sync.connect(nats_server.url) as blocking:  # nothing is read meanwhile
         for _ in range(10):
@@ -244,17 +233,9 @@ def client(nats_server: Server) -> Iterator[sync.Client]:
         yield client
 
 
-def make(client: sync.Client, count: int) -> sync.PullConsumer:
-    js = client.jetstream()
-    stream = js.create_stream("S", subjects=["s"])
-    for number in range(count):
-        js.publish("s", b"%d" % number)
-    return stream.create_consumer("c")
-
-
 @pytest.mark.parametrize("entered", [True, False])
 def test_blocking_batches(client: sync.Client, entered: bool) -> None:
-    consumer = make(client, 25)
+    consumer = filled_stream(client, 25).create_consumer("c")
     messages = consumer.messages()
     if entered:
         messages.__enter__()
@@ -272,7 +253,7 @@ def test_blocking_batches(client: sync.Client, entered: bool) -> None:
 
 
 def test_blocking_batches_get_what_next_has_left(client: sync.Client) -> None:
-    consumer = make(client, 60)
+    consumer = filled_stream(client, 60).create_consumer("c")
     seqs: list[int] = []
     with consumer.messages(stop_after=60) as messages:
         for _ in range(10):
@@ -287,7 +268,7 @@ def test_blocking_batches_get_what_next_has_left(client: sync.Client) -> None:
 
 
 def test_blocking_batches_of_ordered_consumers(client: sync.Client) -> None:
-    make(client, 60)
+    filled_stream(client, 60).create_consumer("c")
     ordered = client.jetstream().stream("S").ordered_consumer()
     seqs: list[int] = []
     with ordered, ordered.messages() as messages:
@@ -300,7 +281,7 @@ def test_blocking_batches_of_ordered_consumers(client: sync.Client) -> None:
 
 
 def test_interrupted_batches_return_to_the_server(client: sync.Client) -> None:
-    consumer = make(client, 1)
+    consumer = filled_stream(client, 1).create_consumer("c")
     main = threading.main_thread().ident
     assert main is not None
 
@@ -322,7 +303,7 @@ def test_interrupted_batches_return_to_the_server(client: sync.Client) -> None:
 
 
 def test_blocking_consume_batches(client: sync.Client) -> None:
-    consumer = make(client, 45)
+    consumer = filled_stream(client, 45).create_consumer("c")
     calls: list[list[int]] = []
     threads = set[str]()
 
@@ -342,7 +323,7 @@ def test_blocking_consume_batches(client: sync.Client) -> None:
 
 
 def test_bad_arguments_of_blocking_windows(client: sync.Client) -> None:
-    consumer = make(client, 0)
+    consumer = filled_stream(client, 0).create_consumer("c")
 
     async def wrong(batch: list[sync.JsMessage]) -> None: ...
 

@@ -21,23 +21,23 @@ from natsproto._core.outbox import CONGESTED_SIZE
 from natsproto.errors import NatsError
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
-from tests.core.helpers import ScriptedNetwork, scripted_network, until
+from tests.core.helpers import ScriptedNetwork, scripted_network, turns_until
 from tests.kit.clock import virtual_clock
 from tests.kit.interruption import Interruption, Moment, interruptions
 from tests.server.helpers import also_uvloop, client
 
 
-async def check(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]]) -> None:
+async def check_interrupted(nc: Client, run: Interruption, tasks: set[asyncio.Task[object]]) -> None:
     """What must hold after every interruption."""
     run.check()
-    await works(nc)
+    await every_verb_works(nc)
     assert len(nc._engine.registry.request_mux()) == 0, "a pending request was left"
     assert not nc._outbox._notifier
     assert not nc._engine.state_changed
     assert asyncio.all_tasks() <= tasks
 
 
-async def works(nc: Client) -> None:
+async def every_verb_works(nc: Client) -> None:
     """A round trip through every verb."""
     async with nc.subscribe("works") as sub:
         await nc.publish("works", b"ok")
@@ -46,7 +46,7 @@ async def works(nc: Client) -> None:
     await nc.flush(timeout=5)
 
 
-async def echo(nc: Client) -> None:
+async def serve_echo(nc: Client) -> None:
     await nc.subscribe("echo", cb=lambda message: message.respond(message.data))
     await nc.flush()
 
@@ -155,13 +155,13 @@ CALLS: dict[str, tuple[Call, object]] = {
 async def test_call_cancelled_at_any_await(nats_server: Server, name: str) -> None:
     call, result = CALLS[name]
     async with client(nats_server.url) as nc:
-        await echo(nc)
-        await works(nc)
+        await serve_echo(nc)
+        await every_verb_works(nc)
         tasks = asyncio.all_tasks()
         runs = 0
         async for run in interruptions(lambda: call(nc)):
             runs += run.delivered
-            await check(nc, run, tasks)
+            await check_interrupted(nc, run, tasks)
             assert run.delivered or result is ... or run.value == result
         assert runs >= 3, "it was cancelled at least once in each way"
         assert nc.stats.reconnects == 0
@@ -177,16 +177,16 @@ async def test_connect_cancelled_at_any_await(nats_server: Server) -> None:
         if isinstance(run.value, Client):
             await works_alone(run.value)
             await run.value.close()
-        await settled(tasks)
+        await tasks_ended(tasks)
     assert runs >= 3, "it was cancelled at least once in each way"  # more where the server takes its time
 
 
 async def works_alone(nc: Client) -> None:
-    await echo(nc)
-    await works(nc)
+    await serve_echo(nc)
+    await every_verb_works(nc)
 
 
-async def settled(tasks: set[asyncio.Task[object]]) -> None:
+async def tasks_ended(tasks: set[asyncio.Task[object]]) -> None:
     """Cancelled tasks and closed sockets end in the turns that follow."""
     for _ in range(20):
         await asyncio.sleep(0)
@@ -224,7 +224,7 @@ async def test_close_and_drain_cancelled_at_any_await(nats_server: Server, verb:
         assert nc.state is State.CLOSED
         assert await nc.wait_closed() is None
         await nc.close()
-        await settled(tasks)
+        await tasks_ended(tasks)
         await prepare()
     await clients[-1].close()
     assert runs >= 3
@@ -262,8 +262,8 @@ async def _ask(nc: Client) -> None:
 async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        await echo(nc)
-        await works(nc)
+        await serve_echo(nc)
+        await every_verb_works(nc)
         tasks = asyncio.all_tasks()
         cancelled = completed = 0
 
@@ -280,7 +280,7 @@ async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
                 whole = [op for op in net.server.ops if op.args[:1] == ("mine",)]
                 assert len(whole) == completed
                 assert all(op.payload == b"whole" for op in whole)
-            await check(nc, run, tasks)
+            await check_interrupted(nc, run, tasks)
         assert cancelled >= 6
         assert completed == 3
 
@@ -289,12 +289,12 @@ async def test_publish_cancelled_while_it_waits_for_room(call: Call) -> None:
 async def test_flush_cancelled_in_an_outage() -> None:
     async with scripted_network() as net:
         nc = await net.connect()
-        await echo(nc)
+        await serve_echo(nc)
         connections = itertools.count(2)
 
         async def over_an_outage() -> None:
             net.down()
-            await until(lambda: not nc.is_connected)
+            await turns_until(lambda: not nc.is_connected)
             asyncio.get_running_loop().call_later(1.0, net.up)
             await nc.flush(timeout=60)
 
@@ -303,7 +303,7 @@ async def test_flush_cancelled_in_an_outage() -> None:
             await nc.flush(timeout=60)
             next(connections)
             run.check()
-            await works(nc)
+            await every_verb_works(nc)
             assert not nc._engine.state_changed
             assert not nc._outbox._notifier
 
@@ -421,11 +421,11 @@ async def _storm(nc: Client, tasks: int, rng: random.Random) -> int:
 @also_uvloop
 async def test_thousand_cancelled_calls_leave_nothing(nats_server: Server, seed: int) -> None:
     async with client(nats_server.url) as nc:
-        await echo(nc)
-        await works(nc)
+        await serve_echo(nc)
+        await every_verb_works(nc)
         before = asyncio.all_tasks()
         assert await _storm(nc, 1000, random.Random(seed)) == 0
-        await check(nc, Interruption(0, Moment.AT_ONCE, False, None), before)
+        await check_interrupted(nc, Interruption(0, Moment.AT_ONCE, False, None), before)
         for _ in range(50):
             assert (await nc.request("echo", b"again", timeout=5)).data == b"again"
         assert nc.stats.reconnects == 0
@@ -439,8 +439,8 @@ async def test_cancellation_storm_over_a_breaking_connection(
     seed: int,
 ) -> None:
     async with client(nats_server.url) as nc:
-        await echo(nc)
-        await works(nc)
+        await serve_echo(nc)
+        await every_verb_works(nc)
         before = asyncio.all_tasks()
 
         async def cuts() -> None:
@@ -454,8 +454,8 @@ async def test_cancellation_storm_over_a_breaking_connection(
         await asyncio.wait([cutting])
         await nc.flush(timeout=10)
         assert swallowed == 0
-        await works(nc)
-        await settled(before)
+        await every_verb_works(nc)
+        await tasks_ended(before)
         assert len(nc._engine.registry.request_mux()) == 0
         assert len(nc._engine.registry.subscriptions) == 1
 
@@ -465,7 +465,7 @@ async def test_no_reply_ever_reaches_another_caller(nats_server: Server, seed: i
     """Requests cancelled at random moments, each with its own question: never somebody else's answer."""
     rng = random.Random(seed)
     async with client(nats_server.url) as nc:
-        await echo(nc)
+        await serve_echo(nc)
 
         async def ask(number: int) -> None:
             question = b"%d" % number
@@ -480,7 +480,7 @@ async def test_no_reply_ever_reaches_another_caller(nats_server: Server, seed: i
 
         for start in range(0, 1000, 50):
             await asyncio.gather(*(impatient(number) for number in range(start, start + 50)))
-        await works(nc)
+        await every_verb_works(nc)
 
 
 # ---------------------------------------------------------------- structured concurrency
@@ -508,8 +508,8 @@ async def test_timeouts_and_task_groups_cancel_calls(nats_server: Server) -> Non
         with pytest.raises(ExceptionGroup) as group:
             await _group(nc, waits)
         assert [type(error) for error in group.value.exceptions] == [ZeroDivisionError]
-        await echo(nc)
-        await works(nc)
+        await serve_echo(nc)
+        await every_verb_works(nc)
 
 
 async def _as_coroutine(wait: Callable[[], Awaitable[object]]) -> object:

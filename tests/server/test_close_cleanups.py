@@ -19,7 +19,8 @@ from natsproto.jetstream import ApiTrace, JsMessage
 from natsproto.testing import Server
 from tests.core.helpers import scripted_network, turns
 from tests.kit.clock import virtual_clock
-from tests.server.helpers import client, until
+from tests.kit.waiting import until
+from tests.server.helpers import client
 
 LONG = 30.0
 

@@ -9,21 +9,14 @@ import pytest
 
 from natsproto import Client
 from natsproto.errors import ConfigError
-from natsproto.jetstream import BatchFailed, JetStream, JsMessage, PullConsumer
+from natsproto.jetstream import BatchFailed, JetStream, JsMessage
 from tests.kit.acknowledged import until_all_acknowledged
-
-
-async def make_consumer(jetstream: JetStream, count: int, ack_wait: float = 30) -> PullConsumer:
-    stream = await jetstream.create_stream("S", subjects=["s"])
-    async with jetstream.publisher() as publisher:
-        for number in range(count):
-            await publisher.publish("s", b"%d" % number)
-    return await stream.create_consumer("c", ack_wait=ack_wait)
+from tests.kit.contents import filled_consumer
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
 async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) -> None:
-    consumer = await make_consumer(jetstream, 1030)
+    consumer = await filled_consumer(jetstream, 1030)
     sizes: list[int] = []
     seqs: list[int] = []
 
@@ -47,7 +40,7 @@ async def test_batches_are_acknowledged(jetstream: JetStream, concurrency: int) 
 @pytest.mark.parametrize("way", ["consume_batches", "batches", "window"])
 async def test_batch_may_be_emptied_by_its_reader(jetstream: JetStream, way: str) -> None:
     """Its messages count as handled all the same, and more are pulled."""
-    consumer = await make_consumer(jetstream, 1500)
+    consumer = await filled_consumer(jetstream, 1500)
     seqs: list[int] = []
 
     def handle(batch: list[JsMessage]) -> None:
@@ -67,7 +60,7 @@ async def test_batch_may_be_emptied_by_its_reader(jetstream: JetStream, way: str
 
 async def test_large_batches_need_few_pulls(nats_client: Client, jetstream: JetStream) -> None:
     """A batch of as many messages as are prefetched is one pull, not one for each message."""
-    consumer = await make_consumer(jetstream, 4000)
+    consumer = await filled_consumer(jetstream, 4000)
     async with nats_client.subscribe("$JS.API.CONSUMER.MSG.NEXT.S.c") as pulls:
         await consumer.consume_batches(lambda batch: None, max_messages=500, max_wait=0.2, stop_after=4000).run()
         await nats_client.flush()
@@ -75,7 +68,7 @@ async def test_large_batches_need_few_pulls(nats_client: Client, jetstream: JetS
 
 
 async def test_oldest_message_waits_for_max_wait(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 0)
+    consumer = await filled_consumer(jetstream, 0)
     called: asyncio.Queue[tuple[int, float]] = asyncio.Queue()
 
     async def handle(batch: list[JsMessage]) -> None:
@@ -94,7 +87,7 @@ async def test_oldest_message_waits_for_max_wait(jetstream: JetStream) -> None:
 
 
 async def test_failed_indexes_are_redelivered(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 6)
+    consumer = await filled_consumer(jetstream, 6)
     calls: list[list[tuple[int, int]]] = []
 
     async def handle(batch: list[JsMessage]) -> None:
@@ -114,7 +107,7 @@ async def test_failed_indexes_are_redelivered(jetstream: JetStream) -> None:
 
 
 async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 60, ack_wait=1)
+    consumer = await filled_consumer(jetstream, 60, ack_wait=1)
     seqs: list[int] = []
 
     def handle(batch: list[JsMessage]) -> None:
@@ -128,7 +121,7 @@ async def test_no_doubles_with_slow_batches(jetstream: JetStream) -> None:
 async def test_rest_of_a_slow_batch_stays_ours(jetstream: JetStream) -> None:
     """A loop that acknowledges one by one and becomes slow: another reader does not get the rest of its batch."""
     ack_wait = 0.5
-    consumer = await make_consumer(jetstream, 40, ack_wait=ack_wait)
+    consumer = await filled_consumer(jetstream, 40, ack_wait=ack_wait)
     other = await (await jetstream.stream("S")).consumer("c")
     seqs: list[int] = []
     sizes: list[int] = []
@@ -161,7 +154,7 @@ async def test_rest_of_a_slow_batch_stays_ours(jetstream: JetStream) -> None:
 
 
 async def test_stop_returns_what_waits(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 10)
+    consumer = await filled_consumer(jetstream, 10)
     called = asyncio.Event()
 
     async def handle(batch: list[JsMessage]) -> None:
@@ -175,7 +168,7 @@ async def test_stop_returns_what_waits(jetstream: JetStream) -> None:
 
 
 async def test_bad_arguments_of_batches(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 0, ack_wait=5)
+    consumer = await filled_consumer(jetstream, 0, ack_wait=5)
 
     async def handle(batch: list[JsMessage]) -> None: ...
 

@@ -16,7 +16,7 @@ from natsproto._core.consumer_stats import add_up
 from natsproto.health import ConsumerStats
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.testing import Direction, FaultProxy, Server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 
 async def only(nc: Client) -> ConsumerStats:
@@ -25,7 +25,7 @@ async def only(nc: Client) -> ConsumerStats:
     return stats
 
 
-async def fill(js: JetStream, count: int) -> None:
+async def publish_empty(js: JetStream, count: int) -> None:
     async with js.publisher() as publisher:
         for _ in range(count):
             await publisher.publish("s")
@@ -45,7 +45,7 @@ async def test_health_has_the_figures_of_a_worker(jetstream: JetStream) -> None:
     async with consumer.consume(handle):
         stats = await only(nc)
         assert (stats.stream, stats.consumer, stats.num_pending, stats.age) == ("S", "c", None, None)
-    await fill(jetstream, 30)
+    await publish_empty(jetstream, 30)
     async with consumer.consume(handle) as work:
         await until(lambda: work.in_progress)
         stats = await only(nc)
@@ -66,7 +66,7 @@ async def test_two_readers_of_a_consumer_are_added_up(jetstream: JetStream) -> N
     nc: Any = jetstream.connection
     stream = await jetstream.create_stream("S", subjects=["s"])
     consumer, other = await stream.create_consumer("c"), await stream.create_consumer("d")
-    await fill(jetstream, 3)
+    await publish_empty(jetstream, 3)
     async with consumer.messages() as first, consumer.messages() as second, other.messages() as third:
         for messages in (first, second, third):
             await messages.next(timeout=10)
@@ -93,7 +93,7 @@ def test_the_youngest_message_tells_the_lag() -> None:
 async def test_readers_without_deadlines_have_a_lag(jetstream: JetStream, kind: str) -> None:
     nc: Any = jetstream.connection
     stream = await jetstream.create_stream("S", subjects=["s"])
-    await fill(jetstream, 3)
+    await publish_empty(jetstream, 3)
     consumer: Any
     if kind == "push":
         consumer = await stream.create_push_consumer(durable_name="c", deliver_subject="to")
@@ -148,7 +148,7 @@ async def test_gauges_of_consumers(nats_server: Server) -> None:
         js = nc.jetstream()
         stream = await js.create_stream("S", subjects=["s"])
         consumer = await stream.create_consumer("c")
-        await fill(js, 5)
+        await publish_empty(js, 5)
         handled = asyncio.Event()
         go_on = asyncio.Event()
 

@@ -28,7 +28,8 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from natsproto.protocol.headers import HeadersLike
 from natsproto.testing import Server, run_server
-from tests.server.helpers import both_loops, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import both_loops, client
 
 # ---------------------------------------------------------------- connecting
 

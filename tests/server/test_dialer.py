@@ -15,12 +15,14 @@ import pytest
 import natsproto
 from natsproto._core.events import AttemptFailed, Reconnected
 from natsproto._options.options import Dialer
-from natsproto.errors import ConfigError, ConnectFailed, RequestTimeout
+from natsproto.errors import ConfigError, RequestTimeout
 from natsproto.protocol.addresses import ServerAddress
 from natsproto.testing import Server, ServerTls, run_server
+from tests.faults.helpers import descriptors
+from tests.kit.failures import cause_of
 from tests.kit.pki import Authority
 from tests.kit.watch import Watch
-from tests.server.helpers import also_uvloop, client, descriptors
+from tests.server.helpers import also_uvloop, client
 
 
 def at_once(server: ServerAddress) -> socket.socket:
@@ -35,14 +37,6 @@ async def in_time(server: ServerAddress) -> socket.socket:
     sock.bind(("127.0.0.5", 0))
     await asyncio.get_running_loop().sock_connect(sock, (server.host, server.port))
     return sock
-
-
-async def cause_of(url: str, dialer: Dialer, timeout: float = 5.0) -> BaseException:
-    """Why the only server could not be connected to."""
-    with pytest.raises(ConnectFailed) as failed:
-        await natsproto.connect(url, dialer=dialer, connect_timeout=timeout)
-    [(_, cause)] = failed.value.attempts
-    return cause
 
 
 async def echoes(nc: natsproto.Client) -> None:
@@ -155,7 +149,7 @@ async def test_what_it_does_wrong_is_why_the_attempt_failed(
     nats_server: Server, dialer: Dialer, error: type[Exception], words: str
 ) -> None:
     before = descriptors()
-    cause = await cause_of(nats_server.url, dialer)
+    cause = await cause_of(nats_server.url, dialer=dialer, connect_timeout=5.0)
     assert isinstance(cause, error | natsproto.errors.ConnectionLost)
     assert re.search(words, str(cause))
     assert "s3cret" not in str(cause)
@@ -168,7 +162,7 @@ async def test_one_that_hangs_ends_at_the_connect_timeout(nats_server: Server) -
         await asyncio.get_running_loop().create_future()
         raise AssertionError("it hangs")
 
-    cause = await cause_of(nats_server.url, hang, timeout=0.1)
+    cause = await cause_of(nats_server.url, dialer=hang, connect_timeout=0.1)
     assert isinstance(cause, RequestTimeout)
     assert "dialling" in str(cause)
 

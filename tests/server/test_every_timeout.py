@@ -32,7 +32,7 @@ NOT_CALLED = {"Client.jetstream", "Client.drain"}
 """It waits for nothing; it ends the client of all others."""
 
 
-async def read(thing: Any) -> None:
+async def read_thing(thing: Any) -> None:
     """Read all of it, await it, or enter it."""
     if hasattr(thing, "__aiter__"):
         async for _ in thing:
@@ -61,7 +61,7 @@ async def late(nc: Client, draw: random.Random, found: list[tuple[str, Callable[
     async def one(name: str, call: Callable[..., Any]) -> str:
         timeout = round(draw.uniform(0.2, 1.0), 2)
         began = asyncio.get_running_loop().time()
-        task = asyncio.ensure_future(read(call(timeout=timeout)))
+        task = asyncio.ensure_future(read_thing(call(timeout=timeout)))
         limit = timeout + LATE_S + TIDIES_UP.get(name, 0.0)
         await asyncio.wait([task], timeout=limit + 3)
         took = asyncio.get_running_loop().time() - began

@@ -22,8 +22,8 @@ from natsproto.middleware import Call, in_threads, with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.faults.helpers import settled
 from tests.kit.acknowledged import until_all_acknowledged
+from tests.kit.waiting import until
 
 TRACE: ContextVar[str] = ContextVar("trace")
 
@@ -173,26 +173,26 @@ async def test_layers_keep_the_concurrency(nats_client: Client, jetstream: JetSt
 
 
 @dataclass
-class Order:
+class IdOrder:
     id: int
 
 
 @pytest.mark.parametrize("way", ["executor", "inside", "around", "middleware"])
 async def test_typed_handlers_run_in_threads(nats_client: Client, jetstream: JetStream, way: str) -> None:
     """Those of streams get the value and its message, those of core messages the value."""
-    orders, requests = jetstream.typed(Order), nats_client.typed(Order, int)
+    orders, requests = jetstream.typed(IdOrder), nats_client.typed(IdOrder, int)
     stream = await jetstream.create_stream("S", subjects=["s"])
     for number in range(8):
-        await orders.publish("s", Order(number))
+        await orders.publish("s", IdOrder(number))
     consumer = await stream.create_consumer("c")
     together, got, loop_thread = threading.Barrier(4), list[int](), threading.current_thread()
 
-    def handle(order: Order, message: JsMessage) -> None:
+    def handle(order: IdOrder, message: JsMessage) -> None:
         together.wait(30)
         assert threading.current_thread() is not loop_thread
         got.append(order.id)
 
-    def respond(order: Order) -> int:
+    def respond(order: IdOrder) -> int:
         together.wait(30)
         return order.id + 1
 
@@ -208,7 +208,7 @@ async def test_typed_handlers_run_in_threads(nats_client: Client, jetstream: Jet
     assert sorted(got) == list(range(8))
     service = await nats_client.add_service("svc", "1.0.0")
     service.add_endpoint("next", ways[way](requests, respond), concurrency=4, executor=executor)
-    replies = await asyncio.gather(*(requests.request("next", Order(number), timeout=60) for number in range(4)))
+    replies = await asyncio.gather(*(requests.request("next", IdOrder(number), timeout=60) for number in range(4)))
     assert [reply.value for reply in replies] == [1, 2, 3, 4]
     await service.stop()
 
@@ -271,7 +271,7 @@ async def test_message_of_waiting_thread_is_returned(jetstream: JetStream) -> No
         pool.submit(go_on.wait)
         work = consumer.consume(lambda _: None, executor=pool)
         running = asyncio.create_task(work.run())
-        await settled(lambda: work.in_progress == 1)
+        await until(lambda: work.in_progress == 1, 20)
         running.cancel()
         await asyncio.wait([running])
         assert (await consumer.next(timeout=5)).metadata.num_delivered == 2
@@ -289,7 +289,7 @@ async def test_daemon_threads_end_with_their_reader(nats_client: Client) -> None
     await subscription.drain()
     assert len(names()) == 1
     del subscription
-    await settled(lambda: not names())
+    await until(lambda: not names(), 20)
 
 
 async def test_bad_executors_are_refused_by_name(jetstream: JetStream) -> None:

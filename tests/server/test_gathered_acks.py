@@ -17,7 +17,7 @@ from natsproto.jetstream._consumer import consume, messages
 from natsproto.jetstream._consumer.delivery import buffer
 from natsproto.testing import Server
 from tests.kit.acknowledged import until_all_acknowledged
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 BURSTS = 40
 

@@ -21,8 +21,8 @@ from natsproto.service import Request
 from natsproto.testing import Server
 from tests.faults.helpers import EventRecorder
 from tests.jetstream.reading import make
+from tests.kit.waiting import until
 from tests.misuse.programs import Generating, async_generator, generator
-from tests.server.helpers import until
 
 Bad = Callable[..., Any]
 
@@ -113,8 +113,8 @@ async def test_unfinished_result_is_a_failure_elsewhere(nats_server: Server, nam
         message = await (await (await make(js, 1)).create_consumer("c")).next()
         handlers: list[Callable[..., Any]] = [
             with_middleware(bad),
-            nc.typed(bytes, codec=Plain()).handler(bad),
-            js.typed(bytes, codec=Plain()).handler(bad),
+            nc.typed(bytes, codec=BytesCodec()).handler(bad),
+            js.typed(bytes, codec=BytesCodec()).handler(bad),
         ]
         for handler in handlers:
             with pytest.raises(TypeError, match=kind_of(name)):
@@ -123,7 +123,7 @@ async def test_unfinished_result_is_a_failure_elsewhere(nats_server: Server, nam
         assert not await retry.handle(message, bad)
 
 
-class Plain:
+class BytesCodec:
     def encode(self, value: object) -> bytes:
         return bytes(value)  # type: ignore[call-overload,no-any-return]
 

@@ -18,12 +18,12 @@ from natsproto.middleware import in_threads, with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 SHORT_S = 0.05
 
 
-class Recorder:
+class HandlerErrors:
     """The errors of handlers."""
 
     def __init__(self, nc: Client) -> None:
@@ -32,7 +32,7 @@ class Recorder:
 
 
 async def test_a_callback_is_cancelled(nats_client: Client) -> None:
-    recorder, done = Recorder(nats_client), list[bytes]()
+    recorder, done = HandlerErrors(nats_client), list[bytes]()
 
     async def handle(message: Message) -> None:
         if message.data == b"hang":
@@ -50,7 +50,7 @@ async def test_a_callback_is_cancelled(nats_client: Client) -> None:
 
 
 async def test_a_timeout_of_the_handler_is_its_own(nats_client: Client) -> None:
-    recorder = Recorder(nats_client)
+    recorder = HandlerErrors(nats_client)
 
     async def handle(message: Message) -> None:
         async with asyncio.timeout(0.01):
@@ -259,7 +259,7 @@ async def test_a_thread_goes_on_with_a_value(nats_client: Client, jetstream: Jet
     """A thread that is called with less than the message keeps it, too: nobody handles it beside the thread."""
     stream = await jetstream.create_stream("S", subjects=["s"])
     consumer = await stream.create_consumer("c", ack_wait=30)
-    recorder, release = Recorder(nats_client), threading.Event()
+    recorder, release = HandlerErrors(nats_client), threading.Event()
     calls = list[int]()
 
     def block(value: int, message: object = None) -> None:

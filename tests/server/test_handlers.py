@@ -20,11 +20,8 @@ from natsproto.errors import DrainTimeout
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from tests.faults.helpers import EventRecorder
+from tests.kit.failures import UnknownExit
 from tests.server.helpers import also_uvloop, client
-
-
-class Odd(BaseException):
-    """Neither an Exception nor one that Python knows."""
 
 
 def raising(error: BaseException) -> Handler:
@@ -65,7 +62,7 @@ def cancelling_itself(_: BaseException) -> Handler:
     return handler
 
 
-ERRORS = [ValueError("wrong"), TimeoutError("late"), asyncio.CancelledError(), Odd("odd"), StopAsyncIteration()]
+ERRORS = [ValueError("wrong"), TimeoutError("late"), asyncio.CancelledError(), UnknownExit("odd"), StopAsyncIteration()]
 
 
 @pytest.mark.parametrize("kind", [raising, raising_later, awaiting_something_cancelled, cancelling_itself])
@@ -316,7 +313,7 @@ async def test_a_callback_may_end_what_calls_it(
 @also_uvloop
 async def test_event_callback_sync_or_async_that_raises(nats_server: Server, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "natsproto")
-    for error in (ValueError("wrong"), Odd("odd"), asyncio.CancelledError()):
+    for error in (ValueError("wrong"), UnknownExit("odd"), asyncio.CancelledError()):
         reported: list[str] = []
 
         def sync(event: Event, reported: list[str] = reported, error: BaseException = error) -> None:

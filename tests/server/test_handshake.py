@@ -34,7 +34,7 @@ def proxy_to(server: Server) -> FaultProxy:
     return FaultProxy("127.0.0.1", server.port, record=True)
 
 
-def said(link: ProxyLink) -> bytes:
+def client_bytes(link: ProxyLink) -> bytes:
     """What the client said on one connection."""
     return bytes(link.seen[Direction.TO_SERVER])
 
@@ -56,7 +56,7 @@ async def test_nothing_is_sent_before_info(who: str) -> None:
         proxy.stall(Direction.TO_CLIENT)
         with pytest.raises(ConnectFailed, match="waiting for INFO"):
             await natsproto.connect(Options(proxy.url, connect_timeout=1).replace(**_SOMEBODY[who]))
-        assert said(proxy.link) == b""
+        assert client_bytes(proxy.link) == b""
 
 
 @also_uvloop
@@ -72,7 +72,7 @@ async def test_server_that_demands_tls_after_info_gets_it(
             proxy.cut()
             await watch.until(Reconnected)
             await nc.flush()
-        assert [said(link)[:2] for link in proxy.history] == [HELLO, HELLO], "nothing in clear"
+        assert [client_bytes(link)[:2] for link in proxy.history] == [HELLO, HELLO], "nothing in clear"
         assert watch.all(AttemptFailed) == []
         assert len(watch.all(Disconnected)) == 1
 
@@ -85,7 +85,7 @@ async def test_untrusted_certificate_is_one_failure(authority: Authority) -> Non
                 failed = (await watch.until(AttemptFailed, number)).cause
                 assert isinstance(failed, TlsFailed)
                 assert "not signed by a trusted CA" in str(failed)
-        assert [said(link)[:2] == HELLO for link in proxy.history[:2]] == [True, True]
+        assert [client_bytes(link)[:2] == HELLO for link in proxy.history[:2]] == [True, True]
 
 
 @pytest.mark.parametrize("user", ["", "ann:s3cret@"])
@@ -103,7 +103,7 @@ async def test_client_that_met_tls_says_nothing_in_clear(
                 refused = await watch.until(AttemptFailed, len(watch.all(AttemptFailed)) + 1)
             assert "TLS" in str(refused.cause)
             assert not nc.is_connected
-        assert {said(link) for link in proxy.history} == {b""}
+        assert {client_bytes(link) for link in proxy.history} == {b""}
 
 
 @also_uvloop
@@ -114,14 +114,14 @@ async def test_server_that_waits_a_moment_for_the_handshake(
     async with run_server(tls=tls(authority, first="auto")) as server, proxy_to(server) as proxy:
         async with client(proxy.url) as nc:
             await nc.flush()
-        assert [said(link)[:2] for link in proxy.history] == [HELLO]
+        assert [client_bytes(link)[:2] for link in proxy.history] == [HELLO]
 
 
 async def test_server_that_expects_tls_first_is_named(authority: Authority) -> None:
     async with run_server(tls=tls(authority, first=True)) as server, proxy_to(server) as proxy:
         with pytest.raises(ConnectFailed, match="tls_first=True"):
             await natsproto.connect(proxy.url, connect_timeout=1.5)
-        assert {said(link) for link in proxy.history} == {b""}
+        assert {client_bytes(link) for link in proxy.history} == {b""}
 
 
 async def test_server_that_offers_tls(authority: Authority) -> None:

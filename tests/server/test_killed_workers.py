@@ -10,7 +10,7 @@ import natsproto
 from natsproto import Event
 from natsproto.jetstream import AckWaitExceeded, JetStream, JsMessage
 from natsproto.testing import Server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 WORKER = """
 import asyncio, sys

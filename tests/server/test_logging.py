@@ -15,7 +15,8 @@ from natsproto.jetstream._consumer.messages import ConsumerNotice
 from natsproto.middleware import with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import Server, run_server
-from tests.server.helpers import also_uvloop, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import also_uvloop, client
 
 EVENTS = [ConsumerNotice, *(kind for kind in Event.__subclasses__() if kind.__module__ == "natsproto._core.events")]
 

@@ -16,7 +16,7 @@ from natsproto import Client, Event, LoopBlocked
 from natsproto._core.engine import loop_watch
 from natsproto.jetstream import JetStream, JsMessage
 from natsproto.testing import FaultProxy, run_server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 BLOCKED_S = 1.1
 

@@ -27,7 +27,7 @@ class Tags(HTMLParser):
         self.text += data
 
 
-def table(value: object) -> str:
+def table_text(value: object) -> str:
     """The text of the table of a value."""
     parsed = Tags(value._repr_html_())  # type: ignore[attr-defined]
     assert parsed.tags == {"table", "caption", "tr", "th", "td"}
@@ -37,21 +37,21 @@ def table(value: object) -> str:
 async def test_values_are_escaped_tables(nats_client: Client, jetstream: JetStream) -> None:
     stream = await jetstream.create_stream("S", subjects=["s"], description=EVIL, metadata={EVIL: EVIL})
     await stream.create_consumer("c", description=EVIL)
-    assert EVIL in table(await stream.info())
-    assert EVIL in table(await stream.consumer_info("c"))
-    assert "in_msgs" in table(nats_client.stats)
-    assert EVIL in table(Headers({"a": EVIL}))
+    assert EVIL in table_text(await stream.info())
+    assert EVIL in table_text(await stream.consumer_info("c"))
+    assert "in_msgs" in table_text(nats_client.stats)
+    assert EVIL in table_text(Headers({"a": EVIL}))
     kv = await jetstream.create_key_value("b", description=EVIL)
     await kv.put("k", EVIL.encode())
-    assert EVIL in table(await kv.get("k"))
-    assert EVIL in table(await kv.status())
+    assert EVIL in table_text(await kv.get("k"))
+    assert EVIL in table_text(await kv.status())
     await kv.put("k", b"x" * 100_000)
-    assert len(table(await kv.get("k"))) < 1000
+    assert len(table_text(await kv.get("k"))) < 1000
     async with nats_client.add_service("s", "1.0.0", description=EVIL):
         async for info in nats_client.discover_services("s"):
-            assert EVIL in table(info)
+            assert EVIL in table_text(info)
         async for stats in nats_client.service_stats("s"):
-            assert "endpoints" in table(stats)
+            assert "endpoints" in table_text(stats)
 
 
 def test_tables_show_no_secret() -> None:

@@ -23,7 +23,8 @@ from natsproto.errors import (
 )
 from natsproto.system import ServerKind
 from natsproto.testing import Server, run_cluster, run_server
-from tests.server.helpers import also_uvloop, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import also_uvloop, client
 
 ACCOUNTS = """
 accounts {

@@ -32,10 +32,11 @@ from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.server.helpers import also_uvloop, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import also_uvloop, client
 
 
-class Recorder:
+class TelemetryRecorder:
     """A Telemetry of its own, and what it has recorded."""
 
     def __init__(self, sampler: Sampler | None = None) -> None:
@@ -73,8 +74,8 @@ class Recorder:
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    recorder = Recorder()
+def recorder() -> Iterator[TelemetryRecorder]:
+    recorder = TelemetryRecorder()
     yield recorder
     recorder.close()
 
@@ -90,7 +91,7 @@ def identity(span: ReadableSpan) -> int:
 
 
 @also_uvloop
-async def test_trace_from_request_through_service_to_publish(nats_server: Server, recorder: Recorder) -> None:
+async def test_trace_from_request_through_service_to_publish(nats_server: Server, recorder: TelemetryRecorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc, telemetry.connect(nats_server.url) as other:
         service = await other.add_service("shop", "1.0.0")
@@ -136,7 +137,7 @@ async def test_trace_from_request_through_service_to_publish(nats_server: Server
 
 
 @also_uvloop
-async def test_jetstream_trace_from_publish_to_ack(nats_server: Server, recorder: Recorder) -> None:
+async def test_jetstream_trace_from_publish_to_ack(nats_server: Server, recorder: TelemetryRecorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
@@ -172,7 +173,7 @@ def contexts(messages: list[JsMessage]) -> list[int]:
 
 
 @also_uvloop
-async def test_window_message_span_ends_with_ack(nats_server: Server, recorder: Recorder) -> None:
+async def test_window_message_span_ends_with_ack(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"])
@@ -214,7 +215,7 @@ async def test_window_message_span_ends_with_ack(nats_server: Server, recorder: 
 
 
 @also_uvloop
-async def test_batch_span_links_to_message_spans(nats_server: Server, recorder: Recorder) -> None:
+async def test_batch_span_links_to_message_spans(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True)
@@ -265,7 +266,7 @@ async def test_batch_span_links_to_message_spans(nats_server: Server, recorder: 
 
 
 @also_uvloop
-async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server, recorder: Recorder) -> None:
+async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], allow_batched=True)
@@ -293,7 +294,7 @@ async def test_fast_ingest_has_a_span_for_what_is_waited_for(nats_server: Server
 
 @also_uvloop
 async def test_unsampled_trace_exports_no_span(nats_server: Server) -> None:
-    recorder = Recorder(ALWAYS_OFF)
+    recorder = TelemetryRecorder(ALWAYS_OFF)
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], allow_atomic=True, allow_batched=True)
@@ -312,7 +313,7 @@ async def test_unsampled_trace_exports_no_span(nats_server: Server) -> None:
 
 
 @also_uvloop
-async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: Recorder) -> None:
+async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: TelemetryRecorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc:
         with pytest.raises(NoResponders):
@@ -336,7 +337,7 @@ async def test_errors_are_part_of_the_trace(nats_server: Server, recorder: Recor
 
 
 @also_uvloop
-async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, recorder: Recorder) -> None:
+async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, recorder: TelemetryRecorder) -> None:
     telemetry = recorder.telemetry
     async with telemetry.connect(nats_server.url) as nc, nc.subscribe(">") as sub:
         nc.publish_nowait("a", b"1", headers={"traceparent": "mine", "Tag": "b"})
@@ -353,7 +354,7 @@ async def test_headers_are_kept_and_inboxes_have_no_names(nats_server: Server, r
 
 
 @also_uvloop
-async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server, recorder: Recorder) -> None:
+async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server, recorder: TelemetryRecorder) -> None:
     telemetry = recorder.telemetry
     nc = await telemetry.connect(nats_server.url)
     sub = await nc.subscribe("a")
@@ -377,7 +378,7 @@ async def test_metrics_add_up_over_clients_that_come_and_go(nats_server: Server,
 
 
 @also_uvloop
-async def test_client_closed_during_metrics_is_counted_once(nats_server: Server, recorder: Recorder) -> None:
+async def test_client_closed_during_metrics_is_counted_once(nats_server: Server, recorder: TelemetryRecorder) -> None:
     nc = await recorder.telemetry.connect(nats_server.url)
     await nc.publish("a", b"x")
     await nc.flush()
@@ -399,7 +400,7 @@ async def test_client_closed_during_metrics_is_counted_once(nats_server: Server,
 
 
 @also_uvloop
-async def test_a_plain_client_makes_none(nats_server: Server, recorder: Recorder) -> None:
+async def test_a_plain_client_makes_none(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with client(nats_server.url) as nc, nc.subscribe("a") as sub:
         with recorder.tracer.start_as_current_span("outside"):
             await nc.publish("a")

@@ -16,24 +16,24 @@ from natsproto.jetstream._consumer.messages import Messages
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from tests.server.helpers import also_uvloop, client
-from tests.server.test_otel import Recorder, contexts, identity, linked, parent
+from tests.server.test_otel import TelemetryRecorder, contexts, identity, linked, parent
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
-    recorder = Recorder()
+def recorder() -> Iterator[TelemetryRecorder]:
+    recorder = TelemetryRecorder()
     yield recorder
     recorder.close()
 
 
-def said(span: ReadableSpan) -> dict[str, object]:
+def own_attributes(span: ReadableSpan) -> dict[str, object]:
     """The attributes but those that all of them have."""
     common = ("messaging.system", "messaging.operation.name", "messaging.operation.type", "server.")
     return {name: value for name, value in (span.attributes or {}).items() if not name.startswith(common)}
 
 
 @also_uvloop
-async def test_subscription_next_makes_receive_span(nats_server: Server, recorder: Recorder) -> None:
+async def test_subscription_next_makes_receive_span(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, nc.subscribe("orders.*", queue="q") as sub:
         await nc.publish("orders.eu", b"four")
         send = recorder.spans()["send orders.eu"]
@@ -66,7 +66,7 @@ async def test_subscription_next_makes_receive_span(nats_server: Server, recorde
 
 
 @also_uvloop
-async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: Recorder) -> None:
+async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         sub = await nc.subscribe("a")
         for timeout in (0, 0.01):
@@ -84,7 +84,7 @@ async def test_waiting_in_vain_is_not_receiving(nats_server: Server, recorder: R
 
 
 @also_uvloop
-async def test_every_message_of_an_endless_loop_is_received(nats_server: Server, recorder: Recorder) -> None:
+async def test_every_message_of_an_endless_loop_is_received(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, client(nats_server.url) as plain:
         sub = await nc.subscribe("orders.eu", max_messages=4)
         await nc.flush()
@@ -100,7 +100,7 @@ async def test_every_message_of_an_endless_loop_is_received(nats_server: Server,
             links.append(linked(receive))
             sent.append([int(message.headers["traceparent"].split("-")[2], 16)] if message.has_headers else [])
             assert parent(receive) is None
-            assert said(receive) == {
+            assert own_attributes(receive) == {
                 "messaging.destination.name": "orders.eu",
                 "messaging.destination.template": "orders.eu",
                 "messaging.message.body.size": 1,
@@ -113,7 +113,7 @@ async def test_every_message_of_an_endless_loop_is_received(nats_server: Server,
 
 
 @also_uvloop
-async def test_a_batch_is_received_as_one(nats_server: Server, recorder: Recorder) -> None:
+async def test_a_batch_is_received_as_one(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc, nc.subscribe("orders.>") as sub:
         for number in range(200):
             await nc.publish(f"orders.{number}")
@@ -124,11 +124,14 @@ async def test_a_batch_is_received_as_one(nats_server: Server, recorder: Recorde
             break
         receive = recorder.spans()["receive orders.>"]
         assert len(receive.links) == 128
-        assert said(receive) == {"messaging.destination.template": "orders.>", "messaging.batch.message_count": 150}
+        assert own_attributes(receive) == {
+            "messaging.destination.template": "orders.>",
+            "messaging.batch.message_count": 150,
+        }
 
 
 @also_uvloop
-async def test_consumer_messages_make_receive_spans(nats_server: Server, recorder: Recorder) -> None:
+async def test_consumer_messages_make_receive_spans(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")
@@ -143,7 +146,7 @@ async def test_consumer_messages_make_receive_spans(nats_server: Server, recorde
                 first = await messages.next(timeout=5)
                 receive = recorder.spans()["receive S"]
                 assert (linked(receive), receive.kind) == (contexts([first]), SpanKind.CLIENT)
-                assert said(receive) == {
+                assert own_attributes(receive) == {
                     "messaging.destination.name": "S",
                     "messaging.consumer.group.name": name or ordered.name,
                     "messaging.message.body.size": 1,
@@ -156,7 +159,7 @@ async def test_consumer_messages_make_receive_spans(nats_server: Server, recorde
                 batch = await anext(aiter(messages.batches(5)))
                 receive = recorder.spans()["receive S"]
                 assert linked(receive) == contexts(batch)
-                assert said(receive)["messaging.batch.message_count"] == len(batch)
+                assert own_attributes(receive)["messaging.batch.message_count"] == len(batch)
             recorder.spans()
         again = stream.ordered_consumer()
         fetched = await again.fetch(3, timeout=5)
@@ -166,7 +169,7 @@ async def test_consumer_messages_make_receive_spans(nats_server: Server, recorde
 
 
 @also_uvloop
-async def test_inboxes_and_system_subjects_have_no_span(nats_server: Server, recorder: Recorder) -> None:
+async def test_inboxes_and_system_subjects_have_no_span(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url, inbox_prefix="_MINE") as nc:
 
         async def answer(message: Message) -> None:
@@ -188,7 +191,7 @@ async def test_inboxes_and_system_subjects_have_no_span(nats_server: Server, rec
 
 
 @also_uvloop
-async def test_a_loop_that_is_left_gives_back_what_it_held(nats_server: Server, recorder: Recorder) -> None:
+async def test_a_loop_that_is_left_gives_back_what_it_held(nats_server: Server, recorder: TelemetryRecorder) -> None:
     async with recorder.telemetry.connect(nats_server.url) as nc:
         js = nc.jetstream()
         stream = await js.create_stream(name="S", subjects=["s.>"], storage="memory")

@@ -29,7 +29,7 @@ print(type(message).__qualname__, message.subject, message.reply, message.data, 
 
 
 @dataclass
-class Order:
+class NumberOrder:
     number: int
 
 
@@ -70,13 +70,13 @@ async def test_pickled_jetstream_message_keeps_its_state(jetstream: JetStream) -
 
 async def test_pickled_requests_and_typed_messages(nats_server: Server) -> None:
     async with natsproto.connect(nats_server.url) as nc:
-        orders = nc.typed(Order)
+        orders = nc.typed(NumberOrder)
         async with orders.subscribe("orders") as subscription:
-            await orders.publish("orders", Order(7))
+            await orders.publish("orders", NumberOrder(7))
             message = await subscription.next(timeout=10)
         again = pickle.loads(pickle.dumps(message))
         assert isinstance(again, TypedMessage)
-        assert again.value == Order(7)
+        assert again.value == NumberOrder(7)
 
         seen: list[Request] = []
 

@@ -26,7 +26,8 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from natsproto.testing import FaultProxy, Server, run_server
 from tests.faults.helpers import EventRecorder, free_port
-from tests.server.helpers import both_loops, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import both_loops, client
 
 
 async def kill(server: Server, *clients: Client) -> None:

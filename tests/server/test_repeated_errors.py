@@ -15,7 +15,7 @@ from natsproto._core.event_bus import MAX_TRACEBACKS
 from natsproto._core.events import HandlerFailed
 from natsproto.jetstream import JetStream
 from natsproto.testing import Server
-from tests.faults.helpers import settled
+from tests.kit.waiting import until
 
 INFO = b'INFO {"server_id":"x","version":"2.10.0","headers":true,"max_payload":1000,"tls_required":true}\r\n'
 FULL = b"-ERR 'maximum connections exceeded'\r\n"
@@ -102,7 +102,7 @@ async def test_repeated_failures_are_counted(
     nats_client.add_listener(lambda event: seen.append(event) if isinstance(event, HandlerFailed) else None)
     count = 200
     await work(nats_client, jetstream, count)  # type: ignore[misc]
-    await settled(lambda: len(seen) == count)
+    await until(lambda: len(seen) == count, 20)
     records = [record for record in caplog.records if record.levelno == logging.ERROR]
     assert sum(record.exc_info is not None for record in records) == MAX_TRACEBACKS
     counts = [record.args[1] for record in records if "each is a HandlerFailed event" in record.msg]  # type: ignore[index]

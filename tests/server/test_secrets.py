@@ -96,12 +96,12 @@ async def failure(connecting: Awaitable[object]) -> NatsError:
     return caught.value
 
 
-def connect(url: str, **options: object) -> natsproto._client.Connecting:
+def connect_with(url: str, **options: object) -> natsproto._client.Connecting:
     """natsproto.connect with options that are made at run time."""
     return natsproto.connect(url, **options)  # type: ignore[arg-type]
 
 
-def refusal(make: Callable[..., object], *args: object, **options: object) -> NatsError:
+def error_from(make: Callable[..., object], *args: object, **options: object) -> NatsError:
     with pytest.raises(NatsError) as caught:
         make(*args, **options)
     return caught.value
@@ -173,8 +173,8 @@ async def malformed_urls(tmp_path: Path) -> Things:
         "nats://ann:hunter2,verysecret@127.0.0.1", f"nats://{given}@a_b..c", "hunter2 verysecret",
         f"nats://{given}@127.0.0.1,ws://{given}@127.0.0.1", f"nats://:{given}@127.0.0.1", f"{given}@host:port",
     ):  # fmt: skip
-        yield refusal(natsproto.connect, url)
-        yield refusal(Options, [url, "nats://127.0.0.1"])
+        yield error_from(natsproto.connect, url)
+        yield error_from(Options, [url, "nats://127.0.0.1"])
 
 
 @situation
@@ -187,16 +187,16 @@ async def damaged_credentials(tmp_path: Path) -> Things:
         {"token": TOKEN, "user": "ann", "password": PASSWORD}, {"password": PASSWORD},
         {"creds": USER.creds, "jwt": JWT}, {"token": TOKEN, "auth": print},
     ):  # fmt: skip
-        yield refusal(natsproto.connect, "nats://127.0.0.1:1", **given)
+        yield error_from(natsproto.connect, "nats://127.0.0.1:1", **given)
 
 
 @situation
 async def keys_and_tokens_that_are_damaged(tmp_path: Path) -> Things:
     for make in (KeyPair.from_seed, XKey.from_seed, parse_seed, parse_creds, decode_jwt):
-        yield refusal(make, f"{SEED[:-1]}!")
-        yield refusal(make, JWT[:-4])
-    yield refusal(Credentials, jwt=JWT, seed=SEED.encode(), signer=bytes)
-    yield refusal(connect_fields, Credentials(jwt=JWT, seed=SEED.encode()), "")
+        yield error_from(make, f"{SEED[:-1]}!")
+        yield error_from(make, JWT[:-4])
+    yield error_from(Credentials, jwt=JWT, seed=SEED.encode(), signer=bytes)
+    yield error_from(connect_fields, Credentials(jwt=JWT, seed=SEED.encode()), "")
 
 
 @situation
@@ -210,7 +210,7 @@ async def secrets_of_the_wrong_type(tmp_path: Path) -> Things:
 @situation
 async def headers_that_cannot_be_sent(tmp_path: Path) -> Things:
     for headers in ({"Authorization": HEADER + "\r\n"}, {"Authorization": HEADER + "\0"}, {"X": HEADER + "€"}):
-        yield refusal(Options, "ws://127.0.0.1", websocket_headers=headers)
+        yield error_from(Options, "ws://127.0.0.1", websocket_headers=headers)
 
 
 @situation
@@ -224,7 +224,7 @@ async def contexts_and_variables_that_cannot_be_used(tmp_path: Path) -> Things:
         f'{{"user_jwt": "{JWT}!"}}', f'{{"socks_proxy": "socks5://ann:{PASSWORD}@proxy"}}',
     ):  # fmt: skip
         (folder / "shop.json").write_text(text)
-        yield refusal(Options.from_context, "shop", environ)
+        yield error_from(Options.from_context, "shop", environ)
     for variables in (
         {"NATS_URL": f"nats://ann:{PASSWORD} @b"}, {"NATS_TOKEN": TOKEN, "NATS_TIMEOUT": "soon"},
         {"NATS_SOCKS_PROXY": f"socks5://ann:{PASSWORD}@proxy"}, {"NATS_TOKEN": TOKEN, "NATS_CREDS": SEED},
@@ -266,7 +266,7 @@ async def paths_that_are_secrets_and_files_that_are_broken(tmp_path: Path) -> Th
             {"creds": tmp_path / "folder"}, {"nkey_seed": tmp_path / "damaged"}, {"nkey_seed": lambda: SEED[:-4]},
             {"token": tmp_path / "binary"}, {"jwt": lambda: JWT + "!"}, {"creds": lambda: USER.creds[:-200]},
         ):  # fmt: skip
-            yield await failure(connect(server.url, **given))
+            yield await failure(connect_with(server.url, **given))
 
 
 @situation
@@ -278,9 +278,9 @@ async def callables_that_fail(tmp_path: Path) -> Things:
         for name, value in {"token": [TOKEN], "creds": {"creds": USER.creds}, "auth": PASSWORD, "password": 7}.items():
             user: dict[str, object] = {"user": "ann"} if name == "password" else {}
             given = {name: lambda *_, value=value: value, **user}
-            yield await failure(connect(server.url, **given))
+            yield await failure(connect_with(server.url, **given))
             given = {name: lambda *_, value=value: returns(value), **user}
-            yield await failure(connect(server.url, **given))
+            yield await failure(connect_with(server.url, **given))
         yield await failure(natsproto.connect(server.url, nkey_seed=SEED))  # no nonce
 
 
@@ -292,8 +292,8 @@ def signed_with(answer: object) -> Credentials:
 async def signer_that_fails(tmp_path: Path) -> Things:
     answers: tuple[object, ...] = (SEED.encode(), SEED)
     for answer in answers:
-        yield refusal(connect_fields, signed_with(answer), "abc")
-    yield refusal(connect_fields, Credentials(seed=SEED.encode(), nkey=Key.user().public), "abc")
+        yield error_from(connect_fields, signed_with(answer), "abc")
+    yield error_from(connect_fields, Credentials(seed=SEED.encode(), nkey=Key.user().public), "abc")
 
 
 @situation
@@ -313,7 +313,7 @@ async def websocket_that_fails(tmp_path: Path) -> Things:
         url = URL.replace("nats:", "ws:").replace(":1", f":{server.port}")
         yield await failure(natsproto.connect(url, websocket_headers={"Authorization": HEADER}))
         yield await failure(natsproto.connect(url, websocket_headers=lambda: {"Authorization": HEADER + "\n"}))
-        yield await failure(connect(url, websocket_headers=lambda: [HEADER]))
+        yield await failure(connect_with(url, websocket_headers=lambda: [HEADER]))
 
 
 @situation
@@ -409,7 +409,7 @@ async def announced_servers_that_inherit_the_login(tmp_path: Path) -> Things:
 @situation
 async def servers_set_later(tmp_path: Path) -> Things:
     async with living() as (nc, _):
-        yield refusal(nc.set_servers, f"nats://ann:{PASSWORD} @127.0.0.1")
+        yield error_from(nc.set_servers, f"nats://ann:{PASSWORD} @127.0.0.1")
         nc.set_servers([URL, TOKEN_URL.replace(":1", ":2")])
         yield nc
 

@@ -29,13 +29,13 @@ from natsproto.protocol.frames import Message
 from natsproto.service import INHERITED, Endpoint, Request, error_of
 from natsproto.service._responses import cut_description, error_headers
 from natsproto.testing import Server, run_server
+from tests.kit.waiting import until
 from tests.kit.watch import Watch
-from tests.server.helpers import answered, both_loops, client, until
+from tests.server.helpers import answered, both_loops, client
 
 
 async def add(request: Request) -> None:
-    a, b = request.data.split()
-    await request.respond(b"%d" % (int(a) + int(b)))
+    await request.respond(b"%d" % sum(map(int, request.data.split())))
 
 
 # ---------------------------------------------------------------- being found

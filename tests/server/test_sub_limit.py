@@ -14,13 +14,14 @@ from natsproto._core.inbox.subscription import Subscription
 from natsproto.errors import ConfigError, TooManySubscriptions
 from natsproto.testing import run_server
 from tests.faults.helpers import SOON, EventRecorder
-from tests.server.helpers import both_loops, client, until
+from tests.kit.waiting import until
+from tests.server.helpers import both_loops, client
 
 LIMIT = 10
 CONFIG = f"max_subscriptions: {LIMIT}\n"
 
 
-async def settled(subscriptions: list[Subscription], open_ones: int) -> list[Subscription]:
+async def open_subscriptions(subscriptions: list[Subscription], open_ones: int) -> list[Subscription]:
     """The open ones, once there are so many."""
     await until(lambda: sum(not sub.closed for sub in subscriptions) == open_ones)
     return [sub for sub in subscriptions if not sub.closed]
@@ -32,7 +33,7 @@ async def test_max_subscriptions_ends_the_refused() -> None:
     with run_server(config=CONFIG) as server:
         async with client(server.url, on_event=recorder) as nc:
             subs = [await nc.subscribe(f"a.{number}") for number in range(LIMIT + 5)]
-            assert await settled(subs, LIMIT) == subs[:LIMIT]
+            assert await open_subscriptions(subs, LIMIT) == subs[:LIMIT]
             for sub in subs[LIMIT:]:
                 with pytest.raises(
                     TooManySubscriptions, match=f"'{sub.subject}' rejected.*max_subscriptions"
@@ -78,7 +79,7 @@ async def test_max_subscriptions_at_a_reconnect() -> None:
             nc.set_servers(strict.url)
             await nc.reconnect()
             await nc.flush(timeout=SOON)
-            assert await settled([*subs, *limited], LIMIT) == subs[:LIMIT]
+            assert await open_subscriptions([*subs, *limited], LIMIT) == subs[:LIMIT]
 
 
 @both_loops

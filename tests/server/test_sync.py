@@ -380,7 +380,7 @@ def test_a_refused_subscription_says_why() -> None:
 # ---------------------------------------------------------------- other processes
 
 
-def run(program: str, *arguments: str) -> str:
+def run_program(program: str, *arguments: str) -> str:
     """What a program prints; it must end well and silently."""
     # Python warns of every fork in a program with threads; these tests are about nothing else.
     options = ("-W", "error", "-W", "ignore:This process:DeprecationWarning")
@@ -434,7 +434,7 @@ def test_forked_process_connects_again(nats_server: Server) -> None:
         assert os.waitpid(child, 0)[1] == 0
         print("well")
     """
-    assert run(program, nats_server.url) == "well\n"
+    assert run_program(program, nats_server.url) == "well\n"
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no fork")
@@ -460,7 +460,7 @@ def test_forked_worker_pool_uses_module_client(nats_server: Server) -> None:
             nc.close()
             print("well")
     """
-    assert run(program, nats_server.url) == "well\n"
+    assert run_program(program, nats_server.url) == "well\n"
 
 
 def test_published_messages_leave_at_program_exit(nats_server: Server, nc: sync.Client) -> None:
@@ -474,7 +474,7 @@ def test_published_messages_leave_at_program_exit(nats_server: Server, nc: sync.
     """
     with nc.subscribe("a") as sub:
         nc.flush()
-        run(program, nats_server.url)
+        run_program(program, nats_server.url)
         assert [int(sub.next(timeout=5).data) for _ in range(1000)] == list(range(1000))
 
 

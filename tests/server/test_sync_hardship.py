@@ -18,7 +18,8 @@ from natsproto import sync
 from natsproto.errors import ConnectionClosed, LocalProtocolError, NatsError, RequestTimeout
 from natsproto.sync._portal import MAX_PIPES, Portal
 from natsproto.testing import Server
-from tests.server.helpers import descriptors, loops
+from tests.faults.helpers import descriptors
+from tests.server.helpers import loops
 
 
 @pytest.fixture

@@ -53,7 +53,7 @@ def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-def numbers(read: Callable[[], list[sync.JsMessage]]) -> list[int]:
+def interrupted_numbers(read: Callable[[], list[sync.JsMessage]]) -> list[int]:
     """What is read until all have come, each call of which is interrupted once."""
     seen: list[int] = []
     while len(seen) < COUNT:
@@ -70,7 +70,7 @@ ACKS = pytest.mark.parametrize("ack_policy", [AckPolicy.NONE, AckPolicy.EXPLICIT
 @pytest.mark.usefixtures("interrupted")
 def test_fetched_messages_are_there_for_the_next_fetch(stream: sync.Stream, ack_policy: AckPolicy) -> None:
     consumer = stream.create_consumer(durable_name="C", ack_policy=ack_policy)
-    assert numbers(lambda: consumer.fetch(4, timeout=0.5)) == list(range(COUNT))
+    assert interrupted_numbers(lambda: consumer.fetch(4, timeout=0.5)) == list(range(COUNT))
     assert consumer.info().num_redelivered == 0
 
 
@@ -78,21 +78,21 @@ def test_fetched_messages_are_there_for_the_next_fetch(stream: sync.Stream, ack_
 @pytest.mark.usefixtures("interrupted")
 def test_the_next_message_is_there_for_the_next_call(stream: sync.Stream, ack_policy: AckPolicy) -> None:
     consumer = stream.create_consumer(durable_name="C", ack_policy=ack_policy, max_deliver=1)
-    assert numbers(lambda: [consumer.next()]) == list(range(COUNT))
+    assert interrupted_numbers(lambda: [consumer.next()]) == list(range(COUNT))
 
 
 @pytest.mark.usefixtures("interrupted")
 def test_interrupt_puts_back_priority_group_messages(stream: sync.Stream) -> None:
     consumer = stream.create_consumer(durable_name="C", priority_groups=["g"], priority_policy="overflow")
-    assert numbers(lambda: consumer.fetch(4, timeout=0.5, priority_group="g")) == list(range(COUNT))
+    assert interrupted_numbers(lambda: consumer.fetch(4, timeout=0.5, priority_group="g")) == list(range(COUNT))
 
 
 @pytest.mark.usefixtures("interrupted")
 def test_an_ordered_consumer_goes_on_without_a_gap(stream: sync.Stream) -> None:
     with stream.ordered_consumer() as consumer:
-        assert numbers(lambda: consumer.fetch(4, timeout=0.5)) == list(range(COUNT))
+        assert interrupted_numbers(lambda: consumer.fetch(4, timeout=0.5)) == list(range(COUNT))
     with stream.ordered_consumer() as consumer:
-        assert numbers(lambda: [consumer.next()]) == list(range(COUNT))
+        assert interrupted_numbers(lambda: [consumer.next()]) == list(range(COUNT))
 
 
 @pytest.mark.usefixtures("interrupted")

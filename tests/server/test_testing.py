@@ -114,7 +114,7 @@ async def ask(server: Server, subject: str, payload: str = "") -> dict[str, Any]
         return await peer.request(subject, payload)
 
 
-def refused(server: Server) -> bool:
+def port_refuses(server: Server) -> bool:
     with closing(socket.socket()) as sock:
         return sock.connect_ex((server.host, server.port)) != 0
 
@@ -161,9 +161,9 @@ async def test_server_accepts_clients_on_entry() -> None:
 
 def test_plain_with_needs_no_event_loop() -> None:
     with run_server() as server:
-        assert not refused(server)
+        assert not port_refuses(server)
         pid = server.pid
-    assert refused(server)
+    assert port_refuses(server)
     assert gone(pid)
 
 
@@ -335,7 +335,7 @@ async def test_killed_server_restarts_with_port_and_streams() -> None:
         before, port = server.pid, server.port
         await ask(server, "$JS.API.STREAM.CREATE.S", json.dumps({"name": "S", "subjects": ["s"]}))
         server.kill()
-        assert (server.running, refused(server), gone(before)) == (False, True, True)
+        assert (server.running, port_refuses(server), gone(before)) == (False, True, True)
         await server.restart()
         assert (server.running, server.pid == before) == (True, False)
         assert server.port == port
@@ -346,11 +346,11 @@ async def test_killed_server_restarts_with_port_and_streams() -> None:
 async def test_stop_shuts_down_and_allows_restart() -> None:
     async with run_server() as server:
         await server.stop()
-        assert refused(server)
+        assert port_refuses(server)
         assert "Server Exiting" in server.log()
         await server.stop()
         await server.restart()
-        assert not refused(server)
+        assert not port_refuses(server)
 
 
 async def test_restart_of_a_running_server_stops_it_first() -> None:
@@ -358,7 +358,7 @@ async def test_restart_of_a_running_server_stops_it_first() -> None:
         before = server.pid
         await server.restart()
         assert gone(before)
-        assert not refused(server)
+        assert not port_refuses(server)
 
 
 @linux_only
@@ -438,7 +438,7 @@ async def test_lame_duck_is_announced_to_clients() -> None:
         await server.lame_duck()
         while not (await peer.info()).get("ldm"):
             pass
-        assert refused(server)
+        assert port_refuses(server)
 
 
 async def test_given_store_dir_outlives_the_block(tmp_path: Path) -> None:
@@ -551,7 +551,7 @@ def test_server_outlives_thread_that_started_it() -> None:
     thread.start()
     thread.join()
     try:
-        assert not refused(servers[0])
+        assert not port_refuses(servers[0])
         assert servers[0].running
     finally:
         scope.__exit__(None, None, None)
@@ -595,7 +595,7 @@ async def test_failed_restart_can_be_repeated() -> None:
         assert "no_such_field" in server.log()
         await server.reconfigure("")
         await server.restart()
-        assert not refused(server)
+        assert not port_refuses(server)
 
 
 def test_missing_named_binary_raises(tmp_path: Path) -> None:
@@ -678,8 +678,8 @@ async def test_meta_leader_returns_the_leader_seen(
 
 def test_cluster_without_jetstream_in_plain_with() -> None:
     with run_cluster(2, jetstream=False) as cluster:
-        assert not any(refused(server) for server in cluster.servers)
-    assert all(refused(server) for server in cluster.servers)
+        assert not any(port_refuses(server) for server in cluster.servers)
+    assert all(port_refuses(server) for server in cluster.servers)
 
 
 @pytest.mark.slow

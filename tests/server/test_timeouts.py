@@ -46,7 +46,7 @@ def calls(thing: object) -> Iterator[tuple[str, inspect.Parameter, Callable[...,
         yield f"{type(thing).__name__}.{name}", parameters["timeout"], partial(getattr(thing, name), **needed)
 
 
-async def refused(call: Callable[[], object]) -> bool:
+async def refuses_timeout(call: Callable[[], object]) -> bool:
     """True if the timeout is refused; False if the call ends in another way within a second, or waits."""
     try:
         async with asyncio.timeout(1):
@@ -58,7 +58,7 @@ async def refused(call: Callable[[], object]) -> bool:
     return False
 
 
-async def waits(call: Callable[[], object]) -> bool:
+async def accepts_timeout(call: Callable[[], object]) -> bool:
     """True if the call accepts the timeout: it has ended, or still waits a moment later."""
     thing = call()
     assert isinstance(thing, Awaitable)
@@ -79,19 +79,19 @@ async def test_none_and_zero_in_every_call(nats_client: Client) -> None:
         no_limit, zero = partial(call, timeout=None), partial(call, timeout=0)
         sent = nats_client.stats.out_msgs
         if name in WAITS:
-            if not await waits(no_limit):
+            if not await accepts_timeout(no_limit):
                 wrong.append(f"{name}(timeout=None) is refused")
         elif name in COLLECTS:
             if [reply async for reply in call(timeout=None, stall=0.01)] and name != "Client.request_many":
                 continue
-            if not await refused(partial(call, timeout=None, stall=None)):
+            if not await refuses_timeout(partial(call, timeout=None, stall=None)):
                 wrong.append(f"{name}(timeout=None, stall=None) is accepted")
         elif name in BOUNDED:
-            if name != "Client.jetstream" and not (await refused(no_limit) and await refused(zero)):
+            if name != "Client.jetstream" and not (await refuses_timeout(no_limit) and await refuses_timeout(zero)):
                 wrong.append(f"{name} accepts None or 0")
         elif parameter.default is not None:
             wrong.append(f"{name} has the default {parameter.default}")
-        elif not await refused(zero) or nats_client.stats.out_msgs != sent:
+        elif not await refuses_timeout(zero) or nats_client.stats.out_msgs != sent:
             wrong.append(f"{name}(timeout=0) is accepted")
     assert not wrong, "\n".join(wrong)
     assert found >= (WAITS | COLLECTS | BOUNDED)

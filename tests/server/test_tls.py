@@ -44,6 +44,7 @@ from natsproto.errors import (
     TlsFailed,
 )
 from natsproto.testing import Direction, FaultProxy, Server, ServerTls, run_cluster, run_server
+from tests.kit.failures import cause_of
 from tests.kit.pki import Authority, Certificate
 from tests.kit.scripted import INFO, Behaviour, ScriptedServer, info_line
 from tests.kit.watch import Watch
@@ -85,13 +86,8 @@ def _nothing_left_open() -> Iterator[None]:
     gc.collect()  # a transport that nobody closed is a ResourceWarning, hence an error, of this test
 
 
-async def cause_of(url: str, **options: object) -> BaseException:
-    """Why the only server of a failed connect() was not connected to."""
-    with pytest.raises(ConnectFailed) as caught:
-        await natsproto.connect(url, user="ann", password=SECRET, **options)  # type: ignore[arg-type]
-    ((_, cause),) = caught.value.attempts
-    assert isinstance(caught.value, TlsFailed) is isinstance(cause, TlsFailed)
-    return cause
+async def login_cause(url: str, **options: object) -> BaseException:
+    return await cause_of(url, user="ann", password=SECRET, **options)
 
 
 async def encrypted(server: Server) -> bool:
@@ -130,7 +126,7 @@ async def test_context_upgrades_a_nats_url(pki: Pki) -> None:
 async def test_server_that_demands_tls_is_verified(pki: Pki, monkeypatch: pytest.MonkeyPatch) -> None:
     async with run_server(tls=pki.server()) as server:
         url = f"nats://127.0.0.1:{server.port}"
-        assert "not signed by a trusted CA" in str(await cause_of(url))
+        assert "not signed by a trusted CA" in str(await login_cause(url))
         monkeypatch.setenv("SSL_CERT_FILE", str(pki.ca.cert))  # what the default context trusts
         async with natsproto.connect(url):
             assert await encrypted(server)
@@ -271,8 +267,8 @@ async def test_tls_callable_follows_a_new_ca(pki: Pki, tmp_path: Path) -> None:
 
 async def test_tls_callable_that_fails_is_named(pki: Pki, tmp_path: Path) -> None:
     async with run_server(tls=pki.server()) as server:
-        missing = await cause_of(server.url, tls=lambda: ssl.create_default_context(cafile=str(tmp_path / "none")))
-        nonsense = await cause_of(server.url, tls=lambda: "context")
+        missing = await login_cause(server.url, tls=lambda: ssl.create_default_context(cafile=str(tmp_path / "none")))
+        nonsense = await login_cause(server.url, tls=lambda: "context")
     assert isinstance(missing, ConfigError)
     assert "No such file" in str(missing)
     assert isinstance(nonsense, ConfigError)
@@ -371,7 +367,7 @@ def test_certificate_refused_with_its_reason(run: Run, pki: Pki, trouble: str, w
     async def body() -> None:
         for first in (False, True):
             async with run_server(tls=pki.server(certificates[trouble], first=first)) as server:
-                cause = await cause_of(server.url, tls=context, tls_first=first)
+                cause = await login_cause(server.url, tls=context, tls_first=first)
             assert isinstance(cause, TlsFailed)
             assert cause.server == f"127.0.0.1:{server.port}"
             assert words in str(cause)
@@ -386,7 +382,7 @@ def test_certificate_of_a_lenient_context_only(run: Run, pki: Pki) -> None:
 
     async def body() -> None:
         async with run_server(tls=pki.server(pki.lax)) as server:
-            cause = await cause_of(server.url, tls=context)
+            cause = await login_cause(server.url, tls=context)
             assert isinstance(cause, TlsFailed)
             assert "clear ssl.VERIFY_X509_STRICT" in str(cause)
             assert "Authority Key Identifier" in str(cause)
@@ -406,7 +402,7 @@ def test_client_certificate_missing_or_untrusted(run: Run, pki: Pki, version: ss
     async def body() -> None:
         for first in (False, True):
             async with run_server(tls=pki.strict(first=first)) as server:
-                cause = await cause_of(server.url, tls=context, tls_first=first)
+                cause = await login_cause(server.url, tls=context, tls_first=first)
             assert isinstance(cause, TlsFailed)
             assert "client certificate" in str(cause)
 
@@ -417,7 +413,7 @@ def test_tls_first_with_a_plain_server_is_named(run: Run, pki: Pki) -> None:
     async def body() -> None:
         async with run_server() as plain, run_server(tls=pki.server()) as behind_info:
             for server in (plain, behind_info):
-                cause = await cause_of(server.url, tls=pki.ca.client(), tls_first=True)
+                cause = await login_cause(server.url, tls=pki.ca.client(), tls_first=True)
                 assert isinstance(cause, TlsFailed)
                 assert "remove tls_first" in str(cause)
 
@@ -428,7 +424,7 @@ def test_tls_first_with_a_plain_server_is_named(run: Run, pki: Pki) -> None:
 async def test_server_that_waits_for_the_handshake_is_named(pki: Pki, timeout: float) -> None:
     """Either the server loses its patience (after 2 seconds) or we do."""
     async with run_server(tls=pki.server(first=True)) as server:
-        cause = await cause_of(server.url, tls=pki.ca.client(), connect_timeout=timeout)
+        cause = await login_cause(server.url, tls=pki.ca.client(), connect_timeout=timeout)
     assert "tls_first=True" in str(cause)
 
 
@@ -438,7 +434,7 @@ def test_no_common_version_is_a_tls_failure(run: Run, pki: Pki) -> None:
 
     async def body() -> None:
         async with ScriptedServer(Behaviour(tls=theirs)) as server:
-            assert isinstance(await cause_of(server.url, tls=ours), TlsFailed)
+            assert isinstance(await login_cause(server.url, tls=ours), TlsFailed)
             assert server.ops == []
 
     run(body())
@@ -454,7 +450,7 @@ def test_default_context_takes_no_old_version() -> None:
 def test_end_inside_the_handshake_is_worded(run: Run, pki: Pki) -> None:
     async def body() -> None:
         async with ScriptedServer(Behaviour(greeting={"tls_required": True}, hang_up=True)) as server:
-            cause = await cause_of(server.url, tls=pki.ca.client())
+            cause = await login_cause(server.url, tls=pki.ca.client())
         assert isinstance(cause, TlsFailed)
         assert "the server closed the connection during the handshake" in str(cause)
 
@@ -468,7 +464,7 @@ def test_stalled_handshake_ends_at_the_connect_timeout(run: Run, pki: Pki, first
         async with run_server(tls=pki.server(first=first)) as server, FaultProxy("127.0.0.1", server.port) as proxy:
             proxy.stall(Direction.TO_SERVER)
             started = asyncio.get_running_loop().time()
-            cause = await cause_of(proxy.url, tls=pki.ca.client(), tls_first=first, connect_timeout=1.5)
+            cause = await login_cause(proxy.url, tls=pki.ca.client(), tls_first=first, connect_timeout=1.5)
             assert asyncio.get_running_loop().time() - started < 10
         assert isinstance(cause, RequestTimeout)
         assert "TLS handshake" in str(cause)
@@ -481,7 +477,7 @@ def test_stalled_handshake_ends_at_the_connect_timeout(run: Run, pki: Pki, first
 
 async def test_tls_url_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
     async with ScriptedServer() as server:
-        cause = await cause_of(f"tls://127.0.0.1:{server.port}", tls=pki.ca.client())
+        cause = await login_cause(f"tls://127.0.0.1:{server.port}", tls=pki.ca.client())
         await server.current.ended.wait()
     assert isinstance(cause, TlsFailed)
     assert (server.ops, server.faults) == ([], [])
@@ -489,7 +485,7 @@ async def test_tls_url_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
 
 async def test_context_sends_nothing_to_a_server_without_tls(pki: Pki) -> None:
     async with ScriptedServer() as server:
-        cause = await cause_of(server.url, tls=pki.ca.client())
+        cause = await login_cause(server.url, tls=pki.ca.client())
         await server.current.ended.wait()
     assert isinstance(cause, TlsFailed)
     assert (server.ops, server.faults) == ([], [])
@@ -553,7 +549,7 @@ def test_bytes_between_info_and_handshake_are_refused(run: Run, pki: Pki, inject
 
     async def body() -> None:
         async with ScriptedServer(Behaviour(greeting=greeting, tls=pki.ca.server("127.0.0.1"))) as server:
-            cause = await cause_of(server.url, tls=pki.ca.client())
+            cause = await login_cause(server.url, tls=pki.ca.client())
             assert isinstance(cause, RemoteProtocolError)
             assert server.count("CONNECT") == 0
 
@@ -564,7 +560,7 @@ def test_bytes_between_info_and_handshake_are_refused(run: Run, pki: Pki, inject
 async def test_bytes_in_clear_that_come_later_are_refused(pki: Pki, injected: bytes) -> None:
     pieces = [info_line({**INFO, "tls_required": True}), injected]
     async with ScriptedServer(Behaviour(greeting=pieces, tls=pki.ca.server("127.0.0.1"))) as server:
-        cause = await cause_of(server.url, tls=pki.ca.client())
+        cause = await login_cause(server.url, tls=pki.ca.client())
         assert isinstance(cause, (RemoteProtocolError, TlsFailed))
         assert server.count("CONNECT") == 0
 

@@ -35,12 +35,12 @@ class PlainServer:
     """A server without TLS that says its INFO and records what it receives."""
 
     def __init__(self) -> None:
-        self.connections: list[Recorder] = []
+        self.connections: list[PlainConnection] = []
         self.port = 0
         self._server: asyncio.Server | None = None
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.get_running_loop().create_server(lambda: Recorder(self), "127.0.0.1", 0)
+        self._server = await asyncio.get_running_loop().create_server(lambda: PlainConnection(self), "127.0.0.1", 0)
         self.port = self._server.sockets[0].getsockname()[1]
         return self
 
@@ -64,7 +64,7 @@ class PlainServer:
         return [one for one in self.received if not one.startswith(CLIENT_HELLO)]
 
 
-class Recorder(asyncio.Protocol):
+class PlainConnection(asyncio.Protocol):
     """One connection of a PlainServer."""
 
     def __init__(self, server: PlainServer) -> None:

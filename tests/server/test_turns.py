@@ -14,7 +14,7 @@ import natsproto
 from natsproto import Client, Message, Subscription
 from natsproto.service import Request
 from natsproto.testing import Server
-from tests.server.helpers import until
+from tests.kit.waiting import until
 
 COST_S = 0.003
 MESSAGES = 60
@@ -22,7 +22,7 @@ SHARE = 10
 """Turns of another task while MESSAGES messages are handled: one for each 5 ms, and half of them at the least."""
 
 
-def work() -> None:
+def burn_cpu() -> None:
     end = time.thread_time() + COST_S
     while time.thread_time() < end:
         pass
@@ -88,7 +88,7 @@ async def test_readers_of_all_kinds_let_others_run(
     turns = 0
 
     def done(message: Message) -> None:
-        work()
+        burn_cpu()
         handled.append(int(message.data))
 
     async def other() -> None:
@@ -125,7 +125,7 @@ async def test_readers_of_several_clients_share_the_time(nats_server: Server, se
 
         def handler(number: int) -> Callable[[Message], None]:
             def done(message: Message) -> None:
-                work()
+                burn_cpu()
                 counts[number] += 1
 
             return done

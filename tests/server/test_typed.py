@@ -12,12 +12,13 @@ from natsproto.errors import ConfigError, InvalidPayload, InvalidSubject, NoResp
 from natsproto.protocol.frames import Message
 from natsproto.testing import Server
 from natsproto.typed import TypedMessage
+from tests.kit.waiting import until
 from tests.kit.watch import Watch
-from tests.server.helpers import also_uvloop, client, until
+from tests.server.helpers import also_uvloop, client
 
 
 @dataclass
-class Order:
+class FlowerOrder:
     flower: str
     amount: int
 
@@ -31,76 +32,78 @@ class Bill:
 async def test_values_travel_through_every_verb(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
         for codec in (JSON, msgpack()):
-            orders = nc.typed(Order, codec=codec)
+            orders = nc.typed(FlowerOrder, codec=codec)
             async with orders.subscribe("orders.*") as sub, nc.subscribe("orders.*") as raw:
-                await orders.publish("orders.eu", Order("rose", 5), reply="r", headers={"A": "b"})
-                orders.publish_nowait("orders.us", Order("tulip", 6))
+                await orders.publish("orders.eu", FlowerOrder("rose", 5), reply="r", headers={"A": "b"})
+                orders.publish_nowait("orders.us", FlowerOrder("tulip", 6))
                 message = await sub.next(timeout=5)
-                assert message.value == Order("rose", 5)
+                assert message.value == FlowerOrder("rose", 5)
                 assert message.value is message.value
                 assert (message.subject, message.reply, message.headers["A"]) == ("orders.eu", "r", "b")
-                assert message.data == codec.encode(Order("rose", 5)) == (await raw.next(timeout=5)).data
-                assert [m.value for m in await anext(sub.batches())] == [Order("tulip", 6)]
-        got: list[Order] = []
+                assert message.data == codec.encode(FlowerOrder("rose", 5)) == (await raw.next(timeout=5)).data
+                assert [m.value for m in await anext(sub.batches())] == [FlowerOrder("tulip", 6)]
+        got: list[FlowerOrder] = []
         await orders.subscribe("called", cb=lambda message: got.append(message.value), max_messages=2)
         for number in range(2):
-            await orders.publish("called", Order("rose", number))
+            await orders.publish("called", FlowerOrder("rose", number))
         await until(lambda: len(got) == 2)
-        assert got == [Order("rose", 0), Order("rose", 1)]
+        assert got == [FlowerOrder("rose", 0), FlowerOrder("rose", 1)]
 
 
 @also_uvloop
 async def test_a_request_has_one_type_and_its_reply_another(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
-        prices = nc.typed(Order, Bill)
+        prices = nc.typed(FlowerOrder, Bill)
 
         @prices.handler
-        async def price(order: Order) -> Bill:
+        async def price(order: FlowerOrder) -> Bill:
             """What it costs."""
             return Bill(order.amount * 2.5)
 
         @prices.handler
-        def double(order: Order) -> Bill:
+        def double(order: FlowerOrder) -> Bill:
             return Bill(order.amount * 5)
 
         assert (price.__name__, price.__doc__) == ("price", "What it costs.")
         await nc.subscribe("price", cb=price)
         await nc.subscribe("price", cb=double)
-        reply = await prices.request("price", Order("rose", 2), timeout=5, headers={"A": "b"})
+        reply = await prices.request("price", FlowerOrder("rose", 2), timeout=5, headers={"A": "b"})
         assert isinstance(reply.value, Bill)
-        bills = [m.value.total async for m in prices.request_many("price", Order("rose", 2), timeout=5, max_messages=2)]
+        bills = [
+            m.value.total async for m in prices.request_many("price", FlowerOrder("rose", 2), timeout=5, max_messages=2)
+        ]
         assert sorted(bills) == [5.0, 10.0]
         with pytest.raises(NoResponders):
-            await prices.request("nobody", Order("rose", 2), timeout=5)
+            await prices.request("nobody", FlowerOrder("rose", 2), timeout=5)
         with pytest.raises(InvalidSubject):
-            prices.request_many("a.>", Order("rose", 2))
-        await nc.publish("price", JSON.encode(Order("rose", 2)))  # asks for no answer, and gets none
+            prices.request_many("a.>", FlowerOrder("rose", 2))
+        await nc.publish("price", JSON.encode(FlowerOrder("rose", 2)))  # asks for no answer, and gets none
 
 
 @also_uvloop
 async def test_bad_payload_raises_only_when_read(nats_server: Server) -> None:
     watch = Watch()
     async with client(nats_server.url, on_event=watch) as nc:
-        orders = nc.typed(Order)
+        orders = nc.typed(FlowerOrder)
         async with orders.subscribe("orders") as sub:
             await nc.publish("orders", b"nonsense")
-            await orders.publish("orders", Order("rose", 1))
+            await orders.publish("orders", FlowerOrder("rose", 1))
             broken = await sub.next(timeout=5)
             for _ in range(2):
                 with pytest.raises(InvalidPayload, match="cannot decode Order"):
                     broken.value  # noqa: B018
             assert broken.data == b"nonsense"
-            assert (await sub.next(timeout=5)).value == Order("rose", 1)
-        got: list[Order] = []
+            assert (await sub.next(timeout=5)).value == FlowerOrder("rose", 1)
+        got: list[FlowerOrder] = []
 
         @orders.handler
-        def keep(order: Order) -> Order:
+        def keep(order: FlowerOrder) -> FlowerOrder:
             got.append(order)
             return order
 
         await nc.subscribe("handled", cb=keep)
         await nc.publish("handled", b"nonsense")
-        await orders.publish("handled", Order("rose", 1))
+        await orders.publish("handled", FlowerOrder("rose", 1))
         await until(lambda: got)
         assert isinstance(watch.all(HandlerFailed)[0].error, InvalidPayload)
         with pytest.raises(InvalidPayload, match="cannot encode"):
@@ -110,19 +113,19 @@ async def test_bad_payload_raises_only_when_read(nats_server: Server) -> None:
 @also_uvloop
 async def test_endpoints_take_and_give_values(nats_server: Server) -> None:
     async with client(nats_server.url) as nc:
-        prices = nc.typed(Order, Bill)
+        prices = nc.typed(FlowerOrder, Bill)
         async with nc.add_service("prices", "1.0.0") as service:
 
             @service.endpoint()
             @prices.handler
-            async def price(order: Order) -> Bill:
+            async def price(order: FlowerOrder) -> Bill:
                 if order.flower != "rose":
                     raise ServiceError(404, f"we have no {order.flower}")
                 return Bill(order.amount * 2.5)
 
-            assert (await prices.request("price", Order("rose", 2), timeout=5)).value == Bill(5)
+            assert (await prices.request("price", FlowerOrder("rose", 2), timeout=5)).value == Bill(5)
             with pytest.raises(ServiceError, match="we have no tulip") as raised:
-                await prices.request("price", Order("tulip", 2), timeout=5)
+                await prices.request("price", FlowerOrder("tulip", 2), timeout=5)
             assert raised.value.code == 404
             with pytest.raises(ServiceError, match="cannot decode Order") as raised:
                 await nc.call("price", b"{}", timeout=5)
@@ -140,4 +143,4 @@ async def test_union_types_and_plain_messages(nats_server: Server) -> None:
         typed: TypedMessage[list[int]] = TypedMessage._of(message, TypedCodec(list[int], numbers.codec))
         assert (typed.value, typed.reply, typed.headers["A"]) == ([5], "r", "b")
         with pytest.raises(ConfigError, match="has no method decode"):
-            nc.typed(Order, codec="json")  # type: ignore[call-overload]
+            nc.typed(FlowerOrder, codec="json")  # type: ignore[call-overload]

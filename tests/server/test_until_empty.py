@@ -7,23 +7,16 @@ import random
 
 import pytest
 
-from natsproto.jetstream import JetStream, JsMessage, PullConsumer
+from natsproto.jetstream import JetStream, JsMessage
 from natsproto.jetstream._consumer.pull.pull_state import DONE, REFILL
 from tests.jetstream.pulling import Pulling
 from tests.kit.acknowledged import until_all_acknowledged
-
-
-async def make_consumer(jetstream: JetStream, count: int) -> PullConsumer:
-    stream = await jetstream.create_stream("S", subjects=["s"])
-    async with jetstream.publisher() as publisher:
-        for number in range(count):
-            await publisher.publish("s", b"%d" % number)
-    return await stream.create_consumer("c")
+from tests.kit.contents import filled_consumer
 
 
 @pytest.mark.parametrize("count", [0, 1, 3, 499, 500, 501, 2500])
 async def test_messages_end_when_empty(jetstream: JetStream, count: int) -> None:
-    consumer = await make_consumer(jetstream, count)
+    consumer = await filled_consumer(jetstream, count)
     got = []
     began = asyncio.get_running_loop().time()
     async with consumer.messages(stop_when_empty=True) as messages:
@@ -36,7 +29,7 @@ async def test_messages_end_when_empty(jetstream: JetStream, count: int) -> None
 
 @pytest.mark.parametrize("concurrency", [1, 8])
 async def test_consume_ends_when_empty(jetstream: JetStream, concurrency: int) -> None:
-    consumer = await make_consumer(jetstream, 300)
+    consumer = await filled_consumer(jetstream, 300)
     handled = []
 
     async def handle(message: JsMessage) -> None:
@@ -51,7 +44,7 @@ async def test_consume_ends_when_empty(jetstream: JetStream, concurrency: int) -
 
 
 async def test_stop_when_empty_beside_another_reader(jetstream: JetStream) -> None:
-    consumer = await make_consumer(jetstream, 200)
+    consumer = await filled_consumer(jetstream, 200)
     handled: list[int] = []
     other = await (await jetstream.stream("S")).consumer("c")
 

@@ -18,7 +18,6 @@ from natsproto._core.events import Disconnected, LameDuck, Moved, Reconnected, S
 from natsproto._options.options import Options
 from natsproto.errors import (
     ConfigError,
-    ConnectFailed,
     ConnectionLost,
     NotAuthorized,
     RemoteProtocolError,
@@ -27,6 +26,7 @@ from natsproto.errors import (
 )
 from natsproto.testing import Direction, FaultProxy, Server, ServerTls, run_cluster, run_server
 from natsproto.testing._ports import ReservedPort
+from tests.kit.failures import cause_of
 from tests.kit.pki import Authority
 from tests.kit.watch import Watch
 from tests.kit.websocket import WebSocketServer
@@ -60,14 +60,6 @@ def port() -> Iterator[int]:
 
 def compressing(port: int, more: str = "") -> str:
     return f'websocket {{ listen: "127.0.0.1:{port}", no_tls: true, compression: true }}\n{more}'
-
-
-async def cause_of(url: str, **options: object) -> BaseException:
-    """Why the only server of a failed connect() was not connected to."""
-    with pytest.raises(ConnectFailed) as caught:
-        await natsproto.connect(url, **options)  # type: ignore[arg-type]
-    ((_, cause),) = caught.value.attempts
-    return cause
 
 
 async def round_trip(nc: natsproto.Client, payload: bytes, number: int = 1) -> bool:

@@ -31,7 +31,7 @@ async def peer(nats_server: Server) -> AsyncIterator[Client]:
         yield nc
 
 
-async def rows(request: Request) -> AsyncGenerator[bytes]:
+async def hundred_parts(request: Request) -> AsyncGenerator[bytes]:
     for _ in range(100):
         yield b"x" * 100
 
@@ -42,7 +42,7 @@ async def test_waiting_requesters_take_no_places(
     nats_client: Client, peer: Client, concurrency: int, heartbeat: int
 ) -> None:
     service = await nats_client.add_service("export", "1.0.0")
-    endpoint = service.add_endpoint("rows", rows, concurrency=concurrency)
+    endpoint = service.add_endpoint("rows", hundred_parts, concurrency=concurrency)
     await nats_client.flush()
     inbox = peer.new_inbox()
     seen = asyncio.Event()
@@ -85,7 +85,7 @@ async def test_no_more_than_concurrency_work_after_credit(nats_client: Client, p
 
 async def test_long_heartbeats_are_refused(nats_client: Client, peer: Client) -> None:
     service = await nats_client.add_service("export", "1.0.0")
-    service.add_endpoint("rows", rows)
+    service.add_endpoint("rows", hundred_parts)
     await nats_client.flush()
     headers = {"Stream-Window": "1", "Stream-Heartbeat": "60001"}
     reply = await peer.request("rows", headers=headers, timeout=10)
@@ -144,7 +144,7 @@ async def test_a_requester_that_reads_nothing_is_told(
 ) -> None:
     monkeypatch.setattr(_stream_state, "FIRST_CREDIT_S", 0.2)
     service = await nats_client.add_service("export", "1.0.0")
-    endpoint = service.add_endpoint("rows", rows)
+    endpoint = service.add_endpoint("rows", hundred_parts)
     await nats_client.flush()
     async with asyncio.timeout(20), peer.stream("rows", window=1, heartbeat=0.05) as parts:
         while endpoint.stats().num_errors == 0:  # noqa: ASYNC110

@@ -15,7 +15,8 @@ import pytest
 from natsproto._client import Client
 from natsproto.service import Endpoint, Request
 from natsproto.testing import Server
-from tests.faults.helpers import resident, settled
+from tests.faults.helpers import resident
+from tests.kit.waiting import until
 from tests.server.helpers import client
 
 PIECES = 4096
@@ -97,7 +98,7 @@ async def test_window_is_the_only_limit_of_a_reader(nats_client: Client) -> None
     async with nats_client.stream("small", window=65 * 100_000) as parts:
         async for _ in parts:
             break
-        await settled(lambda: sent > 90_000, 60)
+        await until(lambda: sent > 90_000, 60)
         await nats_client.flush()
         assert parts._stream.waiting > 65_536
         assert len([part async for part in parts]) == count - 1
@@ -136,15 +137,15 @@ async def test_many_responses_at_once(nats_server: Server) -> None:
         readers = [asyncio.create_task(read()) for _ in range(count)]
         inbox = service._credit_inbox
         assert inbox is not None
-        await settled(lambda: len(inbox.streams) == count, 120)
-        await settled(lambda: all(stream._state.sent == 5 for stream in inbox.streams.values()), 120)
+        await until(lambda: len(inbox.streams) == count, 120)
+        await until(lambda: all(stream._state.sent == 5 for stream in inbox.streams.values()), 120)
         after, _ = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         print(f"{(after - before) / count:.0f} bytes for both sides of a response")
         assert (after - before) / count < 2 * 8 * 1024
         go.set()
         assert await asyncio.gather(*readers) == [10] * count
-        await settled(lambda: not inbox.streams)
+        await until(lambda: not inbox.streams, 20)
         assert not other._engine.registry.reply_handlers
         assert service.endpoints[0].stats().num_requests == count + 1
 

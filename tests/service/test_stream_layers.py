@@ -23,9 +23,9 @@ from natsproto.otel import Telemetry
 from natsproto.service import Request
 from natsproto.testing import Server
 from tests.core.helpers import scripted_network
-from tests.faults.helpers import settled
 from tests.kit.clock import virtual_clock
 from tests.kit.scripted import Behaviour
+from tests.kit.waiting import until
 from tests.server.helpers import client
 from tests.service.test_streams import read_into, streams_of
 
@@ -112,7 +112,7 @@ async def test_middleware_is_around_the_whole_response(nats_client: Client) -> N
     service.add_endpoint("parts", with_middleware(with_middleware(parts, inner), outer))
     await nats_client.flush()
     assert [part.data async for part in nats_client.stream("parts")] == [b"1"]
-    await settled(lambda: len(events) == 5)
+    await until(lambda: len(events) == 5, 20)
     assert events == ["outer", "inner", "generator", "end of inner", "end of outer"]
     for payload, code in ((b"fail", 418), (b"refuse", 403)):
         with pytest.raises(ServiceError) as raised:
@@ -172,7 +172,7 @@ async def test_spans_of_a_response(nats_server: Server) -> None:
                 assert len([part async for part in nc.stream("parts", payload, window=2000)]) == 1000
             except ServiceError:
                 assert error
-            await settled(lambda: len(exporter.get_finished_spans()) == 2)
+            await until(lambda: len(exporter.get_finished_spans()) == 2, 20)
             spans = {span.kind: span for span in exporter.get_finished_spans()}
             request, process = spans[SpanKind.CLIENT], spans[SpanKind.CONSUMER]
             assert process.parent is not None
@@ -329,7 +329,7 @@ async def test_end_of_another_responder_is_not_the_end(nats_server: Server) -> N
         async for part in nc.stream("e"):
             got.append(part.data)
             started.set()
-            await settled(lambda: second.stats().endpoints[0].num_requests == 1)
+            await until(lambda: second.stats().endpoints[0].num_requests == 1, 20)
             await two.flush()
             await nc.flush()
             go_on.set()

@@ -16,7 +16,8 @@ from natsproto.protocol.frames import Message
 from natsproto.service import Request
 from natsproto.service._stream_endpoint import CreditInbox
 from natsproto.testing import Server, run_server
-from tests.faults.helpers import monitoring, settled
+from tests.faults.helpers import monitoring
+from tests.kit.waiting import until
 from tests.server.helpers import client
 from tests.service.test_streams import Streams, read_into, streams_of
 
@@ -65,7 +66,7 @@ class Parties:
             error = exc
         assert [int(part) for part in read] == list(range(len(read)))
         inbox = service._credit_inbox
-        await settled(lambda: not inbox or not inbox.streams)
+        await until(lambda: not inbox or not inbox.streams, 20)
         assert not set(self.requester._engine.registry.reply_handlers) - {inbox}
         await service.stop()
         return len(read), error
@@ -241,7 +242,7 @@ async def test_nobody_stops_a_stream_of_another(nats_server: Server) -> None:
             await nc.flush()
             assert len(inbox.streams) == 2
             await two.publish(f"{prefix}.{token}.{number}", b"-CANCEL")  # their own
-            await settled(lambda: len(inbox.streams) == 1)
+            await until(lambda: len(inbox.streams) == 1, 20)
             assert mine._stream.is_open
 
 
@@ -269,7 +270,7 @@ async def test_reply_subjects_of_apis_are_refused(nats_server: Server) -> None:
         async with peer.subscribe(">") as everything:
             for reply in ("$JS.API.STREAM.DELETE.ORDERS", "$KV.bucket.key", "$SYS.REQ.x"):
                 await peer.publish("count", b"5 5", reply=reply, headers={"Stream-Window": "100"})
-            await settled(lambda: streams.service.endpoints[0].stats().num_requests == 3)
+            await until(lambda: streams.service.endpoints[0].stats().num_requests == 3, 20)
             await peer.publish("evil", b"")
             await nc.flush()
 
@@ -317,22 +318,22 @@ async def test_state_of_a_service_is_one_subscription(nats_server: Server) -> No
     async with client(nats_server.url) as nc, client(nats_server.url) as other:
         streams = await streams_of(nc)
         await other.flush()
-        before = await subscriptions(nats_server)
+        before = await server_subscriptions(nats_server)
         readers = [other.stream("pause", b"1") for _ in range(20)]
         for reader in readers:
             await reader.__aenter__()
-        await settled(lambda: streams.service.endpoints[1].in_progress == 20)
+        await until(lambda: streams.service.endpoints[1].in_progress == 20, 20)
         await asyncio.gather(nc.flush(), other.flush())
-        assert await subscriptions(nats_server) == before + 1 + 20
+        assert await server_subscriptions(nats_server) == before + 1 + 20
         (inbox,) = nc._engine.registry.reply_handlers
         assert isinstance(inbox, CreditInbox)
         for reader in readers:
             await reader.__aexit__(None, None, None)
-        await settled(lambda: not inbox.streams)
+        await until(lambda: not inbox.streams, 20)
         assert isinstance(streams, Streams)
 
 
-async def subscriptions(server: Server) -> int:
+async def server_subscriptions(server: Server) -> int:
     page = await monitoring(server, "/varz")
     number = page["subscriptions"]
     assert isinstance(number, int)

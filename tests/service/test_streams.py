@@ -22,7 +22,7 @@ from natsproto.errors import (
 from natsproto.protocol.frames import Message
 from natsproto.service import Request, ResponseStream, Service
 from natsproto.testing import Server
-from tests.faults.helpers import settled
+from tests.kit.waiting import until
 from tests.server.helpers import both_loops, client
 
 
@@ -66,8 +66,8 @@ class Streams:
 
     async def nothing_is_left(self, requester: Client) -> None:
         inbox = self.service._credit_inbox
-        await settled(lambda: not inbox or not inbox.streams)
-        await settled(lambda: not any(endpoint.in_progress for endpoint in self.service.endpoints))
+        await until(lambda: not inbox or not inbox.streams, 20)
+        await until(lambda: not any(endpoint.in_progress for endpoint in self.service.endpoints), 20)
         assert set(requester._engine.registry.reply_handlers) <= {inbox}
 
 
@@ -139,7 +139,7 @@ async def test_leaving_before_the_first_part_cancels(nats_server: Server) -> Non
         streams = await streams_of(nc)
         async with asyncio.timeout(5):
             async with other.stream("pause", b"1"):
-                await settled(lambda: bool(streams.service.endpoints[1].in_progress))
+                await until(lambda: bool(streams.service.endpoints[1].in_progress), 20)
             assert await streams.finished.get() == "pause"
         await streams.nothing_is_left(other)
 

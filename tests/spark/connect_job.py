@@ -21,24 +21,26 @@ SUMMARY_COLUMNS = pa.schema(
 )
 
 
-def numbers(spark: Any, cfg: SparkNats, subject: str) -> list[int]:
+def frame_numbers(spark: Any, cfg: SparkNats, subject: str) -> list[int]:
     found = nspark.stream_dataframe(spark, cfg, "OUT", subjects=[subject])
     return sorted(int(row.data) for row in found.select("data").collect())
 
 
-def with_ids(frame: Any, prefix: str) -> Any:
+def with_id_column(frame: Any, prefix: str) -> Any:
     return frame.selectExpr("data", f"concat('{prefix}-', cast(data AS string)) AS msg_id")
 
 
 def publishing(spark: Any, cfg: SparkNats) -> None:
-    rows = with_ids(spark.range(0, 500, 1, 3).selectExpr("cast(id AS string) AS data"), "foreach")
+    rows = with_id_column(spark.range(0, 500, 1, 3).selectExpr("cast(id AS string) AS data"), "foreach")
     for _ in range(2):
         rows.foreachPartition(nspark.publish_partition(cfg, write_id="w1", subject="out.foreach"))
-    assert numbers(spark, cfg, "out.foreach") == list(range(500))
+    assert frame_numbers(spark, cfg, "out.foreach") == list(range(500))
     publish = nspark.publish_partition(cfg, write_id="w2", subject="out.arrow")
-    written = with_ids(rows, "arrow").mapInArrow(nspark.arrow_partition(publish, SUMMARY_COLUMNS), SUMMARY).collect()
+    written = (
+        with_id_column(rows, "arrow").mapInArrow(nspark.arrow_partition(publish, SUMMARY_COLUMNS), SUMMARY).collect()
+    )
     assert sorted((one.partition, one.rows) for one in written) == [(0, 166), (1, 167), (2, 167)]
-    assert numbers(spark, cfg, "out.arrow") == list(range(500))
+    assert frame_numbers(spark, cfg, "out.arrow") == list(range(500))
 
 
 async def double(client: natsproto.Client, row: Row) -> Row:
@@ -63,7 +65,7 @@ def looking_up(spark: Any, cfg: SparkNats) -> None:
     assert {row.value and bytes(row.value) for row in by_udf} == {None, *(b"%d" % number for number in range(5))}
 
 
-def batches(spark: Any, cfg: SparkNats, folder: str) -> None:
+def check_batches(spark: Any, cfg: SparkNats, folder: str) -> None:
     orders = spark.readStream.format("nats").options(servers=cfg.servers, stream="ORDERS").load()
     write = nspark.foreach_batch_writer(cfg, write_id="q1", subject="out.batches", checkpoint=f"{folder}/batches")
 
@@ -71,20 +73,20 @@ def batches(spark: Any, cfg: SparkNats, folder: str) -> None:
         write(frame, number)
         write(frame, number)
 
-    rows = with_ids(orders.select("data"), "batches")
+    rows = with_id_column(orders.select("data"), "batches")
     query = rows.writeStream.foreachBatch(twice).option("checkpointLocation", f"{folder}/batches")
     query.trigger(availableNow=True).start().awaitTermination()
-    assert numbers(spark, cfg, "out.batches") == list(range(300))
+    assert frame_numbers(spark, cfg, "out.batches") == list(range(300))
 
 
 def data_source(spark: Any, cfg: SparkNats, folder: str) -> None:
     options = {"servers": cfg.servers, "stream": "ORDERS"}
     assert spark.read.format("nats").options(**options).load().count() == 300
-    rows = with_ids(spark.readStream.format("nats").options(**options).load().select("data"), "stream")
+    rows = with_id_column(spark.readStream.format("nats").options(**options).load().select("data"), "stream")
     sink = {"servers": cfg.servers, "stream": "OUT", "subject": "out.stream"}
     query = rows.writeStream.format("nats").options(**sink).option("checkpointLocation", f"{folder}/stream")
     query.trigger(availableNow=True).start().awaitTermination()
-    assert numbers(spark, cfg, "out.stream") == list(range(300))
+    assert frame_numbers(spark, cfg, "out.stream") == list(range(300))
 
 
 def main(url: str, folder: str) -> None:
@@ -94,7 +96,7 @@ def main(url: str, folder: str) -> None:
     cfg = SparkNats(servers=url)
     publishing(spark, cfg)
     looking_up(spark, cfg)
-    batches(spark, cfg, folder)
+    check_batches(spark, cfg, folder)
     data_source(spark, cfg, folder)
     nspark.close_workers()
     spark.stop()

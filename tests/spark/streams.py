@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from itertools import count
 from typing import Unpack
 
 from natsproto._client import Client
+from natsproto.jetstream import JetStream
 from natsproto.jetstream._values.arguments import StreamArgs
 from natsproto.jetstream._values.config import StreamConfig
 from natsproto.jetstream._values.info import StreamInfo
@@ -90,3 +92,10 @@ class StreamFixture:
         while (number := self.info().state.consumer_count) and time.monotonic() < deadline:
             pass
         return number
+
+
+async def window_over(js: JetStream, subject: str) -> None:
+    """Waits until the server has forgotten every message id that it knows."""
+    await js.publish(subject, msg_id="known")
+    while (await js.publish(subject, msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
+        await asyncio.sleep(0.05)

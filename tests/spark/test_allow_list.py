@@ -29,11 +29,11 @@ SECRET = "s3cr3t-w0rd"
 GOOD, EVIL = "tls://a.nats.example", "tls://evil.example"
 
 
-def source(**options: str) -> SourceOptions:
+def allowed_source(**options: str) -> SourceOptions:
     return SourceOptions.read({"servers": GOOD, "stream": "ORDERS", **options})
 
 
-def answer() -> str:
+def secret() -> str:
     """For provider:."""
     return SECRET
 
@@ -71,17 +71,17 @@ def test_files_providers_and_variables_need_an_entry(read: object, options: dict
 
 
 def test_nats_variables_need_none() -> None:
-    assert str(source(token="env:NATS_TOKEN").nats.token) == "env:NATS_TOKEN"
+    assert str(allowed_source(token="env:NATS_TOKEN").nats.token) == "env:NATS_TOKEN"
     with pytest.raises(InvalidCredentials, match="is not in"):
-        source(token="spark_file:id_ed25519")
+        allowed_source(token="spark_file:id_ed25519")
 
 
 def test_sent_files_need_an_entry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever has SQL only can send any file of the driver with ADD FILE."""
     monkeypatch.setenv(SECRET_REFS_VARIABLE, "env:NATS_*,spark_file:ca.pem,spark_file:*.creds")
-    nats = source(token="env:NATS_TOKEN", tlsCa="spark_file:ca.pem").nats
+    nats = allowed_source(token="env:NATS_TOKEN", tlsCa="spark_file:ca.pem").nats
     assert (str(nats.token), str(nats.tls_ca)) == ("env:NATS_TOKEN", "spark_file:ca.pem")
-    assert str(source(creds="spark_file:app.creds").nats.creds) == "spark_file:app.creds"
+    assert str(allowed_source(creds="spark_file:app.creds").nats.creds) == "spark_file:app.creds"
 
 
 def test_python_code_names_what_it_likes(tmp_path: Path) -> None:
@@ -140,10 +140,10 @@ def test_servers_of_options_are_those_of_the_list(servers: str, allowed: bool, m
     monkeypatch.setenv(SERVERS_VARIABLE, "tls://*.nats.example, nats://plain")
     for options in ({}, {"token": "env:NATS_TOKEN"}):
         if allowed:
-            source(servers=servers, **options)
+            allowed_source(servers=servers, **options)
         else:
             with pytest.raises(ConfigError, match=f"is not in {SERVERS_VARIABLE}"):
-                source(servers=servers, **options)
+                allowed_source(servers=servers, **options)
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ def test_servers_of_options_are_those_of_the_list(servers: str, allowed: bool, m
 def test_a_list_with_a_mistake_allows_nothing(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(variable, value)
     with pytest.raises(ConfigError, match=variable):
-        source(token="env:NATS_TOKEN")
+        allowed_source(token="env:NATS_TOKEN")
 
 
 # ---------------------------------------------------------------- where it counts
@@ -176,9 +176,9 @@ def test_executors_have_a_list_of_their_own(guarded: Server, tmp_path: Path, mon
     (tmp_path / "token").write_text(SECRET)
     monkeypatch.setenv(SECRET_REFS_VARIABLE, f"file:{tmp_path}/*,provider:{__name__}:*,env:NATS_*")
     monkeypatch.setenv("NATS_TOKEN", SECRET)
-    for ref in (f"file:{tmp_path}/token", f"provider:{__name__}:answer", "env:NATS_TOKEN"):
+    for ref in (f"file:{tmp_path}/token", f"provider:{__name__}:secret", "env:NATS_TOKEN"):
         monkeypatch.setenv(SECRET_REFS_VARIABLE, f"file:{tmp_path}/*,provider:{__name__}:*,env:NATS_*")
-        nats = pickle.loads(pickle.dumps(source(servers=guarded.url, token=ref).nats))
+        nats = pickle.loads(pickle.dumps(allowed_source(servers=guarded.url, token=ref).nats))
         with worker_client(nats) as client:
             client.flush()
         close_workers()

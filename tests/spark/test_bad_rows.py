@@ -20,6 +20,7 @@ from natsproto.spark._sink import WriteCommit, _report
 from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_target, write_messages
 from natsproto.testing import Server
+from tests.kit.contents import payloads
 
 LISTS = pa.map_(pa.string(), pa.list_(pa.string()))
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "stableOrder": "true"}
@@ -61,21 +62,17 @@ def row(number: int, **fields: Any) -> dict[str, Any]:
     return {"subject": f"out.{number}", "data": b"%d" % number, "headers": None, "msg_id": f"id-{number}", **fields}
 
 
-async def batches(rows: list[dict[str, Any]], size: int = 3) -> AsyncIterator[pa.RecordBatch]:
+async def row_batches(rows: list[dict[str, Any]], size: int = 3) -> AsyncIterator[pa.RecordBatch]:
     kinds = {"subject": pa.string(), "data": pa.binary(), "headers": LISTS, "msg_id": pa.string()}
     for begin in range(0, len(rows), size):
         columns = [pa.array([one[name] for one in rows[begin : begin + size]], kind) for name, kind in kinds.items()]
         yield pa.RecordBatch.from_arrays(columns, names=list(kinds))
 
 
-async def write(client: Client, how: SinkOptions, rows: list[dict[str, Any]]) -> WriteResult:
+async def write_rows(client: Client, how: SinkOptions, rows: list[dict[str, Any]]) -> WriteResult:
     task = WriteTask(owner="query", epoch=3, partition=1)
-    (done,) = [done async for done in write_messages(client, how, task, batches(rows))]
+    (done,) = [done async for done in write_messages(client, how, task, row_batches(rows))]
     return done
-
-
-async def stored(stream: Stream, subject: str) -> list[bytes]:
-    return [message.data async for message in stream.get_batch(subject=subject)]
 
 
 ROWS = [row(0), *[row(number, **bad) for number, (bad, _) in enumerate(BAD, 1)], row(99)]
@@ -87,7 +84,7 @@ COUNTS = {"InvalidHeader": 4, "PayloadTooLarge": 2, "InvalidSubject": 2, "Config
 async def test_bad_row_fails_a_task(nats_client: Client, out: Stream, way: dict[str, str], number: int) -> None:
     bad, error = BAD[number]
     with pytest.raises(NatsError) as caught:
-        await write(nats_client, settings(**way), [row(0), row(1, **bad)])
+        await write_rows(nats_client, settings(**way), [row(0), row(1, **bad)])
     while caught.value.__cause__ is not None and not isinstance(caught.value, error):
         raise caught.value.__cause__
     assert isinstance(caught.value, error), caught.value
@@ -95,19 +92,19 @@ async def test_bad_row_fails_a_task(nats_client: Client, out: Stream, way: dict[
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way["delivery"])
 async def test_bad_rows_are_dropped(nats_client: Client, out: Stream, way: dict[str, str]) -> None:
-    done = await write(nats_client, settings(**way, badRows="drop"), ROWS)
+    done = await write_rows(nats_client, settings(**way, badRows="drop"), ROWS)
     assert (done.rows, done.duplicates, done.bad_rows) == (2, 0, COUNTS)
-    assert (await stored(out, "out.0"), await stored(out, "out.99")) == ([b"0"], [b"99"])
+    assert (await payloads(out, "out.0"), await payloads(out, "out.99")) == ([b"0"], [b"99"])
     if way["delivery"] != "none":
-        again = await write(nats_client, settings(**way, badRows="drop"), ROWS)
+        again = await write_rows(nats_client, settings(**way, badRows="drop"), ROWS)
         assert (again.rows, again.duplicates, again.bad_rows) == (2, 2, COUNTS)
-    assert await stored(out, "out.99") == [b"99"]
+    assert await payloads(out, "out.99") == [b"99"]
 
 
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way["delivery"])
 async def test_bad_rows_become_dead_letters(nats_client: Client, out: Stream, way: dict[str, str]) -> None:
     for again in range(2 if way["delivery"] != "none" else 1):
-        done = await write(nats_client, settings(**way, **DEAD), ROWS)
+        done = await write_rows(nats_client, settings(**way, **DEAD), ROWS)
         assert (done.rows, bool(done.duplicates), done.bad_rows) == (2, bool(again), COUNTS)
     letters = [DeadLetter.of(message) async for message in out.get_batch(subject="out.dead")]
     assert [letter.error_type.rpartition(".")[2] for letter in letters] == [error.__name__ for _, error in BAD]
@@ -123,7 +120,7 @@ async def test_bad_rows_become_dead_letters(nats_client: Client, out: Stream, wa
 async def test_no_bad_subject_or_id_fails_a_task(nats_client: Client, out: Stream, way: dict[str, str]) -> None:
     rows = [row(0), *[row(number, **bad) for number, (bad, _) in enumerate(WORSE, 1)], row(99)]
     counts = {"InvalidSubject": 5, "PayloadTooLarge": 1}
-    done = await write(nats_client, settings(**way, **DEAD), rows)
+    done = await write_rows(nats_client, settings(**way, **DEAD), rows)
     assert (done.rows, done.duplicates, done.bad_rows) == (2, 0, counts)
     letters = [DeadLetter.of(message) async for message in out.get_batch(subject="out.dead")]
     assert [letter.error_type.rpartition(".")[2] for letter in letters] == [error.__name__ for _, error in WORSE]
@@ -140,13 +137,13 @@ async def test_larger_limit_loses_no_row_of_a_retry(
     how = settings(**(DEAD if policy == "deadletter" else {"badRows": "drop"}))
     rows = [row(number, msg_id=None, data=b"%d" % number * size) for number, size in enumerate((1, 3000, 1, 1))]
     await jetstream.update_stream("OUT", max_msg_size=1000)
-    done = await write(nats_client, how, rows)
+    done = await write_rows(nats_client, how, rows)
     assert (done.rows, done.duplicates, done.bad_rows) == (3, 0, {"PayloadTooLarge": 1})
     await jetstream.update_stream("OUT", max_msg_size=10_000)
-    done = await write(nats_client, how, rows)
+    done = await write_rows(nats_client, how, rows)
     assert (done.rows, done.duplicates, done.bad_rows) == (4, 3, {})
-    assert [(await stored(out, f"out.{number}")) for number in range(4)] == [[one["data"]] for one in rows]
-    assert len(await stored(out, "out.dead")) == (policy == "deadletter")
+    assert [(await payloads(out, f"out.{number}")) for number in range(4)] == [[one["data"]] for one in rows]
+    assert len(await payloads(out, "out.dead")) == (policy == "deadletter")
 
 
 async def test_row_as_large_as_allowed_is_stored(nats_client: Client, jetstream: JetStream) -> None:
@@ -157,10 +154,10 @@ async def test_row_as_large_as_allowed_is_stored(nats_client: Client, jetstream:
         for own, cut in ((None, 0), ("id-1", id_bytes)):
             how = settings(delivery="none", badRows="drop")
             rows = [row(number, msg_id=own, data=bytes(limit - cut + number)) for number in (0, 1)]
-            assert (await write(nats_client, how, rows)).bad_rows == {"PayloadTooLarge": 1}
+            assert (await write_rows(nats_client, how, rows)).bad_rows == {"PayloadTooLarge": 1}
         made = len("NATS/1.0\r\nNats-Msg-Id: \r\n\r\n") + 24
         rows = [row(number, msg_id=None, data=bytes(limit - made + number)) for number in (0, 1)]
-        assert (await write(nats_client, settings(badRows="drop"), rows)).bad_rows == {"PayloadTooLarge": 1}
+        assert (await write_rows(nats_client, settings(badRows="drop"), rows)).bad_rows == {"PayloadTooLarge": 1}
         assert (await stream.info()).state.messages == 3
         await jetstream.delete_stream("OUT")
 

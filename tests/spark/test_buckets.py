@@ -33,6 +33,7 @@ from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_target, write_messages
 from natsproto.testing import Server
 from tests.spark.conftest import need_java, need_spark
+from tests.spark.streams import window_over
 
 ROOT = Path(__file__).parent.parent.parent
 SINK = SinkOptions.read({"servers": "nats://127.0.0.1:4222", "bucket": "prices"})
@@ -44,7 +45,9 @@ def entries(**values: str | None) -> pa.RecordBatch:
     return pa.RecordBatch.from_pydict({"key": list(values), "value": pa.array(list(values.values()), pa.string())})
 
 
-async def write(client: Client, task: WriteTask, *batches: pa.RecordBatch, how: SinkOptions = SINK) -> WriteResult:
+async def write_batches(
+    client: Client, task: WriteTask, *batches: pa.RecordBatch, how: SinkOptions = SINK
+) -> WriteResult:
     async def rows() -> AsyncIterator[pa.RecordBatch]:
         for one in batches:
             yield one
@@ -62,19 +65,17 @@ async def values(bucket: KeyValue[bytes]) -> dict[str, bytes]:
     return {key: (await bucket.get(key)).value async for key in bucket.keys()}  # noqa: SIM118  # no dict
 
 
-async def window_over(jetstream: JetStream) -> None:
+async def bucket_window_over(jetstream: JetStream) -> None:
     """Waits until the bucket's stream has forgotten the ids that it knows."""
     stream = await jetstream.stream("KV_prices")
     await stream.update(duplicate_window=0.1)
-    await jetstream.publish("$KV.prices.other", b"", msg_id="known")
-    while (await jetstream.publish("$KV.prices.other", b"", msg_id="known")).duplicate:  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
+    await window_over(jetstream, "$KV.prices.other")
     await stream.purge(subject="$KV.prices.other")
 
 
 async def test_values_are_put_and_nulls_delete(nats_client: Client, prices: KeyValue[bytes]) -> None:
     await prices.put("old", b"1")
-    done = await write(nats_client, TASK, entries(a="1", b="2"), entries(a="3", old=None))
+    done = await write_batches(nats_client, TASK, entries(a="1", b="2"), entries(a="3", old=None))
     assert done == WriteResult(rows=4, duplicates=0)
     assert await values(prices) == {"a": b"3", "b": b"2"}
     assert [entry.operation.value for entry in await prices.history("old")] == ["DEL"]
@@ -93,12 +94,12 @@ async def test_task_that_runs_again_changes_nothing(
     """The second value of a key in one task stays, although its first one may be gone from the bucket."""
     prices = await jetstream.create_key_value("prices", storage="memory", history=history)
     rows = [entries(a="1", b="2"), entries(a="3", b=None, c="4")]
-    await write(nats_client, TASK.replace(epoch=2), entries(z="0"))
-    assert (await write(nats_client, TASK, *rows)).duplicates == 0
+    await write_batches(nats_client, TASK.replace(epoch=2), entries(z="0"))
+    assert (await write_batches(nats_client, TASK, *rows)).duplicates == 0
     before = {key: await prices.history(key) for key in "abc"}
     if forgotten:
-        await window_over(jetstream)
-    assert await write(nats_client, again(), *rows) == WriteResult(rows=5, duplicates=5)
+        await bucket_window_over(jetstream)
+    assert await write_batches(nats_client, again(), *rows) == WriteResult(rows=5, duplicates=5)
     assert {key: await prices.history(key) for key in "abc"} == before
     assert await values(prices) == {"a": b"3", "c": b"4", "z": b"0"}
 
@@ -107,11 +108,11 @@ async def test_task_that_runs_again_changes_nothing(
 async def test_task_that_died_half_way_is_completed(
     nats_client: Client, jetstream: JetStream, prices: KeyValue[bytes], forgotten: bool
 ) -> None:
-    await write(nats_client, TASK, entries(a="1", b="2"))
+    await write_batches(nats_client, TASK, entries(a="1", b="2"))
     if forgotten:
-        await window_over(jetstream)
+        await bucket_window_over(jetstream)
     rows = entries(a="1", b="2"), entries(a="3", c="4")
-    assert (await write(nats_client, again(), *rows)).duplicates == 2
+    assert (await write_batches(nats_client, again(), *rows)).duplicates == 2
     assert await values(prices) == {"a": b"3", "b": b"2", "c": b"4"}
 
 
@@ -128,13 +129,13 @@ async def test_value_changed_since_is_never_put_back(
         await asyncio.sleep(0.02)
     await prices.delete("clock")
     task = TASK.replace(is_repeated=True, since=time.time() - 0.1)
-    await write(nats_client, TASK, entries(a="1", b="2", e="5"))
+    await write_batches(nats_client, TASK, entries(a="1", b="2", e="5"))
     await prices.put("a", b"theirs")
     await prices.delete("b")
     await prices.put("c", b"theirs")
     if forgotten:
-        await window_over(jetstream)
-    done = await write(nats_client, task, entries(a="1", b="2", e="5"), entries(c="3", d="4", old="1"))
+        await bucket_window_over(jetstream)
+    done = await write_batches(nats_client, task, entries(a="1", b="2", e="5"), entries(c="3", d="4", old="1"))
     assert done == WriteResult(rows=6, duplicates=4)
     assert await values(prices) == {"a": b"theirs", "c": b"theirs", "d": b"4", "e": b"5", "old": b"1"}
 
@@ -149,7 +150,7 @@ async def test_a_change_between_reading_and_putting_stays(
         return await publish(self, subject, payload, **args)
 
     monkeypatch.setattr(JetStream, "publish", meanwhile)
-    assert (await write(nats_client, again(), entries(a="1"))).duplicates == 1
+    assert (await write_batches(nats_client, again(), entries(a="1"))).duplicates == 1
     assert await values(prices) == {"a": b"theirs"}
 
 
@@ -161,11 +162,11 @@ async def test_a_bucket_with_cursors_is_exact(nats_client: Client, jetstream: Je
         {"servers": "nats://127.0.0.1:4222", "bucket": "prices", "delivery": "cursor", "stableOrder": "true"}
     )
     rows = entries(a="1", b="2", c="1"), entries(a="3", c=None)
-    await write(nats_client, TASK, rows[0], how=how)
-    assert await write(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=3)
+    await write_batches(nats_client, TASK, rows[0], how=how)
+    assert await write_batches(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=3)
     await prices.put("a", b"theirs")
-    await window_over(jetstream)
-    assert await write(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=5)
+    await bucket_window_over(jetstream)
+    assert await write_batches(nats_client, TASK, *rows, how=how) == WriteResult(rows=5, duplicates=5)
     assert await values(prices) == {"a": b"theirs", "b": b"2"}
 
 
@@ -175,7 +176,7 @@ async def test_invalid_key_is_named_before_a_byte(
 ) -> None:
     batch = pa.RecordBatch.from_pydict({"key": pa.array(["ok", key]), "value": pa.array(["1", "2"])})
     with pytest.raises(InvalidSubject):
-        await write(nats_client, TASK, batch)
+        await write_batches(nats_client, TASK, batch)
     assert await values(prices) == {}
 
 

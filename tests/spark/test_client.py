@@ -70,7 +70,7 @@ def test_another_config_has_another_client(nats: SparkNats) -> None:
 def test_nothing_connects_before_it_is_used(server: Server) -> None:
     config = SparkNats(servers=server.url, name="lazy")
     shared_client(config)
-    run_partition(echo, config)
+    run_partition(echo_rows, config)
     assert "not connected yet" in repr(shared_client(config))
 
 
@@ -105,7 +105,7 @@ def test_forked_process_connects_for_itself(nats: SparkNats) -> None:
     child = os.fork()
     if child == 0:  # pragma: no cover
         try:
-            os.write(write, f"{run_on_loop(nats, identity)} {len(list(iterate_on_loop(nats, numbers)))}".encode())
+            os.write(write, f"{run_on_loop(nats, identity)} {len(list(iterate_on_loop(nats, ten_numbers)))}".encode())
         finally:
             os._exit(0)
     os.close(write)
@@ -126,12 +126,12 @@ def test_what_is_no_config_is_refused(config: object) -> None:
 # ---------------------------------------------------------------- crossing
 
 
-async def numbers(client: Client) -> AsyncIterator[int]:
+async def ten_numbers(client: Client) -> AsyncIterator[int]:
     for number in range(10):
         yield number
 
 
-async def echo(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
+async def echo_rows(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
     async for row in rows:
         yield row
 
@@ -158,12 +158,12 @@ class Upstream:
 @pytest.mark.parametrize("prefetch", [1, 2, 7, 256])
 @pytest.mark.parametrize("count", [0, 1, 255, 1000])
 def test_all_rows_cross_in_order(nats: SparkNats, prefetch: int, count: int) -> None:
-    assert list(run_with_rows(nats, echo, Upstream(count), prefetch=prefetch)) == list(range(1, count + 1))
+    assert list(run_with_rows(nats, echo_rows, Upstream(count), prefetch=prefetch)) == list(range(1, count + 1))
 
 
 def test_rows_are_taken_as_they_are_wanted(nats: SparkNats) -> None:
     source = Upstream(10_000)
-    results = run_with_rows(nats, echo, source, prefetch=4)
+    results = run_with_rows(nats, echo_rows, source, prefetch=4)
     assert source.taken == 0
     for _ in range(20):
         next(results)
@@ -201,7 +201,7 @@ def test_results_do_not_wait_for_slow_rows(nats: SparkNats, monkeypatch: pytest.
         assert had.wait(10), "the first result waits for as many rows as may be prefetched"
         yield from range(1000)
 
-    results = run_with_rows(nats, echo, slowly(), prefetch=256)
+    results = run_with_rows(nats, echo_rows, slowly(), prefetch=256)
     assert next(results) == 1
     had.set()
     results.close()
@@ -279,14 +279,14 @@ def test_closed_client_ends_the_reading(nats: SparkNats) -> None:
 @pytest.mark.parametrize("prefetch", [0, -1, True, 1.5])
 def test_bad_bound_is_refused(nats: SparkNats, prefetch: int) -> None:
     with pytest.raises(ConfigError, match="prefetch"):
-        next(run_with_rows(nats, echo, [], prefetch=prefetch))
+        next(run_with_rows(nats, echo_rows, [], prefetch=prefetch))
 
 
 def test_connection_outlives_a_stalled_reader() -> None:
     """Spark's thread is busy elsewhere: the server has its PINGs answered all the same."""
     with run_server(config='ping_interval: "0.2s"\nping_max: 100\ntrace: true') as strict:
         config = SparkNats(servers=strict.url)
-        results = iterate_on_loop(config, numbers)
+        results = iterate_on_loop(config, ten_numbers)
         next(results)
         while strict.log().count("<<- [PONG]") < 4:
             time.sleep(0.02)

@@ -23,7 +23,7 @@ EVERYWHERE = [
 ]
 
 
-def answer() -> str:
+def provided_secret() -> str:
     """For SecretRef.provider."""
     return SECRET
 
@@ -136,7 +136,7 @@ def test_secret_is_looked_up_where_the_client_connects(
     ref = {
         "env": SecretRef.env("NATS_TOKEN"),
         "file": SecretRef.file(tmp_path / "token"),
-        "provider": SecretRef.provider(f"{__name__}:answer"),
+        "provider": SecretRef.provider(f"{__name__}:provided_secret"),
         "spark_file": SecretRef.spark_file("token"),
     }[kind]
     with worker_client(SparkNats(servers=guarded.url, token=ref)) as client:

@@ -73,7 +73,7 @@ def out(nc: sync.Client) -> Iterator[JetStream]:
     js.delete_stream("FRAMES")
 
 
-def stored(js: JetStream) -> list[bytes]:
+def framed_payloads(js: JetStream) -> list[bytes]:
     return [message.data for message in js.stream("FRAMES").get_batch(subject="frames")]
 
 
@@ -171,7 +171,7 @@ def test_foreach_batch_repeated_is_stored_once(
         write(frame, 8)
     (tmp_path / "offsets" / "8").touch()
     write(frame, 8)
-    assert stored(out) == [b"1", b"2", b"3"] * 2
+    assert framed_payloads(out) == [b"1", b"2", b"3"] * 2
 
 
 def test_foreach_batch_needs_a_query_or_an_id(nats: SparkNats) -> None:

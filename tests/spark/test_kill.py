@@ -17,6 +17,7 @@ from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.testing._server import Server
 from tests.spark.conftest import need_java
+from tests.spark.streams import window_over
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -36,7 +37,7 @@ def start(server: Server, folder: Path, delivery: str) -> subprocess.Popen[bytes
         )
 
 
-async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, rows: int) -> None:
+async def kill_at(job: subprocess.Popen[bytes], out: Stream, folder: Path, rows: int) -> None:
     """Kills it when the sink holds so many rows; lets it end when it never does."""
     try:
         while job.poll() is None:
@@ -51,32 +52,25 @@ async def run_until(job: subprocess.Popen[bytes], out: Stream, folder: Path, row
     assert job.returncode == 0, (folder / "job.log").read_text()[-4000:]
 
 
-async def check(
+async def check_job(
     server: Server, folder: Path, delivery: str, *, count: int, kills: int, seed: int, window: float = 600
 ) -> None:
     need_java()
     async with natsproto.connect(server.url) as client:
         js = client.jetstream()
-        out = await scene(js, count, window)
+        out = await orders_and_sink(js, count, window)
         points = sorted(random.Random(seed).sample(range(1, count), kills))
         for rows in [*points, 10 * count]:
             job = await asyncio.to_thread(start, server, folder, delivery)
-            await run_until(job, out, folder, rows)
+            await kill_at(job, out, folder, rows)
             if window < 600:
-                await window_over(js)
+                await window_over(js, "out.other")
         found = sorted([int(message.data) async for message in out.get_batch(subject="out.rows.>")])
         assert found == list(range(count))
         assert (await (await js.stream("ORDERS")).info()).state.messages == count
 
 
-async def window_over(js: JetStream) -> None:
-    """Waits until the server has forgotten every id that it knows."""
-    await js.publish("out.other", msg_id="known")
-    while (await js.publish("out.other", msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
-        await asyncio.sleep(0.05)
-
-
-async def scene(js: JetStream, count: int, window: float) -> Stream:
+async def orders_and_sink(js: JetStream, count: int, window: float) -> Stream:
     await js.create_stream(name="ORDERS", subjects=["orders"])
     async with js.publisher() as publisher:
         for number in range(count):
@@ -93,13 +87,13 @@ async def scene(js: JetStream, count: int, window: float) -> Stream:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 async def test_killed_query_doubles_nothing(nats_server: Server, tmp_path: Path, seed: int) -> None:
-    await check(nats_server, tmp_path, "ids", count=6000, kills=1, seed=seed)
+    await check_job(nats_server, tmp_path, "ids", count=6000, kills=1, seed=seed)
 
 
 @pytest.mark.spark_full
 @pytest.mark.timeout(1800)
 async def test_query_that_was_away_longer_than_the_window(nats_server: Server, tmp_path: Path, seed: int) -> None:
-    await check(nats_server, tmp_path, "cursor", count=40_000, kills=2, seed=seed, window=5)
+    await check_job(nats_server, tmp_path, "cursor", count=40_000, kills=2, seed=seed, window=5)
 
 
 @pytest.mark.spark_full
@@ -108,4 +102,4 @@ async def test_query_that_was_away_longer_than_the_window(nats_server: Server, t
 async def test_twice_killed_query_doubles_nothing(
     nats_server: Server, tmp_path: Path, delivery: str, seed: int
 ) -> None:
-    await check(nats_server, tmp_path, delivery, count=40_000, kills=2, seed=seed)
+    await check_job(nats_server, tmp_path, delivery, count=40_000, kills=2, seed=seed)

@@ -13,7 +13,7 @@ from natsproto.spark._secrets import SecretRef
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "ORDERS"}
 
 
-def source(**options: str) -> SourceOptions:
+def source_options(**options: str) -> SourceOptions:
     return SourceOptions.read({**BASE, **options})
 
 
@@ -22,20 +22,20 @@ def sink(**options: str) -> SinkOptions:
 
 
 def test_defaults_read_everything_and_lose_nothing() -> None:
-    settings = source()
+    settings = source_options()
     assert (settings.start, settings.end, settings.fail_on_data_loss) == ("earliest", "latest", True)
     assert (settings.headers, settings.method) == (True, "auto")
     assert (sink().delivery, sink().duplicates) == ("ids", "refuse")
 
 
 def test_names_of_options_are_the_same_in_any_case() -> None:
-    settings = source(MAXOFFSETSPERTRIGGER="5", failondataloss="FALSE", checkpointlocation="/tmp/x")
+    settings = source_options(MAXOFFSETSPERTRIGGER="5", failondataloss="FALSE", checkpointlocation="/tmp/x")
     assert settings.max_sequences == 5
     assert settings.fail_on_data_loss is False
 
 
 def test_outage_of_options_is_that_of_the_client() -> None:
-    assert source(outageTimeout="7.5").nats.outage_timeout == 7.5
+    assert source_options(outageTimeout="7.5").nats.outage_timeout == 7.5
 
 
 @pytest.mark.parametrize(
@@ -54,26 +54,28 @@ def test_outage_of_options_is_that_of_the_client() -> None:
     ],
 )
 def test_durations_have_units(text: str, seconds: float) -> None:
-    assert source(maxTriggerDelay=text).max_trigger_delay == seconds
+    assert source_options(maxTriggerDelay=text).max_trigger_delay == seconds
     assert sink(timeout=text).timeout == seconds
 
 
 @pytest.mark.parametrize("text", ["", "m", "5 parsecs", "-5s", "5s6", "0", "300000d", "inf", "nan"])
 def test_durations_without_a_meaning_are_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a duration such as 30s, 5m or 1 hour"):
-        source(maxTriggerDelay=text)
+        source_options(maxTriggerDelay=text)
 
 
 def test_outage_may_be_not_waited_for() -> None:
-    assert source(outageTimeout="0").nats.outage_timeout == 0
-    assert source(outageTimeout="0s").nats.outage_timeout == 0
+    assert source_options(outageTimeout="0").nats.outage_timeout == 0
+    assert source_options(outageTimeout="0s").nats.outage_timeout == 0
     with pytest.raises(ConfigError, match="must be a duration"):
-        source(outageTimeout="0 bananas")
+        source_options(outageTimeout="0 bananas")
 
 
 def test_streams_may_have_bounds_of_their_own() -> None:
     several = {"stream": "ORDERS,OLD_*", "startingOffsets": '{"ORDERS": 5, "OLD_A": "latest"}'}
-    settings = source(**several, endingOffsetsByTimestamp='{"ORDERS": 1769860800000, "OLD_B": "2026-01-31T12:00:00Z"}')
+    settings = source_options(
+        **several, endingOffsetsByTimestamp='{"ORDERS": 1769860800000, "OLD_B": "2026-01-31T12:00:00Z"}'
+    )
     noon = datetime(2026, 1, 31, 12, tzinfo=UTC)
     assert settings.bounds_of("ORDERS") == (5, noon)
     assert settings.bounds_of("OLD_A") == ("latest", "latest")
@@ -81,7 +83,7 @@ def test_streams_may_have_bounds_of_their_own() -> None:
 
 
 def test_subjects_are_a_comma_list() -> None:
-    assert source(subjects="orders.eu, orders.us.>").subjects == ("orders.eu", "orders.us.>")
+    assert source_options(subjects="orders.eu, orders.us.>").subjects == ("orders.eu", "orders.us.>")
 
 
 @pytest.mark.parametrize(
@@ -93,7 +95,7 @@ def test_subjects_are_a_comma_list() -> None:
     ],
 )
 def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> None:
-    assert source(startingTimestamp=text).start == moment
+    assert source_options(startingTimestamp=text).start == moment
 
 
 @pytest.mark.parametrize(
@@ -129,7 +131,7 @@ def test_times_have_a_zone_or_are_milliseconds(text: str, moment: datetime) -> N
 )
 def test_a_wrong_option_of_the_source_is_named(options: dict[str, str], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
-        source(**options)
+        source_options(**options)
 
 
 @pytest.mark.parametrize(
@@ -189,32 +191,32 @@ def test_table_of_a_catalog_is_refused(given: dict[str, str]) -> None:
 
 def test_bad_subjects_have_their_own_error() -> None:
     with pytest.raises(InvalidSubject):
-        source(subjects="a b")
+        source_options(subjects="a b")
 
 
 def test_credentials_are_references(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NATSPROTO_SPARK_SECRET_REFS", "env:*,file:*,provider:*")
-    nats = source(user="env:NATS_USER", password="file:/run/secret", creds="provider:vault.nats:creds").nats
+    nats = source_options(user="env:NATS_USER", password="file:/run/secret", creds="provider:vault.nats:creds").nats
     found = {"user": nats.user, "password": nats.password, "creds": nats.creds}
     assert all(isinstance(ref, SecretRef) for ref in found.values())
     assert [str(ref) for ref in found.values()] == ["env:NATS_USER", "file:/run/secret", "provider:vault.nats:creds"]
-    assert source(user="me").nats.user == "me"
+    assert source_options(user="me").nats.user == "me"
 
 
 @pytest.mark.parametrize("name", ["password", "token", "jwt", "nkeySeed", "creds"])
 def test_literal_secret_in_options_is_refused(name: str) -> None:
     with pytest.raises(InvalidCredentials) as refused:
-        source(**{name: "hunter2"})
+        source_options(**{name: "hunter2"})
     assert "hunter2" not in str(refused.value)
 
 
 def test_a_secret_in_a_url_is_refused_and_not_repeated() -> None:
     with pytest.raises(InvalidCredentials) as refused:
-        source(servers="nats://me:hunter2@127.0.0.1")
+        source_options(servers="nats://me:hunter2@127.0.0.1")
     assert "hunter2" not in str(refused.value)
 
 
 def test_literal_secret_is_allowed_by_option() -> None:
-    settings = source(password="hunter2", user="me", allowLiteralSecrets="true")
+    settings = source_options(password="hunter2", user="me", allowLiteralSecrets="true")
     assert settings.nats.password == "hunter2"
     assert "hunter2" not in repr(settings)

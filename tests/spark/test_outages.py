@@ -30,8 +30,8 @@ from natsproto.spark._outages import outlast
 from natsproto.spark._source import BucketReader, StreamingReader
 from natsproto.spark._writer import check_target
 from natsproto.testing import Server, run_server
-from tests.jetstream.reading import eventually
 from tests.kit.clock import virtual_clock
+from tests.kit.waiting import eventually
 from tests.spark.streams import METHODS, StreamFixture
 
 

@@ -212,12 +212,12 @@ def double(client: Client, row: int) -> Awaitable[int]:
     return run()
 
 
-async def echo(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
+async def echo_rows(client: Client, rows: AsyncIterator[int]) -> AsyncIterator[int]:
     async for row in rows:
         yield row
 
 
-def text(row: object) -> str:
+def row_text(row: object) -> str:
     return str(row)
 
 
@@ -225,10 +225,10 @@ def text(row: object) -> str:
     "make",
     [
         lambda nats: map_async(double, nats),
-        lambda nats: run_partition(echo, nats),
-        lambda nats: request_partition(nats, "a.b", payload=text),
-        lambda nats: publish_partition(nats, write_id="w", subject=text),
-        lambda nats: kv_lookup(nats, "b", text),
+        lambda nats: run_partition(echo_rows, nats),
+        lambda nats: request_partition(nats, "a.b", payload=row_text),
+        lambda nats: publish_partition(nats, write_id="w", subject=row_text),
+        lambda nats: kv_lookup(nats, "b", row_text),
     ],
     ids=["map_async", "run_partition", "request_partition", "publish_partition", "kv_lookup"],
 )
@@ -424,7 +424,7 @@ def test_udf_says_which_bucket_is_no_bucket(nats: SparkNats) -> None:
 
 MISTAKES: list[tuple[Callable[[SparkNats], object], type[Exception]]] = [
     (lambda nats: run_partition(None, nats), TypeError),  # type: ignore[arg-type]
-    (lambda nats: run_partition(echo, nats, prefetch=0), ConfigError),
+    (lambda nats: run_partition(echo_rows, nats, prefetch=0), ConfigError),
     (lambda nats: map_async("double", nats), TypeError),  # type: ignore[arg-type]
     (lambda nats: map_async(double, nats, concurrency=0), ConfigError),
     (lambda nats: map_async(double, nats, timeout=-1), ConfigError),

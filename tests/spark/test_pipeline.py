@@ -19,7 +19,7 @@ from tests.spark.conftest import need_java
 FOLDER = Path(__file__).parent.parent.parent / "docs/examples/pipeline"
 
 
-def run(program: str, *arguments: object, timeout: float = 50) -> str:
+def run_job(program: str, *arguments: object, timeout: float = 50) -> str:
     env = {**os.environ, "PYSPARK_PYTHON": sys.executable}
     command = [sys.executable, str(FOLDER / program), *map(str, arguments)]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
@@ -29,7 +29,7 @@ def run(program: str, *arguments: object, timeout: float = 50) -> str:
 
 async def test_orders_are_stored_once(nats_server: Server) -> None:
     for _ in range(2):
-        await asyncio.to_thread(run, "generator.py", "--servers", nats_server.url, "--orders", 500, "--rate", 0)
+        await asyncio.to_thread(run_job, "generator.py", "--servers", nats_server.url, "--orders", 500, "--rate", 0)
     async with natsproto.connect(nats_server.url) as nc:
         js = nc.jetstream()
         orders = [json.loads(message.data)["order"] async for message in (await js.stream("ORDERS")).get_batch()]
@@ -48,7 +48,7 @@ def test_plot_is_drawn_from_what_a_run_has_noted(tmp_path: Path) -> None:
         {"at": 9.5, "query": "totals", "batch": 1, "orders": 400, "seconds": 3.0},
     ]
     (tmp_path / "samples.json").write_text(json.dumps(samples))
-    run("plot.py", tmp_path / "samples.json", tmp_path / "plot.svg")
+    run_job("plot.py", tmp_path / "samples.json", tmp_path / "plot.svg")
     drawn = ElementTree.parse(tmp_path / "plot.svg").getroot()
     lines = [part.get("points", "").split() for part in drawn if part.tag.endswith("polyline")]
     assert [len(points) for points in lines] == [2, 5]
@@ -64,5 +64,5 @@ def test_pipeline_sums_are_right_after_kills(master: str, monkeypatch: pytest.Mo
     import pyspark
 
     monkeypatch.setenv("SPARK_HOME", str(Path(pyspark.__file__).parent))
-    said = run("demo.py", "--orders", 30_000, "--kill", 1, "--master", master, timeout=880)
+    said = run_job("demo.py", "--orders", 30_000, "--kill", 1, "--master", master, timeout=880)
     assert "all of them are right, and stored once" in said

@@ -34,7 +34,7 @@ def do(url: str, work: Callable[[JetStream], Awaitable[R]], token: str | None = 
     return asyncio.run(connected())
 
 
-async def scene(js: JetStream, count: int = 1000) -> None:
+async def orders_stream(js: JetStream, count: int = 1000) -> None:
     await js.create_stream(name="ORDERS", subjects=["orders"], storage="memory")
     await js.create_stream(name="OUT", subjects=["out"], storage="memory")
     async with js.publisher() as publisher:
@@ -42,7 +42,7 @@ async def scene(js: JetStream, count: int = 1000) -> None:
             await publisher.publish("orders", b"%d" % number)
 
 
-async def consumers(js: JetStream) -> dict[str, str]:
+async def consumer_states(js: JetStream) -> dict[str, str]:
     """The consumers of the stream, and what the server knows of them."""
     stream = await js.stream("ORDERS")
     return {
@@ -55,7 +55,7 @@ def test_secret_is_in_no_plan_log_or_checkpoint(spark: SparkSession, tmp_path: P
     reference = tmp_path / "token"
     reference.write_text(SECRET)
     with run_server(jetstream=True, token=SECRET) as server:
-        do(server.url, scene, SECRET)
+        do(server.url, orders_stream, SECRET)
         options = {"servers": server.url, "stream": "ORDERS", "token": f"file:{reference}"}
         table = spark.read.format("nats").options(**options).load()
         assert table.count() == 1000
@@ -103,7 +103,7 @@ def test_secret_is_in_no_plan_log_or_checkpoint(spark: SparkSession, tmp_path: P
 def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server: Server) -> None:
     """Spark kills its workers; the server removes their consumers when they have been silent for a while."""
     register(spark)
-    do(nats_server.url, lambda js: scene(js, 50_000))
+    do(nats_server.url, lambda js: orders_stream(js, 50_000))
 
     def slow(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -124,19 +124,19 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
     thread = threading.Thread(target=work)
     thread.start()
     deadline = time.monotonic() + 120
-    while not do(nats_server.url, consumers):
+    while not do(nats_server.url, consumer_states):
         assert time.monotonic() < deadline
         time.sleep(0.05)
     spark.sparkContext.cancelJobGroup("cancelled")
     thread.join()
     assert failed
-    left, seen, deadline = do(nats_server.url, consumers), set[str](), 0.0
+    left, seen, deadline = do(nats_server.url, consumer_states), set[str](), 0.0
     while left and (left.keys() - seen or time.monotonic() < deadline):
         if left.keys() - seen:  # a worker that was still starting on a busy machine made one after the end of the job
             seen |= left.keys()
             deadline = time.monotonic() + 2 * INACTIVE_THRESHOLD_S + 10
         time.sleep(0.05)
-        left = do(nats_server.url, consumers)
+        left = do(nats_server.url, consumer_states)
     assert left == {}
 
 
@@ -144,7 +144,7 @@ def test_a_cancelled_job_leaves_nothing_behind(spark: SparkSession, nats_server:
 @pytest.mark.parametrize("method", ["consumer", "direct"])
 def test_stalled_reader_keeps_its_connection(spark: SparkSession, nats_server: Server, method: str) -> None:
     register(spark)
-    do(nats_server.url, lambda js: scene(js, 30_000))
+    do(nats_server.url, lambda js: orders_stream(js, 30_000))
 
     def stall(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for number, batch in enumerate(batches):

@@ -58,7 +58,7 @@ def wait_for_window(nats: SparkNats, stream: StreamConfig) -> None:
     run_on_loop(nats, forget)
 
 
-def payloads(nats: SparkNats, stream: StreamConfig) -> list[bytes]:
+def published_payloads(nats: SparkNats, stream: StreamConfig) -> list[bytes]:
     async def read(client: Client) -> list[bytes]:
         found = (await client.jetstream().stream(str(stream.name))).get_batch()
         return [message.data async for message in found if not message.subject.endswith(".other")]
@@ -80,7 +80,7 @@ def test_retry_within_the_window_doubles_no_row(nats: SparkNats, stream: StreamC
     list(write(rows(stream, *range(10))))
     (written,) = write(rows(stream, *range(25)))
     assert (written.rows, written.duplicates) == (25, 10)
-    assert payloads(nats, stream) == [b"%d" % number for number in range(25)]
+    assert published_payloads(nats, stream) == [b"%d" % number for number in range(25)]
 
 
 @pytest.mark.parametrize("retention", [*RetentionPolicy])

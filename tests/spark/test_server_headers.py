@@ -90,16 +90,16 @@ async def out(jetstream: JetStream) -> Stream:
     return stream
 
 
-def rows() -> list[dict[str, Any]]:
+def header_rows() -> list[dict[str, Any]]:
     return [{"data": name, "headers": {name: [value], "Kept": ["yes"]}} for name, value in SERVER_HEADERS.items()]
 
 
-async def batches(given: list[dict[str, Any]]) -> AsyncIterator[pa.RecordBatch]:
+async def header_batches(given: list[dict[str, Any]]) -> AsyncIterator[pa.RecordBatch]:
     headers = pa.array([list(row["headers"].items()) for row in given], HEADERS_TYPE)
     yield pa.RecordBatch.from_arrays([pa.array([row["data"] for row in given]), headers], names=["data", "headers"])
 
 
-async def check(out: Stream) -> None:
+async def check_headers(out: Stream) -> None:
     assert len([message async for message in out.get_batch(subject="out.old")]) == 10
     stored = [message async for message in out.get_batch(subject="out.rows")]
     assert [message.data.decode() for message in stored] == list(SERVER_HEADERS)
@@ -111,8 +111,8 @@ async def check(out: Stream) -> None:
 async def test_sink_strips_every_server_header(nats_client: Client, out: Stream, how: dict[str, str]) -> None:
     settings = SinkOptions.read({**BASE, **how})
     task = WriteTask(owner="query", epoch=0, partition=0)
-    (done,) = [done async for done in write_messages(nats_client, settings, task, batches(rows()))]
-    await check(out)
+    (done,) = [done async for done in write_messages(nats_client, settings, task, header_batches(header_rows()))]
+    await check_headers(out)
     assert done.removed_headers == dict.fromkeys(SERVER_HEADERS, 1)
 
 
@@ -129,10 +129,10 @@ async def test_publish_partition_strips_server_headers(
 ) -> None:
     config = SparkNats(servers=nats_server.url)
     publish = publish_partition(config, write_id="w", subject="out.rows", stable_order=True)
-    given = [{**row, "headers": form(row["headers"])} for row in rows()]
+    given = [{**row, "headers": form(row["headers"])} for row in header_rows()]
     with caplog.at_level(logging.WARNING, "natsproto.spark"):
         (summary,) = publish(given)
-    await check(out)
+    await check_headers(out)
     assert summary.removed_headers == dict.fromkeys(SERVER_HEADERS, 1)
     warnings = [record.getMessage() for record in caplog.records if "Nats-Rollup" in record.getMessage()]
     assert len(warnings) == 1, "said once, counted"
@@ -142,7 +142,7 @@ async def test_named_server_headers_are_obeyed(nats_server: Server, nats_client:
     settings = SinkOptions.read({**BASE, "serverHeaders": "Nats-TTL, nats-marker-reason"})
     given = [{"data": "1", "headers": {"Nats-TTL": ["1h"], "Nats-Rollup": ["all"]}}]
     task = WriteTask(owner="query", epoch=0, partition=0)
-    (done,) = [done async for done in write_messages(nats_client, settings, task, batches(given))]
+    (done,) = [done async for done in write_messages(nats_client, settings, task, header_batches(given))]
     assert done.removed_headers == {"Nats-Rollup": 1}
     publish = publish_partition(
         SparkNats(servers=nats_server.url),

@@ -49,7 +49,7 @@ def begin_task(partition: int = 0, attempt: int = 0, properties: Mapping[str, st
     context._localProperties = dict(properties or {})
 
 
-def source(server: Server, **options: str) -> NatsDataSource:
+def sink_source(server: Server, **options: str) -> NatsDataSource:
     given = {"servers": server.url, "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
     return NatsDataSource({**given, **options})
 
@@ -63,26 +63,26 @@ def given_to(writer: Any, first: int, last: int) -> Iterator[object]:
     )
 
 
-def write(writer: Any, first: int, last: int) -> WriteCommit:
+def write_attempt(writer: Any, first: int, last: int) -> WriteCommit:
     """One attempt, with the copy of the writer that its worker gets."""
     commit = pickle.loads(pickle.dumps(writer)).write(given_to(writer, first, last))
     assert isinstance(commit, WriteCommit)
     return pickle.loads(pickle.dumps(commit))  # type: ignore[no-any-return]  # a WriteCommit
 
 
-def stored(js: JetStream) -> list[bytes]:
+def written_payloads(js: JetStream) -> list[bytes]:
     stream = js.stream("OUT")
     return [message.data for message in stream.get_batch(subject="out.rows")]
 
 
 def batch_writer(server: Server, **options: str) -> BatchWriter:
-    writer = source(server, **options).writer(ROWS, False)
+    writer = sink_source(server, **options).writer(ROWS, False)
     assert isinstance(writer, BatchWriter)
     return writer
 
 
 def stream_writer(server: Server, **options: str) -> Any:
-    writer = source(server, **options).streamWriter(ROWS, False)
+    writer = sink_source(server, **options).streamWriter(ROWS, False)
     assert isinstance(writer, StreamingWriter)
     return writer
 
@@ -90,14 +90,14 @@ def stream_writer(server: Server, **options: str) -> Any:
 def test_write_of_two_tasks_is_stored_once(server: Server, js: JetStream, caplog: pytest.LogCaptureFixture) -> None:
     writer = batch_writer(server)
     begin_task(partition=0)
-    first = write(writer, 0, 5)
+    first = write_attempt(writer, 0, 5)
     begin_task(partition=1)
-    assert (other := write(writer, 5, 8)).rows == 3
+    assert (other := write_attempt(writer, 5, 8)).rows == 3
     assert (other.duplicates, other.removed_headers) == (0, {})
     begin_task(partition=1, attempt=1)
-    second = write(writer, 5, 8)  # Spark did not hear of the first attempt
+    second = write_attempt(writer, 5, 8)  # Spark did not hear of the first attempt
     assert (first.rows, second.duplicates) == (5, 3)
-    assert stored(js) == [b"%d" % number for number in range(8)]
+    assert written_payloads(js) == [b"%d" % number for number in range(8)]
     with caplog.at_level(logging.INFO, "natsproto.spark"):
         writer.commit([first, second, None])
     assert caplog.messages[-1].endswith("to stream OUT: 8 rows, 3 of them stored by an earlier attempt")
@@ -107,10 +107,10 @@ def test_write_again_needs_the_write_id(server: Server, js: JetStream, caplog: p
     named = {"delivery": "cursor", "writeId": "day-1"}
     for duplicates in (0, 5):
         begin_task()
-        assert write(batch_writer(server, **named), 0, 5).duplicates == duplicates
+        assert write_attempt(batch_writer(server, **named), 0, 5).duplicates == duplicates
     begin_task()
-    assert write(batch_writer(server), 0, 5).duplicates == 0  # a write of its own
-    assert len(stored(js)) == 10
+    assert write_attempt(batch_writer(server), 0, 5).duplicates == 0  # a write of its own
+    assert len(written_payloads(js)) == 10
     batch_writer(server, **named).abort([])
     assert caplog.messages[-1].endswith("the same write, repeated with its writeId, stores the others")
     batch_writer(server).abort([])
@@ -119,7 +119,7 @@ def test_write_again_needs_the_write_id(server: Server, js: JetStream, caplog: p
 
 def test_write_is_refused_before_it_begins(server: Server, js: JetStream) -> None:
     with pytest.raises(ConfigError, match="only appended to"):
-        source(server).writer(ROWS, True)
+        sink_source(server).writer(ROWS, True)
     with pytest.raises(StreamNotFound):
         batch_writer(server, stream="NONE")
     with pytest.raises(LocalProtocolError, match="inside a task"):
@@ -140,11 +140,11 @@ def test_epoch_that_is_repeated_is_stored_once(
     options = {"delivery": delivery, "checkpointlocation": str(tmp_path)}
     for duplicates in (0, 5):  # the second run begins with the last epoch of the first
         begin_epoch(tmp_path, 7)
-        done = write(stream_writer(server, **options), 0, 5)
+        done = write_attempt(stream_writer(server, **options), 0, 5)
         assert (done.rows, done.duplicates) == (5, duplicates)
     begin_epoch(tmp_path, 8)
-    last = write(stream_writer(server, **options), 5, 7)
-    assert stored(js) == [b"%d" % number for number in range(7)]
+    last = write_attempt(stream_writer(server, **options), 5, 7)
+    assert written_payloads(js) == [b"%d" % number for number in range(7)]
     writer = stream_writer(server, **options)
     with caplog.at_level(logging.INFO, "natsproto.spark"):
         writer.commit([done, last], 8)
@@ -157,14 +157,14 @@ def test_repeated_epoch_behind_the_window_is_refused(server: Server, js: JetStre
     """By the time of the file that its first plan has left in the checkpoint, however it ended."""
     options = {"checkpointlocation": f"file://{tmp_path}"}
     begin_epoch(tmp_path, 0)
-    write(stream_writer(server, **options), 0, 5)
+    write_attempt(stream_writer(server, **options), 0, 5)
     (mark,) = (tmp_path / "natsproto").iterdir()
     os.utime(mark, (time.time() - 130, time.time() - 130))
     with pytest.raises(ConfigError, match=r"is over for partition 0, which is repeated 13\d s after"):
-        write(stream_writer(server, **options), 0, 9)
-    assert len(stored(js)) == 5
+        write_attempt(stream_writer(server, **options), 0, 9)
+    assert len(written_payloads(js)) == 5
     begin_epoch(tmp_path, 1)
-    assert write(stream_writer(server, **options), 0, 9).duplicates == 0
+    assert write_attempt(stream_writer(server, **options), 0, 9).duplicates == 0
     assert [path.name[-2:] for path in (tmp_path / "natsproto").iterdir()] == ["-1"]
 
 
@@ -173,13 +173,13 @@ def test_micro_batch_without_a_checkpoint_is_refused(server: Server, js: JetStre
     (tmp_path / "file").touch()
     for location in ("", str(tmp_path / "none"), str(tmp_path / "file"), "nosuch://place/x"):
         with pytest.raises(ConfigError, match=r"checkpointLocation.*use delivery=cursor or duplicates=allow"):
-            write(stream_writer(server, checkpointlocation=location), 0, 5)
+            write_attempt(stream_writer(server, checkpointlocation=location), 0, 5)
     (tmp_path / "offsets" / "4").touch()
     with pytest.raises(ConfigError, match="checkpointLocation"):  # it is of another micro-batch
-        write(stream_writer(server, checkpointlocation=str(tmp_path)), 0, 5)
-    assert stored(js) == []
+        write_attempt(stream_writer(server, checkpointlocation=str(tmp_path)), 0, 5)
+    assert written_payloads(js) == []
     for options in ({"duplicates": "allow"}, {"delivery": "cursor"}, {"delivery": "none"}):
-        write(stream_writer(server, **options), 0, 5)
+        write_attempt(stream_writer(server, **options), 0, 5)
 
 
 def test_checkpoint_of_another_file_system(server: Server, js: JetStream, tmp_path: Path) -> None:
@@ -209,8 +209,8 @@ def test_checkpoint_of_another_file_system(server: Server, js: JetStream, tmp_pa
 def test_epoch_without_its_query_is_refused(known: Mapping[str, str], server: Server, js: JetStream) -> None:
     begin_task(properties=known)
     with pytest.raises(LocalProtocolError, match="which query and micro-batch"):
-        write(stream_writer(server), 0, 1)
-    assert stored(js) == []
+        write_attempt(stream_writer(server), 0, 1)
+    assert written_payloads(js) == []
 
 
 def test_epoch_of_rows_for_an_older_spark(server: Server, js: JetStream) -> None:

@@ -38,7 +38,7 @@ def js(nc: sync.Client, request: pytest.FixtureRequest) -> Iterator[JetStream]:
     js.delete_stream("ORDERS")
 
 
-def publish(js: JetStream, count: int, size: int = 10) -> None:
+def publish_orders(js: JetStream, count: int, size: int = 10) -> None:
     for _ in range(count):
         js.publish("orders.eu", b"x" * size)
 
@@ -58,14 +58,14 @@ def planned(reader: StreamingReader, start: dict[str, object], end: dict[str, ob
 
 def test_first_batch_is_repeated_from_latest_then(server: Server, js: JetStream) -> None:
     """Its start is not in the checkpoint, and by the time it is repeated latest is another place."""
-    publish(js, 10)
+    publish_orders(js, 10)
     first = reader(server, startingOffsets="latest")
     start = first.initialOffset()
-    publish(js, 100)
+    publish_orders(js, 100)
     assert first.initialOffset() == start  # Spark asks again
     end = first.latestOffset(start, ALL)
     assert planned(first, start, end) == [(11, 110)]
-    publish(js, 40)
+    publish_orders(js, 40)
     again = reader(server, startingOffsets="latest")
     restarted = again.initialOffset()
     assert restarted != start
@@ -75,7 +75,7 @@ def test_first_batch_is_repeated_from_latest_then(server: Server, js: JetStream)
 
 def test_spark_4_0_plans_and_reads(server: Server, js: JetStream) -> None:
     """It gives neither a start nor a limit, and has no names for limits and filters."""
-    publish(js, 30)
+    publish_orders(js, 30)
     command = [sys.executable, "-m", "tests.spark.older_spark", server.url]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -83,7 +83,7 @@ def test_spark_4_0_plans_and_reads(server: Server, js: JetStream) -> None:
 
 
 def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server)
     end = source.latestOffset(source.initialOffset(), ALL)
     assert json.dumps(source.latestOffset(end, ALL)) == json.dumps(end)
@@ -109,16 +109,16 @@ def test_nothing_new_is_the_same_text(server: Server, js: JetStream) -> None:
 def test_a_query_begins_where_its_options_say(
     server: Server, js: JetStream, options: dict[str, str], start: int
 ) -> None:
-    publish(js, 30)
+    publish_orders(js, 30)
     assert reader(server, **options).initialOffset()["base"] == {"ORDERS": start}
 
 
 def test_a_place_that_is_not_reached_yet_is_waited_for(server: Server, js: JetStream) -> None:
-    publish(js, 30)
+    publish_orders(js, 30)
     source = reader(server, startingOffsets="33")
     start = source.initialOffset()
     assert source.latestOffset(start, ALL) == start
-    publish(js, 5)
+    publish_orders(js, 5)
     assert planned(source, start, source.latestOffset(start, ALL)) == [(33, 35)]
 
 
@@ -134,7 +134,7 @@ def test_a_place_that_is_not_reached_yet_is_waited_for(server: Server, js: JetSt
 def test_a_batch_is_as_big_as_it_may_be(
     server: Server, js: JetStream, options: dict[str, str], default: str, ends: list[int]
 ) -> None:
-    publish(js, 100, size=1000)
+    publish_orders(js, 100, size=1000)
     source = reader(server, **options)
     limit = source.getDefaultReadLimit()
     assert type(limit).__name__ == default
@@ -151,21 +151,21 @@ def walk(source: StreamingReader, limit: ReadLimit) -> list[int]:
 
 
 def test_batch_waits_for_enough_messages(server: Server, js: JetStream) -> None:
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server, minOffsetsPerTrigger="20", maxTriggerDelay="3600")
     start = source.initialOffset()
     assert source.latestOffset(start, ALL) == start
-    publish(js, 10)
+    publish_orders(js, 10)
     end = source.latestOffset(start, ALL)
     assert planned(source, start, end) == [(1, 20)]
-    publish(js, 1)
+    publish_orders(js, 1)
     assert source.latestOffset(end, ALL) == end
     source.prepareForTriggerAvailableNow()
     assert planned(source, end, source.latestOffset(end, ALL)) == [(21, 21)]
 
 
 def test_batch_waits_no_longer_than_allowed(server: Server, js: JetStream) -> None:
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server, minOffsetsPerTrigger="20", maxTriggerDelay="0.05")
     start = source.initialOffset()
     while (end := source.latestOffset(start, ALL)) == start:
@@ -174,16 +174,16 @@ def test_batch_waits_no_longer_than_allowed(server: Server, js: JetStream) -> No
 
 
 def test_available_now_ends_where_the_stream_ended(server: Server, js: JetStream) -> None:
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, maxOffsetsPerTrigger="60")
     source.prepareForTriggerAvailableNow()
-    publish(js, 50)
+    publish_orders(js, 50)
     assert walk(source, ReadMaxRows(60)) == [61, 101]
     assert source.reportLatestOffset()["s"]["ORDERS"]["seq"] == 151
 
 
 def test_repeated_batch_is_planned_offline(server: Server, js: JetStream) -> None:
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, minPartitions="3")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
     js.stream("ORDERS").purge()
@@ -193,7 +193,7 @@ def test_repeated_batch_is_planned_offline(server: Server, js: JetStream) -> Non
 
 def test_repeated_batch_keeps_the_limit_of_partitions(server: Server, js: JetStream) -> None:
     """Message ids count the rows of a partition."""
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, minPartitions="1", maxRecordsPerPartition="40")
     start, end = source.initialOffset(), source.latestOffset(source.initialOffset(), ALL)
     assert list(end) == ["v", "s", "base", "n", "m"]
@@ -202,7 +202,7 @@ def test_repeated_batch_keeps_the_limit_of_partitions(server: Server, js: JetStr
 
 
 def test_what_is_gone_before_it_was_read_is_data_lost(server: Server, js: JetStream) -> None:
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, startingOffsets="1")
     start = source.initialOffset()
     js.stream("ORDERS").purge(seq=51)
@@ -219,7 +219,7 @@ def ranges(reader: StreamingReader, start: dict[str, object], end: dict[str, obj
 
 @pytest.mark.parametrize("options", [{}, {"startingTimestamp": "2020-01-01T00:00:00Z"}], ids=["earliest", "time"])
 def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, options: dict[str, str]) -> None:
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, **options, minPartitions="1")
     start = source.initialOffset()
     js.stream("ORDERS").purge(seq=51)
@@ -233,7 +233,7 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
     (again,) = ranges(reader(server, **options), reader(server, **options).initialOffset(), end)
     with pytest.raises(DataLost, match="begins at 61"):
         list(read_range(nats, again))
-    publish(js, 10)
+    publish_orders(js, 10)
     js.stream("ORDERS").purge(seq=106)
     with pytest.raises(DataLost, match="begins at 106"):
         source.latestOffset(end, ALL)
@@ -242,14 +242,14 @@ def test_trim_before_the_first_batch_is_no_loss(server: Server, js: JetStream, o
 def test_trim_when_spark_asks_for_the_end_first(server: Server, js: JetStream) -> None:
     """Spark 4.0 and 4.1 do not give the start: the query may be new, or may have read up to here before."""
     nats = SparkNats(servers=server.url)
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server, minPartitions="1")
     end = source.latestOffset()
     js.stream("ORDERS").purge(seq=51)
     (seq_range,) = ranges(source, source.initialOffset(), end)
     js.stream("ORDERS").purge(seq=61)
     assert [row[2] for row in read_range(nats, seq_range)] == list(range(61, 101))
-    publish(js, 100)
+    publish_orders(js, 100)
     js.stream("ORDERS").purge(seq=111)
     restarted = reader(server, minPartitions="1")
     (seq_range,) = ranges(restarted, end, restarted.latestOffset())
@@ -260,22 +260,22 @@ def test_trim_when_spark_asks_for_the_end_first(server: Server, js: JetStream) -
 
 def test_superseded_messages_are_no_loss_to_a_query(server: Server, js: JetStream) -> None:
     js.stream("ORDERS").update(max_msgs_per_subject=1)
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server)
     end = source.latestOffset(source.initialOffset(), ALL)
-    publish(js, 10)
+    publish_orders(js, 10)
     assert planned(source, end, source.latestOffset(end, ALL)) == [(11, 20)]
 
 
 def test_a_stream_that_was_created_anew_is_another_one(
     server: Server, js: JetStream, caplog: pytest.LogCaptureFixture
 ) -> None:
-    publish(js, 100)
+    publish_orders(js, 100)
     source = reader(server)
     end = source.latestOffset(source.initialOffset(), ALL)
     js.delete_stream("ORDERS")
     js.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory")
-    publish(js, 20)
+    publish_orders(js, 20)
     with pytest.raises(DataLost, match="created anew"):
         source.latestOffset(end, ALL)
     forgiving = reader(server, failOnDataLoss="false")
@@ -400,7 +400,7 @@ def requests(js: JetStream) -> int:
 
 
 def test_one_look_at_a_stream_for_each_trigger(server: Server, js: JetStream) -> None:
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server)
     start = source.initialOffset()
     before = requests(js)
@@ -425,13 +425,13 @@ def test_many_streams_are_looked_at_in_pages(server: Server, js: JetStream) -> N
 
 
 def test_idle_query_looks_ten_times_a_second(server: Server, js: JetStream) -> None:
-    publish(js, 1)
+    publish_orders(js, 1)
     source = reader(server)
     end = source.latestOffset(source.initialOffset(), ALL)
     begun = time.monotonic()
     for _ in range(4):
         assert source.latestOffset(end, ALL) == end
-    publish(js, 1)
+    publish_orders(js, 1)
     assert source.latestOffset(end, ALL) != end, "a look always comes after the pause"
     assert time.monotonic() - begun >= 4 * 0.1
     busy = []
@@ -514,7 +514,7 @@ def test_window_counts_sequences_of_a_work_queue(server: Server) -> None:
     with sync.connect(server.url) as nc:
         queue = nc.jetstream()
         queue.create_stream(name="ORDERS", subjects=["orders.>"], storage="memory", retention="workqueue")
-        publish(queue, 30)
+        publish_orders(queue, 30)
         source = reader(server, subjects="orders.eu", maxOffsetsPerTrigger="10", minPartitions="1")
         assert matching_batches(source, lambda _: True) == ([10, 10, 10], [20, 10, 0])
         queue.delete_stream("ORDERS")
@@ -522,12 +522,12 @@ def test_window_counts_sequences_of_a_work_queue(server: Server) -> None:
 
 def test_spark_before_4_2_gives_no_start_offset(server: Server, js: JetStream) -> None:
     """There ``latestOffset`` is called without arguments, and takes all there is."""
-    publish(js, 10)
+    publish_orders(js, 10)
     source = reader(server)
     start = source.initialOffset()
     end = source.latestOffset()
     assert planned(source, start, end) == [(1, 10)]
-    publish(js, 5)
+    publish_orders(js, 5)
     assert planned(source, end, source.latestOffset()) == [(11, 15)]
     restarted = reader(server)
     later = restarted.latestOffset()

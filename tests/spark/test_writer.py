@@ -21,6 +21,8 @@ from natsproto.spark._id_writer import ROWS_AT_A_TIME
 from natsproto.spark._options import SinkOptions
 from natsproto.spark._task import WriteResult, WriteTask
 from natsproto.spark._writer import check_ids, check_target, write_messages
+from tests.kit.contents import stored_numbers
+from tests.spark.streams import window_over
 
 BASE = {"servers": "nats://127.0.0.1:4222", "stream": "OUT", "subject": "out.rows", "stableOrder": "true"}
 TASK = WriteTask(owner="query", epoch=3, partition=1)
@@ -52,7 +54,7 @@ def batch(first: int, last: int) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in range(first, last)])], names=["data"])
 
 
-async def rows(*batches: pa.RecordBatch, fail: bool = False) -> AsyncIterator[pa.RecordBatch]:
+async def batches_then(*batches: pa.RecordBatch, fail: bool = False) -> AsyncIterator[pa.RecordBatch]:
     for one in batches:
         await asyncio.sleep(0)
         yield one
@@ -60,44 +62,44 @@ async def rows(*batches: pa.RecordBatch, fail: bool = False) -> AsyncIterator[pa
         raise ZeroDivisionError
 
 
-async def run(client: Client, how: SinkOptions, task: WriteTask, batches: AsyncIterator[pa.RecordBatch]) -> WriteResult:
+async def write_once(
+    client: Client, how: SinkOptions, task: WriteTask, batches: AsyncIterator[pa.RecordBatch]
+) -> WriteResult:
     (done,) = [done async for done in write_messages(client, how, task, batches)]
     return done
 
 
-async def stored(stream: Stream) -> list[int]:
-    return [int(message.data) async for message in stream.get_batch(subject="out.rows")]
-
-
 @pytest.mark.parametrize("how", [IDS, settings(maxPending="1"), CURSOR])
 async def test_a_task_that_runs_again_stores_nothing_new(nats_client: Client, out: Stream, how: SinkOptions) -> None:
-    assert await run(nats_client, how, TASK, rows(batch(0, 10), batch(10, 25))) == WriteResult(rows=25, duplicates=0)
+    assert await write_once(nats_client, how, TASK, batches_then(batch(0, 10), batch(10, 25))) == WriteResult(
+        rows=25, duplicates=0
+    )
     parts = [batch(first, first + 5) for first in range(0, 25, 5)]
-    assert await run(nats_client, how, TASK, rows(*parts)) == WriteResult(rows=25, duplicates=25)
-    assert await stored(out) == list(range(25))
+    assert await write_once(nats_client, how, TASK, batches_then(*parts)) == WriteResult(rows=25, duplicates=25)
+    assert await stored_numbers(out, "out.rows") == list(range(25))
 
 
 @pytest.mark.parametrize("how", [IDS, CURSOR])
 async def test_a_task_that_died_half_way_is_completed(nats_client: Client, out: Stream, how: SinkOptions) -> None:
     with pytest.raises(ZeroDivisionError):
-        await run(nats_client, how, TASK, rows(batch(0, 10), fail=True))
-    done = await run(nats_client, how, TASK, rows(batch(0, 13), batch(13, 25)))
+        await write_once(nats_client, how, TASK, batches_then(batch(0, 10), fail=True))
+    done = await write_once(nats_client, how, TASK, batches_then(batch(0, 13), batch(13, 25)))
     assert (done.rows, done.duplicates > 0) == (25, True)
-    assert await stored(out) == list(range(25))
+    assert await stored_numbers(out, "out.rows") == list(range(25))
 
 
 @pytest.mark.parametrize("how", [IDS, CURSOR])
 async def test_ids_differ_by_query_epoch_and_partition(nats_client: Client, out: Stream, how: SinkOptions) -> None:
     others = [TASK, TASK.replace(epoch=4), TASK.replace(partition=2), TASK.replace(owner="other")]
     for task in others:
-        assert (await run(nats_client, how, task, rows(batch(0, 9)))).duplicates == 0
-    assert await stored(out) == [*range(9)] * 4
+        assert (await write_once(nats_client, how, task, batches_then(batch(0, 9)))).duplicates == 0
+    assert await stored_numbers(out, "out.rows") == [*range(9)] * 4
 
 
 async def test_without_a_guarantee_rows_are_stored_again(nats_client: Client, out: Stream) -> None:
     for _ in range(2):
-        assert await run(nats_client, NONE, TASK, rows(batch(0, 5))) == WriteResult(rows=5, duplicates=0)
-    assert await stored(out) == [*range(5)] * 2
+        assert await write_once(nats_client, NONE, TASK, batches_then(batch(0, 5))) == WriteResult(rows=5, duplicates=0)
+    assert await stored_numbers(out, "out.rows") == [*range(5)] * 2
 
 
 @pytest.mark.parametrize("how", [IDS, NONE])
@@ -105,15 +107,17 @@ async def test_batch_of_many_pieces_is_stored_in_order(nats_client: Client, out:
     count = 2 * ROWS_AT_A_TIME + 7
     for again in range(2):
         duplicates = count if again and how is IDS else 0
-        done = await run(nats_client, how, TASK, rows(batch(0, count), batch(0, 0)))
+        done = await write_once(nats_client, how, TASK, batches_then(batch(0, count), batch(0, 0)))
         assert done == WriteResult(rows=count, duplicates=duplicates)
-    assert await stored(out) == [*range(count)] * (1 if how is IDS else 2)
+    assert await stored_numbers(out, "out.rows") == [*range(count)] * (1 if how is IDS else 2)
 
 
 async def test_an_epoch_that_was_overtaken_stores_nothing(nats_client: Client, out: Stream) -> None:
-    await run(nats_client, CURSOR, TASK.replace(epoch=4), rows(batch(100, 110)))
-    assert await run(nats_client, CURSOR, TASK, rows(batch(0, 10))) == WriteResult(rows=10, duplicates=10)
-    assert await stored(out) == list(range(100, 110))
+    await write_once(nats_client, CURSOR, TASK.replace(epoch=4), batches_then(batch(100, 110)))
+    assert await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 10))) == WriteResult(
+        rows=10, duplicates=10
+    )
+    assert await stored_numbers(out, "out.rows") == list(range(100, 110))
 
 
 async def test_cursor_is_exact_after_the_duplicate_window(
@@ -121,10 +125,10 @@ async def test_cursor_is_exact_after_the_duplicate_window(
 ) -> None:
     await out.update(duplicate_window=0.1)
     with pytest.raises(ZeroDivisionError):
-        await run(nats_client, CURSOR, TASK, rows(batch(0, 10), fail=True))
-    await window_over(jetstream)
-    await run(nats_client, CURSOR, TASK, rows(batch(0, 25)))
-    assert await stored(out) == list(range(25))
+        await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 10), fail=True))
+    await window_over(jetstream, "out.other")
+    await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 25)))
+    assert await stored_numbers(out, "out.rows") == list(range(25))
 
 
 async def test_attempts_that_race_store_every_row_once(nats_client: Client, out: Stream, seed: int) -> None:
@@ -134,27 +138,27 @@ async def test_attempts_that_race_store_every_row_once(nats_client: Client, out:
         cuts = sorted(chance.sample(range(1, 60), 3))
         bounds = [0, *cuts, 60]
         parts = [batch(bounds[index], bounds[index + 1]) for index in range(4)]
-        attempts.append(run(nats_client, CURSOR, TASK, rows(*parts)))
+        attempts.append(write_once(nats_client, CURSOR, TASK, batches_then(*parts)))
     done = await asyncio.gather(*attempts)
     assert [one.rows for one in done] == [60] * 4
     assert sum(one.rows - one.duplicates for one in done) == 60
-    assert await stored(out) == list(range(60))
+    assert await stored_numbers(out, "out.rows") == list(range(60))
 
 
 async def test_stream_keeps_one_message_of_each_cursor(nats_client: Client, out: Stream) -> None:
     await out.update(allow_rollup_hdrs=True)
     for partition in (1, 2):
-        await run(nats_client, CURSOR, TASK.replace(partition=partition), rows(batch(0, 50)))
+        await write_once(nats_client, CURSOR, TASK.replace(partition=partition), batches_then(batch(0, 50)))
     found = (await out.info(subjects_filter="$CURSOR.>")).state.subjects
     assert found == {CURSORS: 1, "$CURSOR.OUT.spark-query-2": 1}
-    assert await stored(out) == [*range(50)] * 2
+    assert await stored_numbers(out, "out.rows") == [*range(50)] * 2
 
 
 async def test_cursors_have_a_subject_of_choice(nats_client: Client, jetstream: JetStream) -> None:
     out = await jetstream.create_stream("OUT", subjects=["out.>"], storage="memory", allow_atomic=True)
     how = settings(delivery="cursor", cursorSubject="out.cursors")
     for duplicates in (0, 20):
-        assert (await run(nats_client, how, TASK, rows(batch(0, 20)))).duplicates == duplicates
+        assert (await write_once(nats_client, how, TASK, batches_then(batch(0, 20)))).duplicates == duplicates
     assert (await out.info(subjects_filter="out.cursors.>")).state.subjects == {"out.cursors.spark-query-1": 3}
 
 
@@ -163,14 +167,14 @@ async def test_a_cursor_of_another_program_is_not_overlooked(
 ) -> None:
     await jetstream.publish(CURSORS, b"hello")
     with pytest.raises(InvalidReply, match="holds another message"):
-        await run(nats_client, CURSOR, TASK, rows(batch(0, 5)))
+        await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 5)))
     await out.purge(subject=CURSORS)
     other = await jetstream.cursor("OUT", "spark-query-1")
     async with other.advance(to=7):
         pass
     with pytest.raises(InvalidReply, match="must be that of Spark's sink"):
-        await run(nats_client, CURSOR, TASK, rows(batch(0, 5)))
-    assert await stored(out) == []
+        await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 5)))
+    assert await stored_numbers(out, "out.rows") == []
 
 
 async def test_stream_that_went_back_gets_the_rows_again(
@@ -198,17 +202,17 @@ async def test_stream_that_went_back_gets_the_rows_again(
         return MessageColumns(["out.rows"] * count, [b"%d" % one for one in range(count)], (), ()).digest(0)
 
     with pytest.raises(CursorMoved):
-        await run(nats_client, CURSOR, TASK, with_a_loss())
+        await write_once(nats_client, CURSOR, TASK, with_a_loss())
     assert moved.is_set()
-    await run(nats_client, CURSOR, TASK, rows(batch(0, 20)))
-    assert set(await stored(out)) >= set(range(14, 20))
+    await write_once(nats_client, CURSOR, TASK, batches_then(batch(0, 20)))
+    assert set(await stored_numbers(out, "out.rows")) >= set(range(14, 20))
 
 
 async def test_ids_of_the_rows_win_over_those_of_the_task(nats_client: Client, out: Stream) -> None:
     named = pa.RecordBatch.from_arrays(
         [pa.array([b"1", b"2", b"3"]), pa.array(["a", None, "a"])], names=["data", "msg_id"]
     )
-    assert await run(nats_client, IDS, TASK, rows(named)) == WriteResult(rows=3, duplicates=1)
+    assert await write_once(nats_client, IDS, TASK, batches_then(named)) == WriteResult(rows=3, duplicates=1)
     assert (await out.get_message(1)).headers["Nats-Msg-Id"] == "a"
 
 
@@ -216,7 +220,7 @@ async def test_headers_are_published(nats_client: Client, out: Stream) -> None:
     headers = pa.array([[("Tag", ["a", "b"])], None], pa.map_(pa.string(), pa.list_(pa.string())))
     both = pa.RecordBatch.from_arrays([pa.array([b"1", b"2"]), headers], names=["data", "headers"])
     for how in (IDS, CURSOR, NONE):
-        await run(nats_client, how, TASK, rows(both))
+        await write_once(nats_client, how, TASK, batches_then(both))
     found = [message.headers.get_all("Tag") async for message in out.get_batch(subject="out.rows")]
     assert found == [["a", "b"], []] * 3
 
@@ -227,7 +231,7 @@ async def test_a_subject_of_no_row_of_the_stream_is_refused(nats_client: Client,
         [pa.array(["out.a", "elsewhere"]), pa.array([b"", b""])], names=["subject", "data"]
     )
     with pytest.raises(ConfigError, match=r"elsewhere.*is not a subject of stream OUT"):
-        await run(nats_client, how, TASK, rows(stray))
+        await write_once(nats_client, how, TASK, batches_then(stray))
     assert (await out.info()).state.messages == 0
 
 
@@ -248,7 +252,7 @@ async def test_stream_without_the_guarantee_is_refused(
     config = {"name": "OUT", "subjects": ["out.>", "$CURSOR.OUT.>"], "storage": "memory", "allow_atomic": True}
     stream = await jetstream.create_stream(**{**config, **changes})  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=words):
-        await run(nats_client, settings(**options), TASK, rows(batch(0, 5)))
+        await write_once(nats_client, settings(**options), TASK, batches_then(batch(0, 5)))
     assert (await stream.info()).state.messages == 0
 
 
@@ -272,27 +276,27 @@ async def test_rows_in_another_order_are_refused_without_ids(nats_client: Client
     """a b c are stored, and the retry gives f e d c b a: by number, d e f would be taken for a b c."""
     unstable = settings(stableOrder="false")
     with pytest.raises(ConfigError, match="add a column msg_id"):
-        await run(nats_client, unstable, TASK, rows(letters("abc")))
+        await write_once(nats_client, unstable, TASK, batches_then(letters("abc")))
     assert await texts(out) == ""
-    await run(nats_client, unstable, TASK, rows(letters("abc", ids=True)))
-    await run(nats_client, unstable, TASK, rows(letters("fedcba", ids=True)))
+    await write_once(nats_client, unstable, TASK, batches_then(letters("abc", ids=True)))
+    await write_once(nats_client, unstable, TASK, batches_then(letters("fedcba", ids=True)))
     assert await texts(out) == "abcfed"
 
 
 async def test_row_without_an_id_is_named(nats_client: Client, out: Stream) -> None:
     named = pa.RecordBatch.from_pydict({"data": [b"1", b"2"], "msg_id": pa.array(["a", None])})
     with pytest.raises(ConfigError, match="row 1 of its partition has none"):
-        await run(nats_client, settings(stableOrder="false"), TASK, rows(named))
-    assert await stored(out) == []
+        await write_once(nats_client, settings(stableOrder="false"), TASK, batches_then(named))
+    assert await stored_numbers(out, "out.rows") == []
 
 
 @pytest.mark.parametrize("again", ["fedcba", "abd", "ab", "", "abXcdefghij"])
 async def test_cursors_tell_rows_in_another_order(nats_client: Client, out: Stream, again: str) -> None:
-    await run(nats_client, CURSOR, TASK, rows(letters("abc")))
+    await write_once(nats_client, CURSOR, TASK, batches_then(letters("abc")))
     with pytest.raises(ConfigError, match=r"stableOrder.*does not hold"):
-        await run(nats_client, CURSOR, TASK, rows(letters(again)))
+        await write_once(nats_client, CURSOR, TASK, batches_then(letters(again)))
     assert await texts(out) == "abc"
-    await run(nats_client, CURSOR, TASK, rows(letters("ab"), letters("cdefghijklm")))
+    await write_once(nats_client, CURSOR, TASK, batches_then(letters("ab"), letters("cdefghijklm")))
     assert await texts(out) == "abcdefghijklm"
 
 
@@ -310,14 +314,7 @@ def test_rows_without_ids_are_refused_on_the_driver() -> None:
 # ---------------------------------------------------------------- behind the duplicate window
 
 
-async def window_over(jetstream: JetStream) -> None:
-    """Waits until the server has forgotten the ids that it knows."""
-    await jetstream.publish("out.other", msg_id="known")
-    while (await jetstream.publish("out.other", msg_id="known")).duplicate:  # noqa: ASYNC110  # only the server knows
-        await asyncio.sleep(0.05)
-
-
-def with_ids(*numbers: int) -> pa.RecordBatch:
+def batch_with_ids(*numbers: int) -> pa.RecordBatch:
     ids = pa.array([f"id-{number}" for number in numbers])
     return pa.RecordBatch.from_arrays([pa.array([b"%d" % number for number in numbers]), ids], names=["data", "msg_id"])
 
@@ -334,29 +331,31 @@ async def test_a_repetition_behind_the_window_is_refused(
     """Whatever of it is stored: the first row may be that of another one."""
     out = await jetstream.create_stream("OUT", subjects=["out.>"], storage="memory", retention=retention)
     await out.create_consumer("all")
-    await run(nats_client, IDS, TASK, rows(batch(0, 10)))
+    await write_once(nats_client, IDS, TASK, batches_then(batch(0, 10)))
     with pytest.raises(ConfigError, match=r"duplicate_window of stream OUT 120.*planned first.*duplicates=allow"):
-        await run(nats_client, IDS, again(119.5), rows(batch(0, 25)))
+        await write_once(nats_client, IDS, again(119.5), batches_then(batch(0, 25)))
     assert (await out.info()).state.last_seq == 10
-    assert await run(nats_client, IDS, again(60), rows(batch(0, 25))) == WriteResult(rows=25, duplicates=10)
+    assert await write_once(nats_client, IDS, again(60), batches_then(batch(0, 25))) == WriteResult(
+        rows=25, duplicates=10
+    )
 
 
 async def test_repetition_behind_the_window_can_be_allowed(
     nats_client: Client, jetstream: JetStream, out: Stream, caplog: pytest.LogCaptureFixture
 ) -> None:
     await out.update(duplicate_window=0.1)
-    await run(nats_client, IDS, TASK, rows(batch(0, 5)))
-    await window_over(jetstream)
-    await run(nats_client, settings(duplicates="allow"), again(5), rows(batch(0, 7)))
-    assert await stored(out) == [*range(5), *range(7)]
+    await write_once(nats_client, IDS, TASK, batches_then(batch(0, 5)))
+    await window_over(jetstream, "out.other")
+    await write_once(nats_client, settings(duplicates="allow"), again(5), batches_then(batch(0, 7)))
+    assert await stored_numbers(out, "out.rows") == [*range(5), *range(7)]
     assert "are stored twice" in caplog.text
 
 
 async def test_repetition_of_what_never_began_is_stored(nats_client: Client, jetstream: JetStream) -> None:
     """The stream has got no message since the plan: the first attempt has stored nothing."""
     out = await jetstream.create_stream("OUT", subjects=["out.>"], storage="memory", duplicate_window=0.1)
-    assert (await run(nats_client, IDS, again(3600), rows(batch(0, 5)))).duplicates == 0
-    assert await stored(out) == [*range(5)]
+    assert (await write_once(nats_client, IDS, again(3600), batches_then(batch(0, 5)))).duplicates == 0
+    assert await stored_numbers(out, "out.rows") == [*range(5)]
 
 
 async def test_window_ends_among_stored_rows(nats_client: Client, out: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -371,20 +370,22 @@ async def test_window_ends_among_stored_rows(nats_client: Client, out: Stream, m
             clock += 70
 
     how = settings(maxPending="5")
-    await run(nats_client, how, TASK, rows(batch(0, 20)))
+    await write_once(nats_client, how, TASK, batches_then(batch(0, 20)))
     with pytest.raises(ConfigError, match="repeated 140 s after"):
-        await run(nats_client, how, again(), slowly(batch(0, 10), batch(10, 20), batch(20, 30)))
+        await write_once(nats_client, how, again(), slowly(batch(0, 10), batch(10, 20), batch(20, 30)))
     clock = time.time()
-    done = await run(nats_client, how, again(), slowly(batch(0, 20), batch(20, 30), batch(30, 40), batch(40, 50)))
+    done = await write_once(
+        nats_client, how, again(), slowly(batch(0, 20), batch(20, 30), batch(30, 40), batch(40, 50))
+    )
     assert done == WriteResult(rows=50, duplicates=20)
-    assert await stored(out) == [*range(50)]
+    assert await stored_numbers(out, "out.rows") == [*range(50)]
 
 
 async def test_ids_show_neither_their_task_nor_the_next_ones(nats_client: Client, out: Stream) -> None:
     """Whoever could guess an id would store a message with it first, and the row would count as its duplicate."""
     others = [TASK, TASK.replace(epoch=4), TASK.replace(partition=2), TASK.replace(owner="other")]
     for task in others:
-        await run(nats_client, IDS, task, rows(batch(0, 1200), batch(1200, 2500)))
+        await write_once(nats_client, IDS, task, batches_then(batch(0, 1200), batch(1200, 2500)))
     ids = [message.headers["Nats-Msg-Id"] async for message in out.get_batch()]
     assert len(set(ids)) == 4 * 2500
     assert {len(one) for one in ids} == {24}
@@ -394,7 +395,7 @@ async def test_ids_show_neither_their_task_nor_the_next_ones(nats_client: Client
 async def test_headers_of_rows_stay_as_they_are(nats_client: Client, out: Stream) -> None:
     headers = pa.array([[("Tag", "a")]], pa.map_(pa.string(), pa.string()))
     row = pa.RecordBatch.from_arrays([pa.array([b"1"]), headers, pa.array(["id"])], names=["data", "headers", "msg_id"])
-    await run(nats_client, IDS, TASK, rows(row))
+    await write_once(nats_client, IDS, TASK, batches_then(row))
     assert [*(await out.get_message(1)).headers.pairs()] == [("Tag", "a"), ("Nats-Msg-Id", "id")]
 
 

@@ -148,7 +148,7 @@ def examples() -> list[errors.NatsError]:
     ]
 
 
-def table() -> str:
+def message_table() -> str:
     """The messages as a table of Markdown."""
     rows = "".join(f"| `{type(error).__name__}` | {str(error).replace('|', chr(92) + '|')} |\n" for error in examples())
     return f"\n| error | message |\n|---|---|\n{rows}\n"
@@ -161,4 +161,4 @@ def page_table() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(_TABLE.sub(lambda _: table(), PAGE.read_text()))
+    PAGE.write_text(_TABLE.sub(lambda _: message_table(), PAGE.read_text()))

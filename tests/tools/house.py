@@ -213,6 +213,11 @@ def parsed_modules() -> dict[str, ast.Module]:
     return {name: parsed(path) for name, path in sources("natsproto")}
 
 
+def parsed_tests() -> dict[str, ast.Module]:
+    """The modules of the tests by their files."""
+    return {name: parsed(path) for name, path in sources("tests")}
+
+
 def import_graph() -> rooms.Graph:
     """The imports among the modules of natsproto, in any place."""
     return rooms.import_graph(parsed_modules())
@@ -530,6 +535,7 @@ def broken_rules(figures: list[Figure] | None = None) -> list[str]:
         *names.names_with_two_meanings(parsed_modules()),
         *names.nested_choices(parsed_modules()),
         *names.crowded_statements(parsed_modules()),
+        *names.repeated_helpers(parsed_tests()),
         *full_folders(),
         *small_modules(),
         *decision_numbers(),
@@ -566,6 +572,8 @@ def room_figures() -> Iterator[str]:
         find(trees) for find in (names.names_with_two_meanings, names.nested_choices, names.crowded_statements)
     )
     yield f"names with two meanings: {len(twice)}" + "".join(f"; {line}" for line in twice)
+    repeated = names.repeated_helpers(parsed_tests())
+    yield f"helpers of one name in {names.HELPER_FILES} test files and more: {len(repeated)}"
     yield f"conditional expressions in others: {len(nested)}" + "".join(f"; {line}" for line in nested)
     yield f"statements with more than {names.MAX_CHOICES} choices in {names.CROWDED_LINES} lines: {len(crowded)}"
     yield f"members of the seam (<= {MAX_SEAM_MEMBERS}): {len(seam_members())}"

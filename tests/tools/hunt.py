@@ -43,7 +43,7 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """Writes down what fails."""
     report = yield
     if report.when == "call" and report.failed and isinstance(item, pytest.Function):
-        path = write(item, f"{report.longreprtext}\n{getattr(item, 'hypothesis_report_information', '')}")
+        path = write_test(item, f"{report.longreprtext}\n{getattr(item, 'hypothesis_report_information', '')}")
         report.sections.append(("found", f"as a test in {path}"))
     return report
 
@@ -54,7 +54,7 @@ def _is_random(item: pytest.Item) -> bool:
     return is_hypothesis_test(function) or model or "seed" in getattr(item, "fixturenames", ())
 
 
-def write(item: pytest.Function, text: str) -> Path:
+def write_test(item: pytest.Function, text: str) -> Path:
     """A file with one test that fails as this one did; its path."""
     FOUND.mkdir(exist_ok=True)
     body = _seeded(item) or _stateful(item, text) or _explicit(item, text) or _blob(item, text)

@@ -14,6 +14,13 @@ PUBLIC_TWICE = {"ClientInfo", "Group", "Operation", "Outbox", "Refused"}
 MIRRORS = ("natsproto/sync/", "natsproto/compat/")
 """Packages whose classes have the names of others on purpose."""
 
+PLAIN_DECORATORS = {"asynccontextmanager", "cache", "contextmanager", "dataclass", "lru_cache", "wraps"}
+"""With any other decorator a function of a test file is given to a runner, as a fixture or a scenario is."""
+CASES = ("tests/typing/", "tests/compat/programs/")
+"""Folders whose functions are no helpers: cases for type checkers, and whole programs."""
+HELPER_FILES = 3
+"""In so many files a helper of one name is one that each file had to write again, or a name that says too little."""
+
 MAX_CHOICES = 7
 """The most choices of a statement that takes no more than CROWDED_LINES."""
 CROWDED_LINES = 3
@@ -57,6 +64,30 @@ def names_with_two_meanings(trees: Mapping[str, ast.Module]) -> list[str]:
         for name, files in sorted(classes.items())
         if len(files) > 1 and name not in PUBLIC_TWICE
     ]
+
+
+def repeated_helpers(trees: Mapping[str, ast.Module]) -> list[str]:
+    """Helper functions and classes of tests whose names HELPER_FILES or more files define, one line each."""
+    files: dict[str, list[str]] = defaultdict(list)
+    for file, tree in trees.items():
+        for node in tree.body if not file.startswith(CASES) else ():
+            if (
+                isinstance(node, _DEFINITIONS)
+                and not node.name.startswith(("test_", "Test"))
+                and node.name != "main"
+                and not any(_decorator(one) not in PLAIN_DECORATORS for one in node.decorator_list)
+            ):
+                files[node.name].append(file)
+    return [
+        f"{name}: a helper in {len(found)} files, {', '.join(found)}; move it to tests/kit, or name it for what it does"
+        for name, found in sorted(files.items())
+        if len(found) >= HELPER_FILES
+    ]
+
+
+def _decorator(node: ast.expr) -> str:
+    """The last name of a decorator."""
+    return ast.unparse(node.func if isinstance(node, ast.Call) else node).rpartition(".")[2]
 
 
 def nested_choices(trees: Mapping[str, ast.AST]) -> list[str]:

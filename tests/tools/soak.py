@@ -23,7 +23,8 @@ from natsproto._client import Client
 from natsproto._core.events import Disconnected, Event
 from natsproto.errors import ConnectionLost, NatsError
 from natsproto.testing import Direction, End, FaultProxy, Server, run_server
-from tests.faults.helpers import descriptors, resident, settled
+from tests.faults.helpers import descriptors, resident
+from tests.kit.waiting import until
 
 RSS_PER_MINUTE = 0.5
 """MiB the process may grow in a minute."""
@@ -181,10 +182,10 @@ async def _trouble(server: Server, proxy: FaultProxy, chance: random.Random, cal
 
 async def _measure(nc: Client, proxy: FaultProxy, tally: Tally, minute: float) -> None:
     proxy.heal()
-    await settled(lambda: nc.is_connected and len(proxy.links) == 1, timeout=10)
+    await until(lambda: nc.is_connected and len(proxy.links) == 1, timeout=10)
     with contextlib.suppress(ConnectionLost):  # the last cut may be on its way
         await nc.flush(10)
-    await settled(lambda: nc.is_connected and len(proxy.links) == 1, timeout=10)
+    await until(lambda: nc.is_connected and len(proxy.links) == 1, timeout=10)
     proxy.history[:-1] = []  # the tool's own memory is not what is measured
     gc.collect()
     tally.samples.append((minute, resident() / 2**20, len(asyncio.all_tasks()), descriptors()))

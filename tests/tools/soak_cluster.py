@@ -195,7 +195,7 @@ class Objects:
             self.book.wrong.append(f"{len(orphans.subjects)} orphans after {self.uncertain} uncertain calls")
 
 
-async def _request(nc: Client, book: Book, writer: int) -> None:
+async def _request_of(nc: Client, book: Book, writer: int) -> None:
     number = 0
     while not book.over.is_set():
         payload, number = b"%d %d" % (writer, number), number + 1
@@ -396,7 +396,7 @@ class Others:
         self._watching = asyncio.create_task(self.mirror.watch(read))
         self._cache = read.cache()
         await self._cache.__aenter__()
-        works = [_request(self.clients[0], self.book, number) for number in range(3)]
+        works = [_request_of(self.clients[0], self.book, number) for number in range(3)]
         works += [self.mirror.write(self._bucket, number) for number in range(3)]
         for number in range(OBJECTS):
             names = [f"object {number}", f"other {number}", f"third {number}"]

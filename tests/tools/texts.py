@@ -195,7 +195,7 @@ class Function(NamedTuple):
 
 
 @functools.cache
-def functions() -> tuple[Function, ...]:
+def described_functions() -> tuple[Function, ...]:
     """The public functions and methods that have parameters, each once."""
     found: dict[Function, None] = {}
     for module in public_api.public_modules():
@@ -274,7 +274,7 @@ def with_arguments(source: str, file: str) -> str:
     lines = source.splitlines()
     tree = ast.parse(source)
     edits: list[tuple[int, int, list[str]]] = []
-    for function in functions():
+    for function in described_functions():
         if function.file == file:
             node = _docstring_of(tree, function)
             begin, end = node.lineno - 1, node.end_lineno or node.lineno
@@ -314,7 +314,7 @@ def without_text() -> list[str]:
     """The parameters of public functions that have no text."""
     return [
         f"{function.owner}.{function.name}.{parameter}"
-        for function in functions()
+        for function in described_functions()
         for parameter in function.parameters
         if not key_of(function, parameter)
     ]
@@ -322,7 +322,7 @@ def without_text() -> list[str]:
 
 def unused_keys() -> set[str]:
     """The texts that no function uses."""
-    used = {key_of(function, parameter) for function in functions() for parameter in function.parameters}
+    used = {key_of(function, parameter) for function in described_functions() for parameter in function.parameters}
     return parameter_texts().keys() - used
 
 
@@ -352,7 +352,7 @@ def outdated() -> dict[Path, str]:
         path = ROOT / file
         source = found.get(path) or path.read_text()
         found[path] = with_keys(source, dictionary, class_of(ast.parse((ROOT / origin).read_text()), kind))
-    for file in sorted({function.file for function in functions()}):
+    for file in sorted({function.file for function in described_functions()}):
         path = ROOT / file
         found[path] = with_arguments(found.get(path) or path.read_text(), file)
     options = class_of(ast.parse((ROOT / "natsproto/_options/options.py").read_text()), "Options")

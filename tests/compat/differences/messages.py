@@ -15,7 +15,7 @@ from tests.compat.scenarios import CallbackLog, raised
 from tests.kit.waiting import until
 
 
-async def subscriptions(server: Server) -> list[str]:
+async def server_subjects(server: Server) -> list[str]:
     """The subjects of all clients, as the server lists them."""
 
     def read() -> Any:
@@ -127,7 +127,7 @@ async def max_msgs(package: Any, server: Server) -> list[str]:
         await nc.publish("s")
         await sub.next_msg(timeout=5)
         await nc.flush()
-        return await subscriptions(server)
+        return await server_subjects(server)
 
 
 @shows(
@@ -139,7 +139,7 @@ async def inboxes(package: Any, server: Server) -> int:
     async with await package.connect(server.url) as nc:
         await raised(nc.request("nobody", timeout=0.1, old_style=True))
         await nc.flush()
-        return sum(not subject.endswith("*") for subject in await subscriptions(server))
+        return sum(not subject.endswith("*") for subject in await server_subjects(server))
 
 
 @shows("Statistics", theirs=2, ours=1)

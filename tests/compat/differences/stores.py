@@ -7,11 +7,11 @@ from typing import Any
 
 from natsproto.testing import FaultProxy, Server
 from tests.compat.differences import shows
-from tests.compat.differences.streams import FAST, published
+from tests.compat.differences.streams import FAST, publish_count
 from tests.compat.scenarios import CallbackLog, raised
 
 
-async def stored(nc: Any, stream: str) -> list[Any]:
+async def stored_messages(nc: Any, stream: str) -> list[Any]:
     """The messages of a stream."""
     js = nc.jetstream()
     state = (await js.stream_info(stream)).state
@@ -62,9 +62,9 @@ async def later_revision(package: Any, server: Server) -> tuple[str, bool]:
     async with FaultProxy(server.host, server.port, record=True) as proxy, await package.connect(proxy.url) as nc:
         kv = await nc.jetstream().create_key_value(bucket="B")
         await kv.put("k", b"v")
-        before = published(proxy)
+        before = publish_count(proxy)
         error = await raised(kv.update("k", b"w", last=9))
-        return error, published(proxy) > before + 1
+        return error, publish_count(proxy) > before + 1
 
 
 @shows("`create`, `update` and `delete(last=...)` of a bucket", theirs=False, ours=True)
@@ -73,7 +73,7 @@ async def named_write(package: Any, server: Server) -> bool:
     async with await package.connect(server.url) as nc:
         kv = await nc.jetstream().create_key_value(bucket="B")
         await kv.create("k", b"v")
-        return "Natsproto-Write" in ((await stored(nc, "KV_B"))[0].headers or {})
+        return "Natsproto-Write" in ((await stored_messages(nc, "KV_B"))[0].headers or {})
 
 
 @shows("`ObjectStore.update_meta` with another name", theirs="ObjectAlreadyExists", ours="")
@@ -89,7 +89,7 @@ async def chunk_ids(package: Any, server: Server) -> bool:
     async with await package.connect(server.url) as nc:
         store = await nc.jetstream().create_object_store("O")
         await store.put("a", b"x")
-        return "Nats-Msg-Id" in ((await stored(nc, "OBJ_O"))[0].headers or {})
+        return "Nats-Msg-Id" in ((await stored_messages(nc, "OBJ_O"))[0].headers or {})
 
 
 @shows("Metadata of objects", theirs=(True, False), ours=(False, True))
@@ -98,7 +98,7 @@ async def metadata(package: Any, server: Server) -> tuple[bool, bool]:
     async with await package.connect(server.url) as nc:
         store = await nc.jetstream().create_object_store("O")
         await store.put("a", b"x")
-        written = (await stored(nc, "OBJ_O"))[1]
+        written = (await stored_messages(nc, "OBJ_O"))[1]
         return b", " in written.data, "Nats-Expected-Last-Subject-Sequence" in (written.headers or {})
 
 

@@ -23,7 +23,7 @@ async def stream_of(package: Any, nc: Any, count: int = 0) -> Any:
     return js
 
 
-def published(proxy: FaultProxy, prefix: bytes = b"") -> int:
+def publish_count(proxy: FaultProxy, prefix: bytes = b"") -> int:
     """How often the client has published to subjects that begin so."""
     sent = b"".join(bytes(link.seen[Direction.TO_SERVER]) for link in proxy.history)
     return sum(line.startswith((b"PUB " + prefix, b"HPUB " + prefix)) for line in sent.split(b"\r\n"))
@@ -122,7 +122,7 @@ async def retries(package: Any, server: Server) -> int:
         nc = await package.connect(proxy.url)
         await raised(nc.jetstream().publish("nothing", b"x"))
         await nc.close()
-        return published(proxy, b"nothing")
+        return publish_count(proxy, b"nothing")
 
 
 @shows("The configuration of ordered consumers", theirs=(5, 5), ours=(1, 300))

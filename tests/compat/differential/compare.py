@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from natsproto.testing import FaultProxy
 from tests.compat.differential.run import Called, Run, Step
-from tests.compat.differential.world import USERS, World
+from tests.compat.differential.world import USERS, TwoAccounts
 from tests.compat.scenarios import with_both
 
 SLOWER_S, FASTER_S = 1.5, 2.5
@@ -61,7 +61,7 @@ class Report(NamedTuple):
     at_end: dict[str, Any]
 
 
-async def run_once(world: World, steps: list[Step], package: Any) -> Report:
+async def run_once(world: TwoAccounts, steps: list[Step], package: Any) -> Report:
     """Perform the steps with one package, in its account."""
     account = package.__name__
     async with FaultProxy(world.server.host, world.server.port) as proxy:
@@ -85,7 +85,7 @@ async def run_once(world: World, steps: list[Step], package: Any) -> Report:
     return Report(run.outcomes, run.logs, at_end)
 
 
-async def differences(world: World, steps: list[Step]) -> list[Difference]:
+async def differences(world: TwoAccounts, steps: list[Step]) -> list[Difference]:
     """Perform the steps RUNS times with each package on empty accounts, and compare."""
     await world.clean()
     found: list[Difference] = []

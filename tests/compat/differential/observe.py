@@ -84,13 +84,13 @@ def seen(value: Any, depth: int = 0) -> Any:
         return sorted(found, key=str) if any(type(one).__name__ == "ConsumerInfo" for one in value) else found
     name = type(value).__name__
     if name == "Msg":
-        return message(value)
+        return seen_message(value)
     if name in INTERNAL_TYPES or name.endswith(("Subscription", "Watcher", "Iterator")):
         return f"<{name}>"
-    return fields(value, depth)
+    return public_fields(value, depth)
 
 
-def fields(value: Any, depth: int) -> dict[str, Any]:
+def public_fields(value: Any, depth: int) -> dict[str, Any]:
     """The public fields of an object, None left out, with the name of its class."""
     names = [one.name for one in dataclasses.fields(value)] if dataclasses.is_dataclass(value) else [*vars(value)]
     found = {name: getattr(value, name) for name in names if not name.startswith("_")}
@@ -100,7 +100,7 @@ def fields(value: Any, depth: int) -> dict[str, Any]:
     return {"": type(value).__name__, **seen(found, depth + 1)}
 
 
-def message(value: Any) -> dict[str, Any]:
+def seen_message(value: Any) -> dict[str, Any]:
     """A message of core NATS or JetStream."""
     reply = "<ack>" if value.reply.startswith("$JS.ACK") else seen(value.reply)
     found = {"subject": seen(value.subject), "data": seen(value.data), "reply": reply, "headers": seen(value.headers)}

@@ -16,7 +16,7 @@ Case = Callable[[Difference], bool]
 TEXTS = ("builtins.ValueError", "errors.BadHeaderError", "js.errors.InvalidKeyError", "errors.BadSubjectError")
 
 
-def raised(value: Any) -> str:
+def error_in(value: Any) -> str:
     return str(value.get("raised", "")) if isinstance(value, dict) else ""
 
 
@@ -47,7 +47,7 @@ def gave_up(found: Difference) -> bool:
     """The reset that ``error_cb`` is told once more when a client gives up."""
     if not found.what.startswith("callbacks of client") or not before(found, "down"):
         return False
-    places = [place for place, one in enumerate(found.theirs) if raised(one) == "builtins.ConnectionResetError"]
+    places = [place for place, one in enumerate(found.theirs) if error_in(one) == "builtins.ConnectionResetError"]
     return bool(places) and [*found.theirs[: places[-1]], *found.theirs[places[-1] + 1 :]] == found.ours
 
 
@@ -63,7 +63,10 @@ def max_msgs(found: Difference) -> bool:
         if step.name == "subscribe" and (step.arguments["limits"] or step.arguments["kind"] == "future")
     }
     if limited and called(found, "request"):
-        return (raised(found.theirs), raised(found.ours)) == ("errors.TimeoutError", "errors.NoRespondersError")
+        return (error_in(found.theirs), error_in(found.ours)) == (
+            "errors.TimeoutError",
+            "errors.NoRespondersError",
+        )
     if found.what == "connz":
         return without_subs(found.theirs, limited) == without_subs(found.ours, limited)
     subjects = {subject for subject, _ in limited}
@@ -81,12 +84,12 @@ def ends_in_time(found: Difference) -> bool:
 
 
 def unread_when_drained(found: Difference) -> bool:
-    return called(found, "drain_sub") and raised(found.theirs) == "builtins.TimeoutError" and found.ours is None
+    return called(found, "drain_sub") and error_in(found.theirs) == "builtins.TimeoutError" and found.ours is None
 
 
 def one_of_several(found: Difference) -> bool:
     mistakes = ("errors.BadSubjectError", "errors.BadHeaderError", "errors.ConnectionClosedError")
-    both = {raised(found.theirs), raised(found.ours)}
+    both = {error_in(found.theirs), error_in(found.ours)}
     return called(found, "publish", "request", "subscribe") and both <= {*mistakes}
 
 
@@ -97,7 +100,7 @@ def future_is_read(found: Difference) -> bool:
         and step.arguments["kind"] == "future"
         for step in found.earlier
     )
-    return called(found, "next_msg", "js_next") and future and raised(found.ours) == "errors.Error"
+    return called(found, "next_msg", "js_next") and future and error_in(found.ours) == "errors.Error"
 
 
 def ended(found: Difference) -> bool:
@@ -106,7 +109,7 @@ def ended(found: Difference) -> bool:
         step.name in ("unsubscribe", "drain_sub") and step.arguments["sub"] == argument(found, "sub")
         for step in found.earlier
     )
-    both = (raised(found.theirs), raised(found.ours))
+    both = (error_in(found.theirs), error_in(found.ours))
     return called(found, "next_msg") and ends and both == ("errors.TimeoutError", "errors.BadSubscriptionError")
 
 
@@ -177,13 +180,13 @@ def without_write(value: Any) -> Any:
 
 
 def put_too_much(found: Difference) -> bool:
-    both = (raised(found.theirs), raised(found.ours))
+    both = (error_in(found.theirs), error_in(found.ours))
     refused = both == ("errors.TimeoutError", "errors.OutboundBufferLimitError")
     return called(found, "put_object") and before(found, "down") and refused
 
 
 def not_json(found: Difference) -> bool:
-    return (raised(found.theirs), raised(found.ours)) == ("json.decoder.JSONDecodeError", "errors.Error")
+    return (error_in(found.theirs), error_in(found.ours)) == ("json.decoder.JSONDecodeError", "errors.Error")
 
 
 def late_refusal(found: Difference) -> bool:
@@ -196,8 +199,8 @@ def fetched_from_push(found: Difference) -> bool:
     pulls = [step for step in found.earlier if step.name in ("pull_subscribe", "pull_bind")]
     named = [step.arguments["arguments"] for step in pulls if step.arguments["sub"] == argument(found, "sub")]
     pulled = {given.get("durable") or given.get("consumer") for given in named} - {None}
-    nothing = found.theirs == [] or raised(found.theirs) == "errors.TimeoutError"
-    refused = raised(found.ours) == "js.errors.ServiceUnavailableError"
+    nothing = found.theirs == [] or error_in(found.theirs) == "errors.TimeoutError"
+    refused = error_in(found.ours) == "js.errors.ServiceUnavailableError"
     return called(found, "fetch") and nothing and refused and bool(pulled & pushing(found))
 
 
@@ -245,7 +248,7 @@ def deleted_bucket(found: Difference) -> bool:
         "js.errors.ServiceUnavailableError",
         "js.errors.ObjectNotFoundError",
     )
-    return raised(found.ours) == "js.errors.BucketNotFoundError" and raised(found.theirs) in gone
+    return error_in(found.ours) == "js.errors.BucketNotFoundError" and error_in(found.theirs) in gone
 
 
 # ---------------------------------------------------------------- services
@@ -256,7 +259,7 @@ def handler_raised(found: Difference) -> bool:
     raising = any(step.name == "add_endpoint" and step.arguments["kind"] == "raises" for step in found.earlier)
     if not raising or not found.what.startswith("callbacks of client"):
         return False
-    return bool(found.theirs == [one for one in found.ours if raised(one) != "builtins.ValueError"])
+    return bool(found.theirs == [one for one in found.ours if error_in(one) != "builtins.ValueError"])
 
 
 def error_of_handler(found: Difference) -> bool:
@@ -318,7 +321,7 @@ def same_counts(value: Any) -> Any:
 
 
 def stopped_after_close(found: Difference) -> bool:
-    closed = raised(found.theirs) == "errors.ConnectionClosedError" and found.ours is None
+    closed = error_in(found.theirs) == "errors.ConnectionClosedError" and found.ours is None
     return called(found, "service") and argument(found, "call") == "stop" and closed
 
 
@@ -326,11 +329,11 @@ def stopped_after_close(found: Difference) -> bool:
 
 
 def invalid_key(found: Difference) -> bool:
-    return called(found, "history", "watch", "keys") and raised(found.ours) == "js.errors.InvalidKeyError"
+    return called(found, "history", "watch", "keys") and error_in(found.ours) == "js.errors.InvalidKeyError"
 
 
 def texts(found: Difference) -> bool:
-    return raised(found.theirs) == raised(found.ours) and raised(found.ours) in TEXTS
+    return error_in(found.theirs) == error_in(found.ours) and error_in(found.ours) in TEXTS
 
 
 CASES: dict[str, Case] = {

@@ -16,8 +16,8 @@ from contextlib import asynccontextmanager, suppress
 from typing import Any, NamedTuple
 
 from natsproto.testing import End, FaultProxy
-from tests.compat.differential.observe import error, message, seen
-from tests.compat.differential.world import World
+from tests.compat.differential.observe import error, seen, seen_message
+from tests.compat.differential.world import TwoAccounts
 
 CALL_TIMEOUT_S = 3.0
 SETTLE_S = 0.02
@@ -42,7 +42,7 @@ class Step(NamedTuple):
         return f"{self.name}({', '.join(f'{name}={value!r}' for name, value in self.arguments.items())})"
 
 
-class Outcome(NamedTuple):
+class StepOutcome(NamedTuple):
     """The result of a step."""
 
     step: Step
@@ -64,7 +64,7 @@ class Missing(Exception):
 class Run:
     """A run with ``package``, as ``user`` of the server."""
 
-    def __init__(self, package: Any, world: World, proxy: FaultProxy, user: str) -> None:
+    def __init__(self, package: Any, world: TwoAccounts, proxy: FaultProxy, user: str) -> None:
         self.package, self.world, self.proxy, self.user = package, world, proxy, user
         self.server = world.server
         self.clients: dict[int, Any] = {}
@@ -72,7 +72,7 @@ class Run:
         """Subscriptions, buckets, stores, watchers and services."""
         self.stopped: set[str] = set()
         self.endpoints: set[str] = set()
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[StepOutcome] = []
         self.logs: dict[str, list[Called]] = defaultdict(list)
         """The calls of each callback."""
         self.closed_offline: set[str] = set()
@@ -91,7 +91,7 @@ class Run:
                 result = "<missing>"
             except Exception as exc:
                 result = error(exc)
-            self.outcomes.append(Outcome(step, result, time.monotonic() - began))
+            self.outcomes.append(StepOutcome(step, result, time.monotonic() - began))
             await self._settle()
         if not self.server.running:
             await self.server.restart()
@@ -260,7 +260,7 @@ class Run:
         elif kind != "none":
 
             async def callback(msg: Any) -> None:
-                self._log(sub, message(msg))
+                self._log(sub, seen_message(msg))
                 if kind == "raises":
                     raise ValueError("raised by the callback")
                 if kind == "responds" and msg.reply:
@@ -285,7 +285,7 @@ class Run:
         with suppress(TimeoutError):
             async with asyncio.timeout(0.3):
                 async for msg in self._thing(sub).messages:
-                    found.append(message(msg))
+                    found.append(seen_message(msg))
                     if len(found) == count:
                         break
         return found
@@ -349,7 +349,7 @@ class Run:
     async def js_subscribe(self, client: int, sub: str, kind: str, arguments: dict[str, Any]) -> Any:
 
         async def callback(msg: Any) -> None:
-            self._log(sub, message(msg))
+            self._log(sub, seen_message(msg))
             if kind == "raises":
                 raise ValueError("raised by the callback")
 

@@ -17,7 +17,7 @@ from tests.compat.differential.draw import Draw
 from tests.compat.differential.known import CONNECT, KNOWN, PUSH, STREAM
 from tests.compat.differential.rows import CASES, unexplained
 from tests.compat.differential.run import Step
-from tests.compat.differential.world import World, running_world
+from tests.compat.differential.world import TwoAccounts, running_world
 
 pytestmark = [
     pytest.mark.differs("it compares both packages itself"),
@@ -32,12 +32,12 @@ TIMES = 3
 
 
 @pytest_asyncio.fixture(loop_scope="module", scope="module")
-async def world(silent_logs: None) -> AsyncIterator[World]:
+async def world(silent_logs: None) -> AsyncIterator[TwoAccounts]:
     async with running_world() as running:
         yield running
 
 
-async def confirmed(world: World, steps: list[Step]) -> list[Difference]:
+async def confirmed(world: TwoAccounts, steps: list[Step]) -> list[Difference]:
     """The differences of the sequence that no row names, if it has some every time."""
     found: list[Difference] = []
     for _ in range(TIMES):
@@ -59,7 +59,7 @@ def test_cases_are_rows_of_the_list() -> None:
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("defect", KNOWN)
-async def test_known_sequences(world: World, defect: str) -> None:
+async def test_known_sequences(world: TwoAccounts, defect: str) -> None:
     """Those that have found defects."""
     found = await confirmed(world, KNOWN[defect])
     assert not found, explain(KNOWN[defect], found)
@@ -67,7 +67,7 @@ async def test_known_sequences(world: World, defect: str) -> None:
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("number", [0, 2, 3, 9, 23, 26])
-async def test_some_sequences(world: World, number: int) -> None:
+async def test_some_sequences(world: TwoAccounts, number: int) -> None:
     """Some of each subject."""
     steps = Draw(number).sequence(LENGTH)
     found = await confirmed(world, steps)
@@ -76,7 +76,7 @@ async def test_some_sequences(world: World, number: int) -> None:
 
 @pytest.mark.hunt
 @pytest.mark.asyncio(loop_scope="module")
-async def test_drawn_sequences(world: World, seed: int) -> None:
+async def test_drawn_sequences(world: TwoAccounts, seed: int) -> None:
     for number in range(seed, seed + DRAWN):
         steps = Draw(number).sequence(LENGTH)
         found = await confirmed(world, steps)
@@ -84,7 +84,7 @@ async def test_drawn_sequences(world: World, seed: int) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_kit_finds_a_difference(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_kit_finds_a_difference(world: TwoAccounts, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without its row, the text of an error is one."""
     monkeypatch.setattr("tests.compat.differential.rows.CASES", {})
     publish = {"client": 0, "subject": "a", "data": b"", "reply": "", "headers": {"k:": "v"}}
@@ -116,7 +116,7 @@ OMITTED = {
 @pytest.mark.slow
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("what", OMITTED)
-async def test_kit_finds_what_is_left_out(world: World, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+async def test_kit_finds_what_is_left_out(world: TwoAccounts, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
     method, steps = OMITTED[what]
     assert not await confirmed(world, steps)
     monkeypatch.setattr(method, nothing)

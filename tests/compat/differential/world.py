@@ -35,7 +35,7 @@ INBOX_KEPT_S = 2.5
 """Seconds in which a client must have ended the inboxes that it does not use."""
 
 
-class World:
+class TwoAccounts:
     """A running server with both accounts."""
 
     def __init__(self, server: Server, store: Path) -> None:
@@ -154,7 +154,7 @@ def without_noise(config: dict[str, Any]) -> dict[str, Any]:
 
 
 @asynccontextmanager
-async def running_world() -> AsyncIterator[World]:
+async def running_world() -> AsyncIterator[TwoAccounts]:
     with tempfile.TemporaryDirectory() as store:
         async with run_server(config=CONFIG, store_dir=store) as server:
-            yield World(server, Path(store))
+            yield TwoAccounts(server, Path(store))

@@ -24,14 +24,14 @@ STARTS = 2
 TIMEOUT_S = 120
 
 
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+def run_python(*arguments: str) -> subprocess.CompletedProcess[str]:
     """A run of Python in a process of its own."""
     return subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=TIMEOUT_S)
 
 
 def complaint(name: str, url: str) -> str:
     """Start a program, and return "" if it printed what it prints with nats-py, or all that it printed."""
-    done = run("-W", "ignore", str(FOLDER / name), url)
+    done = run_python("-W", "ignore", str(FOLDER / name), url)
     printed = [line for line in done.stdout.splitlines() if line in PRINTED[name]]
     is_good = done.returncode == 0 and printed == PRINTED[name]
     return "" if is_good else f"{done.stdout}\n{done.stderr}"

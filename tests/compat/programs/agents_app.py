@@ -12,7 +12,7 @@ from synadia_ai.agent_service import AgentService, PromptStream  # type: ignore[
 from synadia_ai.agents import Agents, Envelope, ResponseChunk  # type: ignore[import-not-found]  # noqa: E402
 
 
-async def answer(envelope: Envelope, stream: PromptStream) -> None:
+async def in_capitals(envelope: Envelope, stream: PromptStream) -> None:
     for word in (envelope.prompt or "").split():
         await stream.send(word.upper())
 
@@ -20,7 +20,7 @@ async def answer(envelope: Envelope, stream: PromptStream) -> None:
 async def main() -> None:
     host, caller = await nats.connect(sys.argv[1]), await nats.connect(sys.argv[1])
     service = AgentService(nc=host, agent="echo", owner="tests", session_name="one", description="answers in capitals")
-    service.on_prompt(answer)
+    service.on_prompt(in_capitals)
     await service.start()
     agents = Agents(nc=caller)
     try:
