@@ -19,7 +19,8 @@ from natsproto import errors
 from natsproto._core.events import Event
 from natsproto._value import Value
 from natsproto.errors._base import is_transient
-from natsproto.jetstream._consumer.message import JsMessage, Metadata
+from natsproto.jetstream._consumer.ack_subject import Metadata
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.direct_get import RawMessage
 from natsproto.jetstream.advisories import MaxDeliveries, MessageTerminated, read_advisory

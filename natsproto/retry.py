@@ -36,7 +36,8 @@ from natsproto._handler_threads import is_still_running, note_running
 from natsproto._handlers import Blocking, HandlerResult, finish
 from natsproto._help import guesses as _guesses
 from natsproto._value import Value
-from natsproto.jetstream._consumer.message import JsMessage, Metadata, is_reported, mark_reported, max_deliver_of
+from natsproto.jetstream._consumer.ack_subject import Metadata
+from natsproto.jetstream._consumer.message import JsMessage, is_reported, mark_reported, max_deliver_of
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._values.codec import accept_delays, accept_seconds
 from natsproto.middleware import Call

@@ -15,6 +15,7 @@ from natsproto._help import late_names as _late_names
 from natsproto.jetstream._api.admin import Admin
 from natsproto.jetstream._api.listing import Listing
 from natsproto.jetstream._api.trace import ApiTrace
+from natsproto.jetstream._consumer.ack_subject import Metadata
 from natsproto.jetstream._consumer.consume import ConsumeContext
 from natsproto.jetstream._consumer.consume_batches import BatchFailed
 from natsproto.jetstream._consumer.delivery.delivery_events import (
@@ -23,7 +24,7 @@ from natsproto.jetstream._consumer.delivery.delivery_events import (
     LastDeliveriesUnhandled,
 )
 from natsproto.jetstream._consumer.handle import Consumer, PullConsumer
-from natsproto.jetstream._consumer.message import JsMessage, Metadata
+from natsproto.jetstream._consumer.message import JsMessage
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Fetch, Messages
 from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
 from natsproto.jetstream._consumer.push.push import PushConsumer

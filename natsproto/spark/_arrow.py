@@ -23,7 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from natsproto.jetstream import RawMessage, Timestamp
-from natsproto.jetstream._consumer.message import ack_subjects, header_blocks, read_ack_subject
+from natsproto.jetstream._consumer.ack_subject import read_ack_subject, stream_at
+from natsproto.jetstream._consumer.message import ack_subjects, header_blocks
 from natsproto.jetstream._stream.direct_get import stored_header_blocks, stored_times
 from natsproto.jetstream.kv import KeyValueEntry
 from natsproto.protocol.frames import Message
@@ -146,16 +147,11 @@ def _positions(subjects: list[bytes | str | None]) -> tuple[pa.Array, pa.Array]:
     try:
         texts = [subject.encode() if isinstance(subject, str) else subject for subject in subjects]
         parts = pc.split_pattern(_binaries(texts).cast(pa.string()), ".")
-        tokens = set(pc.unique(pc.list_value_length(parts)).to_pylist())
-        if tokens and None not in tokens:
-            first = 0
-            if tokens == {9}:  # v1 (ADR-15)
-                first = 5
-            elif min(tokens) >= 11:  # v2
-                first = 7
-            if first:
-                nanos = pc.list_element(parts, _SPLIT_INDEX[first + 2]).cast(pa.int64())
-                return pc.list_element(parts, _SPLIT_INDEX[first]).cast(pa.int64()), _microseconds(nanos)
+        lengths = pc.unique(pc.list_value_length(parts)).to_pylist()
+        places = {0 if length is None else stream_at(length) for length in lengths}
+        if len(places) == 1 and (stream := places.pop()):
+            nanos = pc.list_element(parts, _SPLIT_INDEX[stream + 5]).cast(pa.int64())
+            return pc.list_element(parts, _SPLIT_INDEX[stream + 3]).cast(pa.int64()), _microseconds(nanos)
     except (pa.ArrowInvalid, UnicodeEncodeError):
         pass  # not UTF-8 or not numbers: read_ack_subject raises the error
     found = [read_ack_subject(_text(subject)) for subject in subjects]

@@ -17,9 +17,9 @@ from typing import Final, Generic, ParamSpec, TypeVar, Unpack
 
 from natsproto import errors
 from natsproto.jetstream._consumer import consume, handle, message, messages
+from natsproto.jetstream._consumer.ack_subject import Metadata
 from natsproto.jetstream._consumer.delivery.buffer import take_all
 from natsproto.jetstream._consumer.handler_options import OnError, OnSuccess
-from natsproto.jetstream._consumer.message import Metadata
 from natsproto.jetstream._consumer.ordered import ordered
 from natsproto.jetstream._consumer.pull_options import PriorityArgs, ReadArgs
 from natsproto.jetstream._consumer.push import push

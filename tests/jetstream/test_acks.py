@@ -13,7 +13,8 @@ import pytest
 import natsproto
 from natsproto import Client
 from natsproto.errors import AlreadyAcked, ConfigError, LocalProtocolError, RequestTimeout
-from natsproto.jetstream._consumer.message import JsMessage, Metadata, extend_all, nak_all, read_ack_subject
+from natsproto.jetstream._consumer.ack_subject import Metadata, read_ack_subject
+from natsproto.jetstream._consumer.message import JsMessage, extend_all, nak_all
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.frames import Message
 from natsproto.testing import run_server

@@ -4,7 +4,7 @@ from typing import assert_type
 
 from natsproto import Message, State, sync
 from natsproto.jetstream import ConsumerInfo, PubAck, RawMessage, StreamInfo
-from natsproto.jetstream._consumer.message import Metadata
+from natsproto.jetstream._consumer.ack_subject import Metadata
 from natsproto.jetstream.kv._entry import KeyValueEntry
 from natsproto.jetstream.objectstore import ObjectInfo
 from natsproto.service import ServiceInfo

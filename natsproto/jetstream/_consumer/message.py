@@ -1,6 +1,6 @@
 """JetStream messages: their position in the stream, and their acknowledgement.
 
-Owns the ack subject (v1 and v2, ADR-15) and the acknowledgement state of a message.
+Owns the acknowledgement state of a message; ``ack_subject`` reads what its ack subject says.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from natsproto import errors
 from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
-from natsproto._value import Value
 from natsproto.errors._base import is_transient, shown_payload
+from natsproto.jetstream._consumer.ack_subject import ACK_PREFIX, Metadata, read_ack_subject, stream_at
 from natsproto.jetstream._values.codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._values.error_codes import api_error, consumer_gone
 from natsproto.jetstream._values.info import ConsumerInfo
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from natsproto._core.connection import Connection
     from natsproto.jetstream._values.config import ConsumerConfig
 
-_ACK_PREFIX = b"$JS.ACK."
 ACKED = b"+ACK"
 """The note of a message that was acknowledged; always this object."""
 _NAK_DELAY = b'-NAK {"delay": '
@@ -45,35 +44,6 @@ ACK_RETRY_WAIT_S, MAX_ACK_RETRY_WAIT_S = 0.02, 0.5
 """Seconds to wait before an acknowledgement without a responder is sent again: the first and the longest wait."""
 MAX_REASON_BYTES = 8192
 """Bytes of the reason of ``term``, which the server puts into an advisory."""
-_MAX_NANOS = 2**63  # the range of the server's timestamps, from 1970 to 2262
-
-
-class Metadata(Value):
-    """The metadata in the ack subject of a message.
-
-    ``num_delivered`` counts deliveries, 1 for the first; ``num_pending`` counts the later messages for the consumer.
-    ``domain`` is empty without a domain.
-    """
-
-    domain: str
-    stream: str
-    consumer: str
-    num_delivered: int
-    stream_seq: int
-    """The message's number in the stream, which never changes."""
-    consumer_seq: int
-    """The number of this delivery among those of the consumer: a redelivery has a new one."""
-    timestamp: Timestamp
-    """When the stream stored it, UTC, with nanoseconds."""
-    num_pending: int
-
-    def __getattr__(self, name: str) -> Timestamp:
-        # A timestamp costs as much as all the rest, and few programs use it.
-        nanos = self.__dict__.get("_nanos")
-        if name != "timestamp" or nanos is None:
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-        self.__dict__["timestamp"] = timestamp = Timestamp.from_ns(nanos)
-        return timestamp
 
 
 class DeliveryStamp(float):
@@ -183,15 +153,13 @@ class JsMessage(Message):
         LocalProtocolError when the message was not delivered by a consumer.
         """
         tokens = self._ack_subject().split(b".")
-        first = len(tokens)
-        if first == 9:
-            first = 3
-        elif first > 10:
-            first = 5
+        at = stream_at(len(tokens))
         try:
-            return tokens[first].decode(), int(tokens[first + 3]), int(tokens[first + 2])
-        except (ValueError, IndexError):
-            raise errors.LocalProtocolError(f"{self.reply!r} is not an ack subject") from None
+            if at:
+                return tokens[at + 1].decode(), int(tokens[at + 4]), int(tokens[at + 3])
+        except ValueError:
+            pass
+        raise errors.LocalProtocolError(f"{self.reply!r} is not an ack subject")
 
     @property
     def stream(self) -> str:
@@ -237,7 +205,7 @@ class JsMessage(Message):
             return False
         reply = self._reply
         start = reply[:8].encode() if isinstance(reply, str) else reply
-        if start is not None and start.startswith(_ACK_PREFIX):
+        if start is not None and start.startswith(ACK_PREFIX):
             return False
         return self.headers._status > 0
 
@@ -276,7 +244,7 @@ class JsMessage(Message):
             or type(reply) is not bytes
             or origin is None
             or origin._instrumentation is not None  # type: ignore[attr-defined]
-            or reply[:8] != _ACK_PREFIX
+            or reply[:8] != ACK_PREFIX
         ):
             self._send_ack_nowait(ACKED)  # raises, or the reply was looked at, or it is reported
         else:
@@ -473,11 +441,11 @@ class JsMessage(Message):
 
     def _ack_subject(self) -> bytes:
         reply = self._reply
-        if type(reply) is bytes and reply.startswith(_ACK_PREFIX):
+        if type(reply) is bytes and reply.startswith(ACK_PREFIX):
             return reply  # nearly always
         if isinstance(reply, str):
             reply = reply.encode("utf-8", "surrogateescape")
-        if reply is None or not reply.startswith(_ACK_PREFIX):
+        if reply is None or not reply.startswith(ACK_PREFIX):
             raise errors.LocalProtocolError(
                 f"message on {self.subject!r} was not delivered by a consumer: nothing to ack"
             )
@@ -549,6 +517,20 @@ def consumer_seq(message: JsMessage) -> int:
         return 0
 
 
+def number_of(message: JsMessage) -> int:
+    """The number of the delivery, from 1."""
+    try:
+        return message.metadata.num_delivered
+    except errors.LocalProtocolError:
+        return 1  # somebody has published to the inbox
+
+
+def age_of(message: JsMessage, now: float) -> float:
+    """Seconds for which the server has waited for its acknowledgement, at most; 0 once it is settled."""
+    note = message._note
+    return now - note.since if type(note) is DeliveryStamp and note.arrived else 0.0
+
+
 def ack_subjects(messages: Iterable[Message]) -> list[bytes | str | None]:
     """Return the ack subjects of many messages, unparsed; str where one was read before."""
     return list(map(_reply_of, messages))
@@ -565,39 +547,6 @@ def header_blocks(messages: Iterable[Message]) -> list[bytes | Headers | None]:
 def none_has_headers(messages: list[JsMessage]) -> bool:
     """True if none of the received messages has headers."""
     return not any(map(_head_of, messages))  # 25 ns a message; has_headers costs 60
-
-
-def read_ack_subject(subject: str) -> Metadata:
-    """Parse an ack subject; LocalProtocolError when it is not one.
-
-    v1 has 9 tokens, v2 (feature flag js_ack_fc_v2) 11 or more with domain (``_`` for none) and account hash in front.
-    """
-    tokens = subject.split(".")
-    if len(tokens) == 9:
-        domain, rest = "", tokens[2:]
-    elif len(tokens) >= 11:
-        domain, rest = ("" if tokens[2] == "_" else tokens[2]), tokens[4:11]
-    else:
-        raise errors.LocalProtocolError(f"{subject!r} is not an ack subject: {len(tokens)} tokens")
-    stream, consumer, *numbers = rest
-    try:
-        delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
-        if not -_MAX_NANOS < nanos < _MAX_NANOS:
-            raise ValueError("no time")
-    except ValueError:
-        raise errors.LocalProtocolError(f"{subject!r} is not an ack subject: its numbers cannot be read") from None
-    made = Metadata.__new__(Metadata)
-    made.__dict__.update(
-        domain=domain,
-        stream=stream,
-        consumer=consumer,
-        num_delivered=delivered,
-        stream_seq=stream_seq,
-        consumer_seq=consumer_seq,
-        num_pending=pending,
-        _nanos=nanos,
-    )
-    return made
 
 
 def _nak(delay: Duration | None) -> bytes:
@@ -633,7 +582,7 @@ def claim_ack(message: JsMessage) -> Callable[[], None] | None:
         or origin is None
         or origin._instrumentation is not None  # type: ignore[attr-defined]
         or not origin._outbox.is_ready  # type: ignore[attr-defined]
-        or not reply.startswith(_ACK_PREFIX)
+        or not reply.startswith(ACK_PREFIX)
         or b"\n" in reply
         or b"\r" in reply
     ):

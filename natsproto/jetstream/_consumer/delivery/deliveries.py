@@ -40,9 +40,9 @@ from natsproto import errors
 from natsproto._core.connection import Connection
 from natsproto._core.engine.engine import State
 from natsproto._handler_threads import on_thread_end
+from natsproto.jetstream._consumer.ack_subject import MessageKey, position_of
 from natsproto.jetstream._consumer.delivery.arrival_times import ArrivalTimes
 from natsproto.jetstream._consumer.delivery.delivery_events import ConsumerAddress, DeliveryReports
-from natsproto.jetstream._consumer.delivery.delivery_position import MessageKey, number_of, position_of
 from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms, margin_of
 from natsproto.jetstream._consumer.delivery.sent_acks import CROSSING_ROUND_TRIPS, MIN_CROSSING_S, SentAcks
 from natsproto.jetstream._consumer.delivery.worker_prefetch import WorkerPrefetch
@@ -52,6 +52,7 @@ from natsproto.jetstream._consumer.message import (
     JsMessage,
     extend_all,
     nak_delay_of,
+    number_of,
     stamp_arrival,
 )
 from natsproto.jetstream._values.info import ConsumerInfo

@@ -10,8 +10,8 @@ from typing import Final
 from natsproto import errors
 from natsproto._core.consumer_stats import ConsumerStats
 from natsproto._core.instrumentation import ReaderInfo
+from natsproto.jetstream._consumer.ack_subject import Metadata, read_ack_subject
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
-from natsproto.jetstream._consumer.message import Metadata, read_ack_subject
 
 NANOS_PER_SECOND: Final = 1e9
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from natsproto._core.connection import Connection
-from natsproto.jetstream._consumer.delivery.delivery_position import AckSubject, MessageKey, position_of
+from natsproto.jetstream._consumer.ack_subject import AckSubject, MessageKey, position_of
 from natsproto.jetstream._consumer.message import JsMessage, send_acks
 from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.jetstream._values.timestamp import Timestamp

@@ -25,11 +25,11 @@ from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.delivery.deliveries import Deliveries
-from natsproto.jetstream._consumer.delivery.delivery_position import age_of
 from natsproto.jetstream._consumer.delivery.reader_stats import stats_of
 from natsproto.jetstream._consumer.message import (
     DeliveryStamp,
     JsMessage,
+    age_of,
     consumer_seq,
     counted_size,
     extend_all,

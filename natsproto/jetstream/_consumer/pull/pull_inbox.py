@@ -17,9 +17,8 @@ from natsproto._core.events import Connected, Disconnected, Event, Moved, Permis
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._api.retry import TIMER_SLACK_S
 from natsproto.jetstream._consumer.delivery.delivery_events import report_unhandled
-from natsproto.jetstream._consumer.delivery.delivery_position import age_of, number_of
 from natsproto.jetstream._consumer.delivery.delivery_terms import MAX_WAITING_PART, WAITING_PART, DeliveryTerms
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, nak_all, stamp_arrival
+from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, age_of, nak_all, number_of, stamp_arrival
 from natsproto.jetstream._consumer.pull.pull_subscription import UNSTAMPED, PullAddress, PullSubscription
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.info import ConsumerInfo

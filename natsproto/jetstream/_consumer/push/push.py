@@ -22,12 +22,11 @@ from natsproto.jetstream._consumer.consume import ConsumeContext, HandlerTasks
 from natsproto.jetstream._consumer.delivery.buffer import Buffer
 from natsproto.jetstream._consumer.delivery.deliveries import Deliveries
 from natsproto.jetstream._consumer.delivery.delivery_events import report_unhandled
-from natsproto.jetstream._consumer.delivery.delivery_position import number_of
 from natsproto.jetstream._consumer.delivery.delivery_terms import DeliveryTerms
 from natsproto.jetstream._consumer.delivery.reader_stats import stats_of
 from natsproto.jetstream._consumer.handle import Consumer
 from natsproto.jetstream._consumer.handler_options import Handler, HandlerArgs, HandlerOptions
-from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, consumer_seq, nak_all
+from natsproto.jetstream._consumer.message import DeliveryStamp, JsMessage, consumer_seq, nak_all, number_of
 from natsproto.jetstream._consumer.messages import ConsumerNotice, Messages
 from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
 from natsproto.jetstream._consumer.push.push_subscription import PushAddress, PushSubscription
