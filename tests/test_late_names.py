@@ -48,6 +48,12 @@ def test_import_loads_no_late_module() -> None:
     assert (done.stdout.split(), done.returncode) == ([], 0)
 
 
+def test_import_of_sync_makes_no_signatures() -> None:
+    """They take longer than the rest of it: those of late types parse the source code, and import more modules."""
+    done = python("import ast, inspect; ast.parse = inspect.signature = None; import natsproto.sync")
+    assert (done.stderr, done.returncode) == ("", 0)
+
+
 @pytest.mark.parametrize("ours", sorted(set(names.ERRORS.values())))
 def test_advised_error_exists(ours: str) -> None:
     assert ours in natsproto.errors.__all__
