@@ -10,7 +10,7 @@ import inspect
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from functools import wraps
-from inspect import Parameter, iscoroutinefunction
+from inspect import CO_VARKEYWORDS, Parameter, iscoroutinefunction
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, ParamSpec, TypeVar, cast
 
@@ -172,11 +172,13 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
     """Decorate a function so that the TypeError for a keyword that it lacks has the hint, or the keywords that it has.
 
     Too many positional arguments raise one that says what to name: ``named``, or the keywords of the function. Nothing
-    is looked at before Python has raised its own TypeError. Of a coroutine function only the call is watched, so that
-    its steps cost nothing more.
+    is looked at before a TypeError was raised.
     """
 
     def decorate(function: Callable[P, T]) -> Callable[P, T]:
+        def refused(name: str, advice: str) -> TypeError:
+            return TypeError(f"{function.__name__}() has no argument {name!r}: {advice}")
+
         def explained(args: tuple[object, ...], kwargs: Mapping[str, object]) -> TypeError | None:
             parameters = inspect.signature(shown).parameters.values()
             kinds = {one.kind for one in parameters}
@@ -186,7 +188,7 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
             for name in kwargs:
                 if name in hints or not (Parameter.VAR_KEYWORD in kinds or name in names):
                     advice = hints.get(name) or f"it has {', '.join(one for one in names if one != 'self')}"
-                    return TypeError(f"{function.__name__}() has no argument {name!r}: {advice}")
+                    return refused(name, advice)
             missing = [
                 one.name for one in positional[len(args) :] if one.default is one.empty and one.name not in kwargs
             ]
@@ -209,13 +211,20 @@ def wrong_keywords(named: str = "", /, **hints: str) -> Callable[[Callable[P, T]
 
         @wraps(function)
         async def call_async(*args: P.args, **kwargs: P.kwargs) -> object:
-            return await cast("Awaitable[object]", call(*args, **kwargs))
+            coroutine = cast("Awaitable[object]", call(*args, **kwargs))
+            try:
+                return await coroutine
+            except TypeError:  # perhaps for one of its ``**options``
+                if not (known := [name for name in kwargs if name in hints]):
+                    raise
+            raise refused(known[0], hints[known[0]])
 
         shown: Callable[P, T] = call  # its signature may be completed later
         if iscoroutinefunction(function):
-            if sys.version_info >= (3, 12):
+            # Python 3.11 cannot mark a function that returns a coroutine.
+            if sys.version_info >= (3, 12) and not function.__code__.co_flags & CO_VARKEYWORDS:
                 shown = inspect.markcoroutinefunction(call)
-            else:  # Python 3.11 cannot mark a function that returns a coroutine
+            else:
                 shown = cast("Callable[P, T]", call_async)
         return shown
 

@@ -81,7 +81,7 @@ def test_until_empty_never_has_two_pulls_open() -> None:
     """A server ends all pulls that do not wait together, and does not say what each has left: with two, each 404 asked
     for another one, for ever.
     """
-    pulling = Pulling(max_messages=500, stop_when_empty=True)
+    pulling = Pulling(prefetch=500, stop_when_empty=True)
     request = pulling.next_request(0.0)
     assert request is not None
     assert (request.no_wait, request.batch) == (True, 500)
@@ -93,7 +93,7 @@ def test_until_empty_never_has_two_pulls_open() -> None:
 
 
 def test_until_empty_asks_again_when_a_pull_is_served() -> None:
-    pulling = Pulling(max_messages=500, stop_when_empty=True)
+    pulling = Pulling(prefetch=500, stop_when_empty=True)
     pulling.next_request(0.0)
     pulling.on_consumed(300, 0)
     assert pulling.on_messages(500, 0, 0.0) is REFILL
