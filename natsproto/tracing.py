@@ -21,8 +21,9 @@ from natsproto._core.deadline import Deadline
 from natsproto._value import Value
 from natsproto.errors._base import escaped
 from natsproto.jetstream._values.features import RequiredFeature
-from natsproto.protocol.frames import Message, Payload
+from natsproto.protocol.frames import Message, Payload, as_bytes
 from natsproto.protocol.headers import Headers, HeadersLike
+from natsproto.protocol.subject import publish_subject
 
 __all__ = [
     "MessageTrace",
@@ -160,6 +161,8 @@ async def trace(
     timeout: float,
 ) -> MessageTrace:
     """Trace a message for ``Client.trace``."""
+    publish_subject(subject)
+    as_bytes(payload)
     given = Headers(() if headers is None else headers)
     for name in (DESTINATION_HEADER, ONLY_HEADER, HOP_HEADER):
         if name in given:
