@@ -47,8 +47,8 @@ CEILING = {
     "key/value put": Length(41, 20, 29),
     "key/value get": Length(33, 15, 22),
     "key/value update": Length(50, 23, 33),
-    "object of 10 bytes: put": Length(208, 33, 126),  # 9 and 7 less where two replies come in one read
-    "object of 10 bytes: get": Length(125, 22, 66),
+    "object of 10 bytes: put": Length(180, 32, 100),  # 9 and 7 more where its two replies come in two reads
+    "object of 10 bytes: get": Length(120, 22, 64),
     "10 messages of a fast batch": Length(40, 3, 30),
     "10 of a fast batch, with ids": Length(70, 4, 50),
 }

@@ -36,7 +36,8 @@ if TYPE_CHECKING:
     from natsproto.jetstream.kv._bucket import KeyValue
     from natsproto.jetstream.kv._keys import KeyCodec
     from natsproto.jetstream.kv._status import KeyValueStatus
-    from natsproto.jetstream.objectstore._store import ObjectStore, ObjectStoreStatus
+    from natsproto.jetstream.objectstore._status import ObjectStoreStatus
+    from natsproto.jetstream.objectstore._store import ObjectStore
 
 T = TypeVar("T")
 
@@ -351,7 +352,7 @@ class BucketManager(StreamManager):
         Args:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
-        from natsproto.jetstream.objectstore._store import ObjectStoreStatus
+        from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 
         async for info in self.streams(subject=_ALL_CHUNKS, timeout=timeout):
             if info.config.name.startswith(OBJECT_STREAM):

@@ -15,9 +15,9 @@ from typing import Final, TypeGuard
 
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._values.codec import Duration
-from natsproto.jetstream.objectstore import _index as index
 from natsproto.jetstream.objectstore import _reader as reader
 from natsproto.jetstream.objectstore import _store as store
+from natsproto.jetstream.objectstore import _watch as watch
 from natsproto.jetstream.objectstore._meta import ObjectInfo
 from natsproto.jetstream.objectstore._upload import ObjectContent
 from natsproto.protocol.headers import HeadersLike
@@ -39,10 +39,10 @@ class ObjectReader(SyncContext[reader.ObjectReader]):
         return self._portal.iterate(self._inner)
 
 
-class ObjectWatcher(ContextReader[index.ObjectWatcher, "ObjectInfo"]):
+class ObjectWatcher(ContextReader[watch.ObjectWatcher, "ObjectInfo"]):
     """The metadata of objects as they change. Enter it, then iterate it or call ``next``."""
 
-    ready: Final = blocking(index.ObjectWatcher.ready)
+    ready: Final = blocking(watch.ObjectWatcher.ready)
 
     @property
     def caught_up(self) -> bool:

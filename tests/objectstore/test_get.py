@@ -384,7 +384,7 @@ async def test_a_certain_version_is_got_or_said_to_be_gone(jetstream: JetStream)
 async def test_get_notices_stale_metadata_first(jetstream: JetStream, monkeypatch: pytest.MonkeyPatch) -> None:
     """As when it is replaced between the question and the first chunk."""
     store = await store_of_six(jetstream)
-    old = await store._index.find("o")
+    old = await store._index.find("o", timeout=5.0)
     await store.put("o", content(300_000, 2))
     real, asked = store._index.find, []
 

@@ -161,19 +161,17 @@ async def test_uncertain_put_spares_a_renamed_object(jetstream: JetStream, monke
     """The object of that name got another one during the put, whose outcome is not known at first."""
     store = await jetstream.create_object_store("files")
     await store.put("a", b"old")
-    change = ObjectIndex.change
+    replace = ObjectIndex._replace
     settled: list[Callable[[], Awaitable[object]]] = []
     monkeypatch.setattr(store._index, "complete_later", settled.append)
 
-    async def uncertain(index: ObjectIndex, *args: Any, early: Any = None, **more: Any) -> Any:
-        if early is None:
-            return await change(index, *args, **more)
-        await early
+    async def uncertain(index: ObjectIndex, name: str, _: object, *args: Any) -> Any:
+        monkeypatch.setattr(ObjectIndex, "_replace", replace)
         await store.update_meta("a", rename="b")
-        await change(index, *args, **more)
+        await replace(index, name, await index.find(name, timeout=5.0), *args)
         raise PublishUncertain("a", "nobody answers")
 
-    monkeypatch.setattr(ObjectIndex, "change", uncertain)
+    monkeypatch.setattr(ObjectIndex, "_replace", uncertain)
     with pytest.raises(PublishUncertain):
         await store.put("a", b"new")
     for settle in settled:

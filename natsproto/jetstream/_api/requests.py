@@ -6,6 +6,7 @@ exceptions. It knows which requests are idempotent and keeps no state between ca
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from functools import lru_cache
@@ -178,11 +179,12 @@ class Api:
         RequestTimeout, PermissionDenied and, unless it is idempotent, ConnectionLost of the request; InvalidReply.
         Cancelling drops the reply; the request may have taken effect.
         """
+        wait, clock = self.seconds(timeout), asyncio.get_running_loop().time
+        began = clock()
         data = body if isinstance(body, bytes) else dumps(body)
         headers = {REQUIRED_LEVEL_HEADER: str(level)} if level else None
-        wait = self.seconds(timeout)
         is_idempotent = retry and endpoint.startswith(IDEMPOTENT_ENDPOINTS)
-        deadline, backoff = Deadline(wait), Backoff(MIN_RETRY_PAUSE_S, RETRY_AFTER_S[0])
+        deadline: Deadline | None = None
         while True:
             payload = parse(
                 (await self._reply(endpoint, data, wait, headers, is_idempotent, operation)).data, operation
@@ -192,7 +194,12 @@ class Api:
             error = api_error(payload, operation)
             if error.err_code == ErrCode.CLUSTER_NOT_AVAIL:
                 self.on_silence()
-            if not is_idempotent or error._transience is not Transience.ELECTION or not await backoff.pause(deadline):
+            if not is_idempotent or error._transience is not Transience.ELECTION:
+                raise error
+            if deadline is None:  # nearly no call needs one
+                deadline = Deadline(wait - (clock() - began))
+                backoff = Backoff(MIN_RETRY_PAUSE_S, RETRY_AFTER_S[0])
+            if not await backoff.pause(deadline):
                 raise error
             wait = deadline.left
 

@@ -136,12 +136,14 @@ async def publish(
     await_leader: Callable[[float], Awaitable[object]] | None = None,
     recognition: Recognition | None = None,
     change: Change | None = None,
+    encoded: bytes | None = None,
 ) -> PubAck:
     """Publish a message and return the stream's acknowledgement; see JetStream.publish.
 
     ``check_server`` raises UnsupportedByServer for a server that must not get the message, now and again for every new
     server. ``await_leader(seconds)`` waits for an answer of the stream's leader after "no responders"; it raises an
-    error for a stream that does not exist. ``change`` gets the reason why the message may be stored.
+    error for a stream that does not exist. ``change`` gets the reason why the message may be stored. ``encoded``
+    is a subject that natsproto has made, for one message: it is not checked, and not kept with those of the user.
     """
     if check_server is not None:
         await check_server()
@@ -161,10 +163,11 @@ async def publish(
     if has_id:
         resending = Resending(RESEND_AFTER_S, may_resend=partial(api.streams.knows_id, subject, sent_at))
     left, reply, sending = timeout, None, None
-    request, encoded = api.connection._request_encoded, api.connection._outbox.lines.encode_subject
+    wire = api.connection._outbox.lines.encode_subject(subject) if encoded is None else encoded
+    request = api.connection._request_encoded
     while True:
         try:
-            reply = await request(subject, encoded(subject), payload, timeout=left, headers=own, resending=resending)
+            reply = await request(subject, wire, payload, timeout=left, headers=own, resending=resending)
             ack = pub_ack(reply.data, f"publish to {subject!r}")
         except errors.ConnectionClosed as exc:
             raise errors.ConnectionClosed(f"publish to {subject!r}", exc.reason) from exc.reason

@@ -1,4 +1,4 @@
-"""The index of a store: the infos of its objects, their conditional changes and the watch of them.
+"""The index of a store: the infos of its objects, and their conditional changes.
 
 Owns the replacement of an info (compare and set on its subject, so that concurrent changes are serialised), the purge
 of chunks that belong to no object, and the proof that no object uses them.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, suppress
 from datetime import UTC
+from functools import partial
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from natsproto import errors
@@ -19,9 +20,6 @@ from natsproto._core.events import Event
 from natsproto.errors._base import is_transient
 from natsproto.errors._jetstream import with_advice
 from natsproto.jetstream._api.requests import LEAST_TIMEOUT_S, Api
-from natsproto.jetstream._consumer.messages import Messages
-from natsproto.jetstream._consumer.ordered.ordered import OrderedConsumer
-from natsproto.jetstream._consumer.watch import WatchBase
 from natsproto.jetstream._publish.outcome import Change, NotStored, Stored
 from natsproto.jetstream._publish.publish import publish
 from natsproto.jetstream._stream.direct_get import LastGet, RawMessage, leader_get
@@ -30,6 +28,7 @@ from natsproto.jetstream._values.bucket_config import OBJECT_STREAM
 from natsproto.jetstream._values.codec import NEVER, Duration, dumps
 from natsproto.jetstream._values.error_codes import bucket_errors
 from natsproto.jetstream._values.info import PubAck, StreamInfo
+from natsproto.jetstream._values.record import changed
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.jetstream.objectstore._meta import (
     ObjectInfo,
@@ -119,15 +118,15 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- reading
 
-    async def find(self, name: str, *, timeout: Duration | None = None) -> IndexEntry | None:
-        """Find the info of an object, deleted or not.
+    async def find(self, name: str, *, timeout: float) -> IndexEntry | None:
+        """Find the info of an object, deleted or not. ``timeout`` in checked seconds.
 
         The leader is asked, and other servers only without permission for the leader: one that lags would return a
         version whose chunks are being purged. The request is repeated while there is no reply: a request during an
         election is dropped, and a long upload must not fail for that.
         """
         subject = meta_subject(self.bucket, name)
-        deadline, backoff = Deadline(self.api.seconds(timeout)), Backoff(MIN_RETRY_PAUSE_S, REQUEST_TIMEOUT_S)
+        deadline, backoff = Deadline(timeout), Backoff(MIN_RETRY_PAUSE_S, REQUEST_TIMEOUT_S)
         operation = f"info of object {name!r}"
         direct = False
         while True:
@@ -158,7 +157,7 @@ class ObjectIndex:
 
     async def get_info(self, name: str, *, deleted: bool = False, timeout: Duration | None = None) -> ObjectInfo:
         """Return the info of an object. ObjectNotFound, also for a deleted object, unless ``deleted``."""
-        found = await self.find(name, timeout=timeout)
+        found = await self.find(name, timeout=self.api.seconds(timeout))
         if found is None or (found.info.deleted and not deleted):
             raise errors.ObjectNotFound(self.bucket, name)
         return found.info
@@ -222,54 +221,91 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- changing
 
+    async def put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None], *, timeout: float) -> ObjectInfo:
+        """Publish the info of new content, and purge the chunks of the old content; those of the new if it is not
+        stored. ``early`` is a look-up that began before; one that has failed already is repeated. Raises the errors of
+        ``change``.
+        """
+        deadline, change = Deadline(timeout), Change(f"object {made.name!r}")
+        try:
+            with change:
+                has_failed = early.done() and early.exception() is not None
+                before = await (self.find(made.name, timeout=timeout) if has_failed else early)
+                before, now = await self._replace(made.name, before, lambda _: made, deadline, change)
+        except errors.PublishUncertain:
+            self.complete_later(partial(self._settle_put, made, early))  # it may be there, so its chunks must be too
+            raise
+        except errors.NatsError as exc:
+            await self.purge_chunks(made.nuid, change.not_stored(exc))
+            raise
+        if before is not None and before.info.chunks:
+            await self.purge_content(before, now)
+        return now.info
+
+    async def _settle_put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None]) -> None:
+        """Purge the old chunks if the new content is found. That it is not found proves nothing.
+
+        ``early`` is older than the attempt to publish: the old content may have got another name since.
+        """
+        before = early.result() if not early.cancelled() and early.exception() is None else None
+        now = await self.find(made.name, timeout=self.api.timeout)
+        if before is not None and now is not None and before.info.chunks and now.info.nuid != before.info.nuid:
+            await self.purge_content(before._replace(is_renamed=True), now)
+
     async def change(
         self,
         name: str,
         update: Callable[[IndexEntry | None], ObjectInfo | None],
         *,
-        early: asyncio.Task[IndexEntry | None] | None = None,
-        timeout: Duration | None = None,
-        change: Change | None = None,
+        timeout: float,
         is_renamed: bool = False,
     ) -> tuple[IndexEntry | None, IndexEntry]:
         """Replace the info of an object by the result of ``update``; return the old and the new entry.
 
-        ``early`` is a look-up that began before; one that has failed already is repeated. ``change`` gets to know
-        whether the outcome is unknown. ``is_renamed`` marks the entry as that of an object that gets another name.
-
-        ``update`` is called again after a concurrent change, and may raise; None changes nothing. PublishUncertain when
-        the outcome is unknown. BucketNotFound.
+        ``update`` is called again after a concurrent change, and may raise; None changes nothing. ``is_renamed`` marks
+        the entry as that of an object that gets another name. ``timeout`` in checked seconds. PublishUncertain when the
+        outcome is unknown. BucketNotFound.
         """
-        deadline = Deadline(self.api.seconds(timeout))
-        has_failed = early is not None and early.done() and early.exception() is not None
-        before = await (self.find(name, timeout=timeout) if early is None or has_failed else early)
+        deadline = Deadline(timeout)
+        with Change(f"object {name!r}") as change:
+            before = await self.find(name, timeout=timeout)
+            return await self._replace(name, before, update, deadline, change, is_renamed=is_renamed)
+
+    async def _replace(
+        self,
+        name: str,
+        before: IndexEntry | None,
+        update: Callable[[IndexEntry | None], ObjectInfo | None],
+        deadline: Deadline,
+        change: Change,
+        *,
+        is_renamed: bool = False,
+    ) -> tuple[IndexEntry | None, IndexEntry]:
+        """``change`` of the entry that was found, within the ``change``."""
         uncertain: errors.PublishUncertain | None = None
         uncertain_writes = 0
-        with change or Change(f"object {name!r}") as change:
-            while True:
-                new = update(before)
-                if new is None:
-                    assert before is not None
-                    return before, before
-                is_marked = is_renamed or (before is not None and before.is_renamed and before.info.nuid == new.nuid)
-                expected = before.sequence if before else 0
-                try:
-                    return before, self._noted(
-                        await self._publish(name, new, expected, max(deadline.left, LEAST_TIMEOUT_S), change, is_marked)
-                    )
-                except errors.WrongLastSequence:
-                    pass
-                except errors.PublishUncertain as exc:
-                    uncertain = exc
-                    uncertain_writes += 1
-                    if uncertain_writes > MAX_UNCERTAIN_WRITES:
-                        raise
-                now = await self.find(name, timeout=max(deadline.left, LEAST_TIMEOUT_S))
-                if now is not None and now.info.replace(mtime=new.mtime) == new and now.is_renamed == is_marked:
-                    return before, self._noted(now)  # it was stored; only the reply was lost
-                if uncertain is not None and expected != (now.sequence if now else 0):
-                    raise uncertain  # it may have been stored and replaced by another client, which purged its chunks
-                before = now
+        while True:
+            new = update(before)
+            if new is None:
+                assert before is not None
+                return before, before
+            is_marked = is_renamed or (before is not None and before.is_renamed and before.info.nuid == new.nuid)
+            expected = before.sequence if before else 0
+            try:
+                return before, self._noted(await self._publish(name, new, expected, deadline, change, is_marked))
+            except errors.WrongLastSequence:
+                pass
+            except errors.PublishUncertain as exc:
+                uncertain = exc
+                uncertain_writes += 1
+                if uncertain_writes > MAX_UNCERTAIN_WRITES:
+                    raise
+            now = await self.find(name, timeout=max(deadline.left, LEAST_TIMEOUT_S))
+            if now is not None and changed(now.info, {"mtime": new.mtime}) == new and now.is_renamed == is_marked:
+                return before, self._noted(now)  # it was stored; only the reply was lost
+            if uncertain is not None and expected != (now.sequence if now else 0):
+                raise uncertain  # it may have been stored and replaced by another client, which purged its chunks
+            before = now
 
     def _noted(self, entry: IndexEntry) -> IndexEntry:
         """Remember an own change, so that older infos from servers that lag are not taken for current."""
@@ -281,7 +317,7 @@ class ObjectIndex:
         return entry
 
     async def _publish(
-        self, name: str, info: ObjectInfo, expected: int, wait: float, change: Change, is_renamed: bool
+        self, name: str, info: ObjectInfo, expected: int, deadline: Deadline, change: Change, is_renamed: bool
     ) -> IndexEntry:
         subject = meta_subject(self.bucket, name)
         try:
@@ -295,16 +331,17 @@ class ObjectIndex:
                     "rollup": "sub",
                     "expected_last_subject_seq": expected,
                 },
-                timeout=wait,
+                timeout=max(deadline.left, LEAST_TIMEOUT_S),
                 await_leader=self.await_leader,
                 change=change,
+                encoded=subject.encode(),
             )
         except errors.NoStream as exc:
-            raise errors.StreamUnavailable(f"object store {self.bucket!r}", subject, wait) from exc
+            raise errors.StreamUnavailable(f"object store {self.bucket!r}", subject, deadline.seconds) from exc
         except errors.PublishUncertain as exc:
             advice = "read the info of the object, and repeat the call if it does not show the change"
             raise with_advice(exc, advice, f"info of object {name!r} of store {self.bucket!r}") from exc.__cause__
-        return IndexEntry(info.replace(mtime=Timestamp.now(UTC)), ack.seq, is_renamed)
+        return IndexEntry(changed(info, {"mtime": Timestamp.now(UTC)}), ack.seq, is_renamed)
 
     async def await_leader(self, seconds: float) -> None:
         """Wait up to ``seconds`` for an answer of the store's leader. BucketNotFound."""
@@ -361,18 +398,14 @@ class ObjectIndex:
 
     # ---------------------------------------------------------------- chunks
 
-    async def purge_replaced(self, before: IndexEntry | None, now: IndexEntry) -> None:
-        """Purge the chunks of an entry that ``now`` has replaced, unless another object's entry names them.
+    async def purge_content(self, before: IndexEntry, now: IndexEntry) -> None:
+        """Purge the chunks that an entry names, which may be a deletion, unless another object's entry names them:
+        ``now`` has replaced the object.
 
         A peer may write an entry that names the content of another object, and a client may have ended in the middle of
         a rename. A nuid that was made for the name of the entry belongs to no other object unless the entry is marked
         as renamed; for any other nuid, all entries are read.
         """
-        if before is not None and before.info.chunks:
-            await self.purge_content(before, now)
-
-    async def purge_content(self, before: IndexEntry, now: IndexEntry) -> None:
-        """Purge the chunks that an entry names, which may be a deletion: ``now`` has replaced the object."""
         if is_own_nuid(before.info) and not before.is_renamed:
             await self.purge_chunks(before.info.nuid, now.proof)
         else:
@@ -492,70 +525,3 @@ class ObjectIndex:
         except errors.MessageNotFound:
             return -1.0
         return (now - newest.time).total_seconds()
-
-
-class ObjectWatcher(WatchBase[ObjectInfo]):
-    """The infos of objects as they change. Created by ``ObjectStore.watch``; use it with ``async with``, then iterate.
-
-    ``async for`` yields one at a time, ``next()`` returns one within a timeout. It continues after restarts, reconnects
-    and changes of the leader, whether it is read or not. Reading ends after ``stop`` or the end of the client, and
-    raises BucketNotFound when the store was deleted, and PermissionDenied. An entry that cannot be read is skipped,
-    with an ObjectStoreNotice event. Cancelling a reader loses nothing. When several tasks read one watch, each change
-    goes to one of them and its end to all.
-    """
-
-    def __init__(
-        self, index: ObjectIndex, ordered: OrderedConsumer, *, ignore_deletes: bool, updates_only: bool
-    ) -> None:
-        super().__init__(ordered, index.bucket, f"watch of object store {index.bucket!r}", updates_only=updates_only)
-        self._index, self._ignore_deletes = index, ignore_deletes
-
-    def __aiter__(self) -> AsyncIterator[ObjectInfo]:
-        return self._each()
-
-    async def _each(self) -> AsyncGenerator[ObjectInfo]:
-        tasks = self._require_entered()._reader_tasks
-        task = tasks.enter()
-        try:
-            while await self._has_next():
-                yield self._buffered.popleft()
-        finally:
-            tasks.leave(task)
-
-    async def __anext__(self) -> ObjectInfo:
-        if await self._has_next():
-            return self._buffered.popleft()
-        raise StopAsyncIteration
-
-    async def _has_next(self) -> bool:
-        while not self._buffered:
-            if not await self._wait_more() and not self._buffered:
-                return False
-        return True
-
-    async def next(self, timeout: Duration | None = None) -> ObjectInfo:
-        """Return the next change; wait at most ``timeout`` seconds (None: forever).
-
-        RequestTimeout when none came in time; SubscriptionClosed, or the error that ended the watch, after its end.
-
-        Args:
-            timeout: Seconds to wait for a change; None: no limit.
-        """
-        return await self._next_item(timeout, "change")
-
-    def _receive(self, messages: Messages) -> bool:
-        before = self._received
-        while (message := messages._take()) is not None:
-            messages._release(message)
-            self._received += 1
-            if not self._initial_done:
-                self._count_initial((message,))
-            try:
-                seq, time = message.seq, message.metadata.timestamp
-                info = read_info(self._bucket, message.subject, seq, message.data, time)
-            except errors.InvalidReply as exc:
-                self._index.notice(message.subject, exc)
-                continue
-            if not (info.deleted and self._ignore_deletes):
-                self._buffered.append(info)
-        return self._received > before

@@ -10,13 +10,14 @@ import re
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import cast
 
 from natsproto import errors
 from natsproto.jetstream._values.bucket_config import OBJECT_STREAM, OBJECT_SUBJECTS
 from natsproto.jetstream._values.codec import NEVER, UINT64, Record, flag, integer, labels, loads, optional, text
-from natsproto.jetstream._values.record import Field
+from natsproto.jetstream._values.record import Field, changed
 from natsproto.jetstream._values.timestamp import Timestamp
 from natsproto.protocol.headers import Headers, HeadersLike
 
@@ -127,7 +128,7 @@ def read_info(bucket: str, subject: str, seq: int, data: bytes, mtime: Timestamp
     filter matches the entries of all objects.
     """
     try:
-        return _check_info(subject, loads(ObjectInfo, data)).replace(bucket=bucket, mtime=mtime)
+        return changed(_check_info(subject, loads(ObjectInfo, data)), {"bucket": bucket, "mtime": mtime})
     except errors.InvalidReply as exc:
         delete = f"(await js.stream({OBJECT_STREAM + bucket!r})).delete_message({seq})"
         rule = f"{exc.rule}; to remove the entry: {delete}"
@@ -165,8 +166,9 @@ def check_object_name(name: str) -> str:
     return name
 
 
+@lru_cache(maxsize=1024)
 def meta_subject(bucket: str, name: str) -> str:
-    """The subject of an object's info."""
+    """The subject of an object's info. A put needs it twice, and so do those who read the object again."""
     return f"{OBJECT_SUBJECTS}{bucket}.M.{_encode_name(name)}"
 
 

@@ -332,7 +332,7 @@ class ObjectReader(AsyncForHint):
                 if there >= info.chunks:
                     self._is_exhausted = False
                     return
-                now = await index.find(info.name, timeout=self._timeout)
+                now = await index.find(info.name, timeout=index.api.seconds(self._timeout))
             except errors.NatsError as exc:
                 if not is_transient(exc):
                     raise

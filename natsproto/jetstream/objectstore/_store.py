@@ -1,7 +1,7 @@
 """The object store (ADR-20).
 
-Owns the handle for programs, its status, and the rules for objects and links. ``_upload`` stores content, ``_reader``
-reads it, ``_index`` changes infos.
+Owns the handle for programs, and the rules for objects and links. ``_upload`` stores content, ``_reader`` reads it,
+``_index`` changes infos.
 """
 
 from __future__ import annotations
@@ -18,19 +18,17 @@ from natsproto import errors
 from natsproto._durations import seconds
 from natsproto._handlers import HandlerResult
 from natsproto._help.async_hints import items
-from natsproto._value import Value
 from natsproto.errors._base import is_transient
 from natsproto.jetstream._api.requests import Api
 from natsproto.jetstream._consumer.watch_callback import WatchCallback
-from natsproto.jetstream._publish.outcome import Change
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._values.asset_names import check_bucket_name
-from natsproto.jetstream._values.bucket_config import ObjectStoreConfig
 from natsproto.jetstream._values.codec import NEVER, Duration, dumps
 from natsproto.jetstream._values.error_codes import bucket_errors
 from natsproto.jetstream._values.info import StreamInfo
 from natsproto.jetstream._values.policies import DeliverPolicy
-from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex, ObjectWatcher
+from natsproto.jetstream._values.record import changed
+from natsproto.jetstream.objectstore._index import IndexEntry, ObjectIndex
 from natsproto.jetstream.objectstore._meta import (
     DEFAULT_CHUNK_BYTES,
     ObjectInfo,
@@ -41,7 +39,9 @@ from natsproto.jetstream.objectstore._meta import (
     nuid_for,
 )
 from natsproto.jetstream.objectstore._reader import ObjectReader, to_bytes, to_file
+from natsproto.jetstream.objectstore._status import ObjectStoreStatus
 from natsproto.jetstream.objectstore._upload import ObjectContent, Upload
+from natsproto.jetstream.objectstore._watch import ObjectWatcher
 from natsproto.protocol.headers import HeadersLike
 
 MESSAGE_OVERHEAD_BYTES = 512
@@ -66,7 +66,7 @@ class ObjectStore:
     def __init__(self, api: Api, bucket: str, info: StreamInfo | None = None) -> None:
         self.bucket: str = check_bucket_name(bucket)
         """The name without ``OBJ_``, which its stream has."""
-        self._api = api
+        self._api, self._lines = api, api.connection._outbox.lines
         self._index = ObjectIndex(api, bucket, info)
         self._batched = info is not None and info.config.allow_batched
 
@@ -165,11 +165,11 @@ class ObjectStore:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         size = self._chunk_size(chunk_size)
-        wanted = self._new_info(name, description, headers, metadata, ObjectOptions(max_chunk_size=size))
+        wanted = self._new_info(name, description, headers, metadata, max_chunk_size=size)
         wait = self._api.seconds(timeout)
-        upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
         self._api.connection._outbox.check_open(f"put of object {name!r}")
-        early = asyncio.create_task(self._index.find(wanted.name, timeout=timeout), name="natsproto object look-up")
+        upload = Upload(self._index, wanted, source, batched=self._batched, progress=progress, timeout=wait)
+        early = asyncio.create_task(self._index.find(wanted.name, timeout=wait), name="natsproto object look-up")
         try:
             made = await upload.run()
         except BaseException:
@@ -177,7 +177,7 @@ class ObjectStore:
                 early.exception()  # mark it as retrieved
             raise
         self._batched = upload.batched
-        return await self._index.run_shielded(self._publish_info(made, early, timeout))
+        return await self._index.run_shielded(self._index.put(made, early, timeout=wait))
 
     async def put_file(
         self,
@@ -213,32 +213,6 @@ class ObjectStore:
             progress=progress,
             timeout=timeout,
         )
-
-    async def _publish_info(
-        self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None], timeout: Duration | None
-    ) -> ObjectInfo:
-        """Publish the info of the new content, and purge the old chunks."""
-        index, change = self._index, Change(f"object {made.name!r}")
-        try:
-            before, now = await index.change(made.name, lambda _: made, early=early, timeout=timeout, change=change)
-        except errors.PublishUncertain:
-            index.complete_later(partial(self._settle_put, made, early))  # it may be there, so its chunks must be too
-            raise
-        except errors.NatsError as exc:
-            await index.purge_chunks(made.nuid, change.not_stored(exc))
-            raise
-        await index.purge_replaced(before, now)
-        return now.info
-
-    async def _settle_put(self, made: ObjectInfo, early: asyncio.Task[IndexEntry | None]) -> None:
-        """Purge the old chunks if the new content is found. That it is not found proves nothing.
-
-        ``early`` is older than the attempt to publish: the old content may have got another name since.
-        """
-        before = early.result() if not early.cancelled() and early.exception() is None else None
-        now = await self._index.find(made.name)
-        if before is not None and now is not None and now.info.nuid != before.info.nuid:
-            await self._index.purge_replaced(before._replace(is_renamed=True), now)
 
     # ---------------------------------------------------------------- getting
 
@@ -403,9 +377,9 @@ class ObjectStore:
         """
         check_object_name(name)
         self._api.connection._outbox.check_open(f"delete of object {name!r}")
-        await self._index.run_shielded(self._delete(name, timeout))
+        await self._index.run_shielded(self._delete(name, self._api.seconds(timeout)))
 
-    async def _delete(self, name: str, timeout: Duration | None) -> None:
+    async def _delete(self, name: str, timeout: float) -> None:
         def update(existing: IndexEntry | None) -> ObjectInfo | None:
             if existing is None:
                 raise errors.ObjectNotFound(self.bucket, name)
@@ -416,14 +390,13 @@ class ObjectStore:
         except errors.PublishUncertain:
             self._index.complete_later(partial(self._settle_delete, name))
             raise
-        if before is None or before.info.chunks:
-            await self._index.purge_replaced(before, now)
-        else:  # an earlier call may have ended before its purge
-            await self._index.purge_content(now, now)
+        assert before is not None
+        # Without chunks, an earlier call may have ended before its purge.
+        await self._index.purge_content(before if before.info.chunks else now, now)
 
     async def _settle_delete(self, name: str) -> None:
         """Purge the chunks if the deletion is found."""
-        now = await self._index.find(name)
+        now = await self._index.find(name, timeout=self._api.timeout)
         if now is not None and now.info.deleted:
             await self._index.purge_content(now, now)
 
@@ -461,17 +434,18 @@ class ObjectStore:
         check_object_name(name)
         if rename is not None:
             check_object_name(rename)
+        wait = self._api.seconds(timeout)
         self._api.connection._outbox.check_open(f"update of object {name!r}")
         if rename is not None and rename != name:
-            return await self._index.run_shielded(self._rename(name, rename, changes, timeout))
+            return await self._index.run_shielded(self._rename(name, rename, changes, wait))
 
         def update(existing: IndexEntry | None) -> ObjectInfo:
             return self._changed_info(name, existing, changes)
 
-        _, now = await self._index.change(name, update, timeout=timeout)
+        _, now = await self._index.change(name, update, timeout=wait)
         return now.info
 
-    async def _rename(self, name: str, rename: str, changes: _Changes, timeout: Duration | None) -> ObjectInfo:
+    async def _rename(self, name: str, rename: str, changes: _Changes, timeout: float) -> ObjectInfo:
         """Publish the info under the new name, then delete the old. Each step fails after a concurrent change.
 
         The old info is marked first, and the new one is marked: if the client ends between the steps, both names have
@@ -553,7 +527,7 @@ class ObjectStore:
         if (await index.get_info(goal, timeout=timeout)).link is not None:
             raise errors.ObjectLinkError(self.bucket, name, f"cannot be a link to {goal!r}, which is a link itself")
         link = ObjectLink(bucket=bucket, name=goal)
-        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
+        return await self._link(self._new_info(name, description, headers, metadata, link=link), timeout)
 
     async def add_bucket_link(
         self,
@@ -576,7 +550,7 @@ class ObjectStore:
             timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
         """
         link = ObjectLink(bucket=check_bucket_name(store.bucket if isinstance(store, ObjectStore) else store))
-        return await self._link(self._new_info(name, description, headers, metadata, ObjectOptions(link=link)), timeout)
+        return await self._link(self._new_info(name, description, headers, metadata, link=link), timeout)
 
     async def _link(self, made: ObjectInfo, timeout: Duration | None) -> ObjectInfo:
         def update(existing: IndexEntry | None) -> ObjectInfo:
@@ -584,13 +558,13 @@ class ObjectStore:
                 raise errors.ObjectExists(self.bucket, made.name)
             return made
 
-        _, now = await self._index.change(made.name, update, timeout=timeout)
+        _, now = await self._index.change(made.name, update, timeout=self._api.seconds(timeout))
         return now.info
 
     # ---------------------------------------------------------------- internals
 
     def _chunk_size(self, wanted: int | None) -> int:
-        most = self._api.connection.max_payload - MESSAGE_OVERHEAD_BYTES
+        most = self._lines.max_payload - MESSAGE_OVERHEAD_BYTES
         if wanted is None:
             return DEFAULT_CHUNK_BYTES if most < 0 else max(1, min(DEFAULT_CHUNK_BYTES, most))
         if type(wanted) is not int or wanted < 1:
@@ -607,89 +581,26 @@ class ObjectStore:
         description: str,
         headers: HeadersLike | None,
         metadata: Mapping[str, str] | None,
-        options: ObjectOptions,
+        *,
+        link: ObjectLink | None = None,
+        max_chunk_size: int = 0,
     ) -> ObjectInfo:
         """Return the info of a new object or link, without content."""
+        unique = self._api.connection._runtime.new_id()
         info = ObjectInfo(
             name=check_object_name(name),
             description=description,
             metadata={} if metadata is None else metadata,
-            options=options,
             bucket=self.bucket,
-            nuid=nuid_for(name, self._api.connection._runtime.new_id()),
+            nuid=nuid_for(name, unique),
+            options=ObjectOptions(link=link, max_chunk_size=max_chunk_size),
         )
         return self._check_size(info if headers is None else info.replace(headers=headers))
 
     def _check_size(self, info: ObjectInfo) -> ObjectInfo:
         """Raise PayloadTooLarge when the info does not fit into a message."""
-        size, limit = len(dumps(info)) + MESSAGE_OVERHEAD_BYTES, self._api.connection.max_payload
-        if 0 < limit < size:
-            raise errors.PayloadTooLarge(size, limit)
+        self._lines.check_size(len(dumps(info)) + MESSAGE_OVERHEAD_BYTES)
         return info
-
-
-class ObjectStoreStatus(Value):
-    """The configuration of an object store, and the info of its stream."""
-
-    config: ObjectStoreConfig
-    """The configuration in use, with the server's values for fields that were left out."""
-    stream: StreamInfo
-    """``state.bytes`` counts chunks and infos of all objects, deleted ones too."""
-
-    @classmethod
-    def _of(cls, info: StreamInfo) -> ObjectStoreStatus:
-        """Return the status from a stream's info. ConfigError when the stream is not an object store."""
-        return cls(config=ObjectStoreConfig.from_stream(info.config), stream=info)
-
-    @property
-    def bucket(self) -> str:
-        """The name without ``OBJ_``, which its stream has."""
-        return self.config.bucket
-
-    @property
-    def description(self) -> str:
-        """The text given when it was created or updated."""
-        return self.config.description
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of all objects and their infos."""
-        return self.stream.state.bytes
-
-    @property
-    def ttl(self) -> float:
-        """Seconds after which objects expire; 0 for never."""
-        return self.config.ttl
-
-    @property
-    def storage(self) -> str:
-        """The storage: "file" or "memory"."""
-        return str(self.config.storage)
-
-    @property
-    def replicas(self) -> int:
-        """How many servers have a copy of each object."""
-        return self.config.num_replicas
-
-    @property
-    def sealed(self) -> bool:
-        """True if the store is read-only."""
-        return self.stream.config.sealed
-
-    @property
-    def is_compressed(self) -> bool:
-        """True if it is compressed on disk."""
-        return self.config.compression
-
-    @property
-    def backing_store(self) -> str:
-        """The backing store: "JetStream"."""
-        return "JetStream"
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """The metadata of the store, including the server's."""
-        return self.config.metadata
 
 
 class _Changes(TypedDict, total=False):
@@ -701,13 +612,13 @@ class _Changes(TypedDict, total=False):
 class _RenameStep:
     """The last step of a rename, which can be repeated: the old name is removed, once the new one is stored."""
 
-    def __init__(self, index: ObjectIndex, old: IndexEntry, made: ObjectInfo, timeout: Duration | None) -> None:
+    def __init__(self, index: ObjectIndex, old: IndexEntry, made: ObjectInfo, timeout: float) -> None:
         self._index, self._old, self._made, self._timeout = index, old, made, timeout
         self._may_be_done = False
 
     async def run(self) -> None:
         """Remove the old name if the new one is stored."""
-        now = await self._index.find(self._made.name)
+        now = await self._index.find(self._made.name, timeout=self._timeout)
         if now is not None and not now.info.deleted and _is_same(now.info, self._made):
             await self.leave(now)
 
@@ -747,4 +658,4 @@ def _is_same(one: ObjectInfo, other: ObjectInfo) -> bool:
 
 def _deleted_info(info: ObjectInfo) -> ObjectInfo:
     """The info of a deleted object."""
-    return info.replace(deleted=True, size=0, chunks=0, digest="", mtime=NEVER)
+    return changed(info, {"deleted": True, "size": 0, "chunks": 0, "digest": "", "mtime": NEVER})

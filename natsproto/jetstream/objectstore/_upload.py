@@ -32,6 +32,7 @@ from natsproto.jetstream._publish.publisher import Publisher
 from natsproto.jetstream._publish.retry_policy import RETRY_WAIT_S, UNTIL_TIMEOUT
 from natsproto.jetstream._stream.backup import Progress
 from natsproto.jetstream._values.error_codes import ErrCode, bucket_errors
+from natsproto.jetstream._values.record import changed
 from natsproto.jetstream.objectstore._index import ObjectIndex
 from natsproto.jetstream.objectstore._meta import ObjectInfo, chunk_subject, digest_text
 
@@ -264,7 +265,8 @@ class Upload:
                     self.batched = False  # the store has been changed: nothing was taken yet
                     self._chunks = self._size = 0
                     await self._store(batches)
-            return self._info.replace(size=self._size, chunks=self._chunks, digest=digest_text(self._digest.digest()))
+            digest = digest_text(self._digest.digest())
+            return changed(self._info, {"size": self._size, "chunks": self._chunks, "digest": digest})
         except BaseException as exc:
             if self._chunks:
                 await self._index.purge_chunks(self._info.nuid, _NOT_PUBLISHED, settled=False)
@@ -300,6 +302,7 @@ class Upload:
             args,
             retry_attempts=UNTIL_TIMEOUT,
             await_leader=self._index.await_leader,
+            encoded=self._subject.encode(),
         )
         try:
             await send(timeout=self._timeout)
