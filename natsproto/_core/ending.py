@@ -35,13 +35,10 @@ CUT_TIMEOUT_S: Final = 2.0
 class ReaderKey:
     """Stands for a reader in the contexts of its handlers and loops. It holds nothing, so no context keeps a reader."""
 
-    __slots__ = ("in_use", "inner_waiters")
-
-    def __init__(self) -> None:
-        self.inner_waiters: int = 0
-        """The callers inside that wait for an ending: other callers inside do not wait for its reader."""
-        self.in_use: int = 0
-        """The loops that read now; one more for a reader with handlers."""
+    inner_waiters: int = 0
+    """The callers inside that wait for an ending: other callers inside do not wait for its reader."""
+    in_use: int = 0
+    """The loops that read now; one more for a reader with handlers."""
 
     def enter(self) -> None:
         """A loop begins: code of the current context is inside until ``leave``."""
