@@ -25,9 +25,8 @@ from tests.kit.memory import MemoryNetwork, MemoryPeer
 from tests.kit.scripted import Behaviour, ScriptedServer
 
 HOST, PORT = "127.0.0.1", 4222
-_OFFLINE = cast(
-    Client, SimpleNamespace(_outages=SimpleNamespace(cut_off=SimpleNamespace(on_silence=None, use=lambda prefix: None)))
-)
+_CUT_OFF = SimpleNamespace(on_silence=None, use=lambda prefix: None)
+_OFFLINE = cast(Client, SimpleNamespace(_options=Options(), _outages=SimpleNamespace(cut_off=_CUT_OFF)))
 OFFLINE_API = Api(_OFFLINE, domain=None, prefix=None, timeout=5)
 """The API of a JetStream context that sends nothing."""
 

@@ -114,7 +114,7 @@ class Api:
         connection._outages.cut_off.use(self.prefix)
         if inbox_prefix is not None:
             publish_subject(inbox_prefix, "inbox_prefix")
-        self._inbox_prefix = inbox_prefix
+        self._inbox_prefix = connection._options.inbox_prefix if inbox_prefix is None else inbox_prefix
 
     async def _name_of(self, subject: str) -> str:
         """Return the name of the stream of a subject."""
@@ -146,12 +146,7 @@ class Api:
 
     def new_inbox(self) -> str:
         """Return a unique deliver subject."""
-        connection = self.connection
-        return (
-            connection.new_inbox()
-            if self._inbox_prefix is None
-            else f"{self._inbox_prefix}.{connection._runtime.new_id()}"
-        )
+        return f"{self._inbox_prefix}.{self.connection._runtime.new_id()}"
 
     def on_ack_timeout(self, waited: float) -> int:
         """A message got no acknowledgement for these seconds. Return how many in a row, while pings are answered."""
