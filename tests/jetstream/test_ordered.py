@@ -15,6 +15,7 @@ from natsproto import Client, errors
 from natsproto._core.events import Event, PermissionViolation
 from natsproto.errors import ConfigError, HeartbeatMissed, LocalProtocolError, StreamNotFound
 from natsproto.jetstream._consumer.delivery import prefetch
+from natsproto.jetstream._consumer.ordered.stream_identity import StreamIdentity
 from natsproto.jetstream._consumer.pull import pull_state
 from natsproto.jetstream._values.codec import NEVER
 from natsproto.testing import run_server
@@ -476,8 +477,8 @@ async def test_old_server_that_is_behind_ends_no_reader(jetstream: JetStream, mo
         now = await stream.info()
         behind = now.replace(ts=NEVER, state=now.state.replace(last_seq=2, messages=2))
         answers = [behind, behind, behind, now.replace(ts=NEVER)]
-        identity = ordered._state.identity
-        identity.unverified = True
+        identity = StreamIdentity(ordered._state.api, stream.name, now.created, now.created, operation="go on")
+        identity.on_replaced()
 
         async def get(*_: object, **__: object) -> StreamInfo:
             return answers.pop(0)

@@ -304,10 +304,10 @@ async def test_cursor_and_identity_know_created_consumers() -> None:
     api = FakeApi()
     ordered = OrderedState(api, "S", ConsumerConfig(deliver_policy="new"), push=False, stream_created=THEN)  # type: ignore[arg-type]  # in its place
     await create_ordered(ordered)
-    assert not ordered.identity.unverified
+    assert not (ordered.identity and ordered.identity.unverified)
     await create_ordered(ordered)
     assert api.asked[1][2]["config"].opt_start_seq == 1
-    assert ordered.identity.unverified is True
+    assert bool(ordered.identity and ordered.identity.unverified)
 
 
 @pytest.mark.parametrize(("owner", "is_deleted"), [("unique", True), ("another", False)])

@@ -42,12 +42,10 @@ class Server:
 @virtual_clock
 async def test_lost_stream_is_noticed_on_a_slow_server(fault: NatsError) -> None:
     server = Server(fault)
-    same = StreamIdentity(
-        cast("Api", server), "S", cast("Timestamp", datetime(2026, 1, 1, tzinfo=UTC)), operation="go on"
-    )
-    same.on_consumer(cast("Timestamp", datetime(2026, 1, 2, tzinfo=UTC)))
+    created = [cast("Timestamp", datetime(2026, 1, day, tzinfo=UTC)) for day in (1, 2)]
+    same = StreamIdentity(cast("Api", server), "S", *created, operation="go on")
     assert not same.unverified
-    same.on_consumer(cast("Timestamp", datetime(2026, 1, 3, tzinfo=UTC)))
+    same.on_replaced()
     with pytest.raises(StreamNotFound):
         await same.verify(lambda: 10)
     assert server.asked < 50
@@ -90,9 +88,8 @@ def stream_reply(last_seq: int, *, created: str = MADE, ts: str = "", last_ts: s
 
 def unverified_identity(replies: Replies, created: Timestamp | None = None) -> StreamIdentity:
     """The identity of a stream whose second consumer was just created."""
-    same = StreamIdentity(cast("Api", replies), "S", created or Timestamp.parse(MADE), operation="go on")
-    for _ in range(2):
-        same.on_consumer(BEGUN)
+    same = StreamIdentity(cast("Api", replies), "S", created or Timestamp.parse(MADE), BEGUN, operation="go on")
+    same.on_replaced()
     assert same.unverified
     return same
 
@@ -175,7 +172,7 @@ async def test_found_creation_time_is_known_from_then_on() -> None:
     same = unverified_identity(server, created=NEVER)
     for _ in range(2):
         await same.verify(lambda: 10)
-        same.on_consumer(BEGUN)
+        same.on_replaced()
     with pytest.raises(StreamNotFound):
         await same.verify(lambda: 10)
 
@@ -188,7 +185,7 @@ async def test_next_consumer_counts_polls_anew() -> None:
     same = unverified_identity(server)
     await same.verify(lambda: 10)
     assert same.unverified, "the next consumer verifies it"
-    same.on_consumer(BEGUN)
+    same.on_replaced()
     with pytest.raises(StreamNotFound):
         await same.verify(lambda: 10)
     assert len(server.asked) == 60
@@ -200,7 +197,7 @@ async def test_stream_is_not_verified_without_permission() -> None:
     same = unverified_identity(server)
     await same.verify(lambda: 10)
     assert not same.unverified
-    same.on_consumer(BEGUN)
+    same.on_replaced()
     assert not same.unverified
     assert len(server.asked) == 1
 

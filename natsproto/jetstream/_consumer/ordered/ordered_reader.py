@@ -25,6 +25,7 @@ from natsproto.jetstream._consumer.ordered.ordered_state import (
     MAX_CREATE_TIMEOUT_S,
     OrderedState,
 )
+from natsproto.jetstream._consumer.ordered.stream_identity import StreamIdentity
 from natsproto.jetstream._consumer.pull.pull_state import PullState
 from natsproto.jetstream._consumer.pull.pull_subscription import PullAddress, PullSubscription
 from natsproto.jetstream._consumer.pull_options import PullMode, PullOptions
@@ -224,13 +225,14 @@ class OrderedReader:
         if self._verify_task is not None:
             self._verify_task.cancel()
             self._verify_task = None
-        if self._state.identity.unverified:
-            self._verify_task = self._loop.create_task(self._verify(), name="natsproto identify stream")
+        identity = self._state.identity
+        if identity is not None and identity.unverified:
+            self._verify_task = self._loop.create_task(self._verify(identity), name="natsproto identify stream")
 
-    async def _verify(self) -> None:
+    async def _verify(self, identity: StreamIdentity) -> None:
         """End reading if the stream was recreated. Runs beside the reading, which it would delay."""
         try:
-            await self._state.identity.verify(lambda: self._cursor.stream_seq)
+            await identity.verify(lambda: self._cursor.stream_seq)
         except Exception as exc:
             self._verify_task = None
             if isinstance(exc, errors.StreamNotFound):

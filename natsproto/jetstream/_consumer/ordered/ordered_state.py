@@ -78,7 +78,9 @@ class OrderedState:
         self.description = f"ordered consumer {self.prefix!r} of stream {stream!r}"
         """Its description in errors."""
         self.cursor = OrderedCursor(self.prefix, config, push=push)
-        self.identity = StreamIdentity(api, stream, stream_created, operation=f"go on with {self.description}")
+        self.identity: StreamIdentity | None = None
+        """The check that it is still the same stream; made when the first consumer is replaced."""
+        self._stream_created = stream_created
         self.info: ConsumerInfo | None = None
         self.leftover: deque[JsMessage] = deque()
         self.reader: ReaderSource | None = None
@@ -167,7 +169,12 @@ class OrderedState:
         began = loop.time()
         pauses = (CREATE_RETRY_WAIT_S + CREATE_RETRY_WAIT_GROWTH * (loop.time() - began) for _ in count())
         info = await retry_request(ask, pauses, timeout, operation, self.connection._outages)
-        self.identity.on_consumer(info.created)
+        if self.info is not None:
+            if self.identity is None:
+                operation = f"go on with {self.description}"
+                created = self._stream_created, self.info.created
+                self.identity = StreamIdentity(self.api, self.stream, *created, operation=operation)
+            self.identity.on_replaced()
         self.info = info
         self.cursor.on_created(info)
         self._created_or_failed.set()

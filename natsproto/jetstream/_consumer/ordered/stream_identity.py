@@ -28,26 +28,25 @@ IDENTITY_TIMEOUT_S = 1.0
 class StreamIdentity:
     """The identity of a stream, verified when a consumer is replaced.
 
-    ``created``: when the stream was created, if known; ``operation``: the operation that errors name.
+    ``created``: when the stream was created, if known, and ``first_consumer_created`` its first consumer;
+    ``operation``: the operation that errors name.
     """
 
-    def __init__(self, api: Api, stream: str, created: Timestamp, *, operation: str) -> None:
+    def __init__(
+        self, api: Api, stream: str, created: Timestamp, first_consumer_created: Timestamp, *, operation: str
+    ) -> None:
         self.unverified = False
         """True if the stream may have been recreated since the previous consumer."""
         self._api, self._stream, self._operation = api, stream, operation
-        self._created = created
-        self._first_consumer_created: Timestamp | None = None  # creation time of the first consumer
+        self._created, self._first_consumer_created = created, first_consumer_created
         self._may_ask = True
         self._first: StreamInfo | None = None  # the first info with a last sequence before the one read
         self._polls = 0  # the number of such infos
 
-    def on_consumer(self, created: Timestamp) -> None:
-        """Record a created consumer; after the first one the stream is unverified."""
-        if self._first_consumer_created is None:
-            self._first_consumer_created = created
-        else:
-            self.unverified = self._may_ask
-            self._first, self._polls = None, 0
+    def on_replaced(self) -> None:
+        """The consumer was replaced: the stream is unverified."""
+        self.unverified = self._may_ask
+        self._first, self._polls = None, 0
 
     async def verify(self, seen: Callable[[], int]) -> None:
         """Request the stream's info until its identity is known. ``seen`` returns the last sequence read.
@@ -68,7 +67,7 @@ class StreamIdentity:
                 await asyncio.sleep(IDENTITY_TIMEOUT_S)  # earlier infos still count
 
     async def _check_once(self, seen: Callable[[], int]) -> None:
-        endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created or NEVER
+        endpoint, begun = f"STREAM.INFO.{self._stream}", self._first_consumer_created
         while self._polls < MAX_POLLS:
             read = seen()
             found = await self._api.call_for(
