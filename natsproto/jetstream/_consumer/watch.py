@@ -75,7 +75,7 @@ class WatchBase(AsyncForHint, Generic[H]):
 
     async def __aenter__(self) -> Self:
         if self._messages is None:
-            messages = self._messages = self._ordered.messages()
+            messages = self._messages = self._ordered._messages()
             messages.what = self.what
             try:
                 await messages.__aenter__()

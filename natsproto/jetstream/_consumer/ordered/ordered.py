@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator
 from types import TracebackType
-from typing import Unpack
+from typing import Final, Unpack
 
 from natsproto import errors
 from natsproto._help.async_hints import items
@@ -19,6 +19,7 @@ from natsproto.jetstream._consumer.ordered.ordered_state import OrderedState
 from natsproto.jetstream._consumer.pull_options import (
     PrefetchArgs,
     PullMode,
+    PullOptions,
     check_names,
     fetch_options,
     pull_options,
@@ -27,6 +28,8 @@ from natsproto.jetstream._values.codec import NEVER, Duration
 from natsproto.jetstream._values.config import ConsumerConfig
 from natsproto.jetstream._values.info import ConsumerInfo
 from natsproto.jetstream._values.timestamp import Timestamp
+
+_NO_LIMITS: Final = pull_options()
 
 
 class OrderedConsumer:
@@ -189,8 +192,11 @@ class OrderedConsumer:
             **options: What waits ahead of the reader and when it ends, by keyword: those of PrefetchArgs.
         """
         check_names(options, PrefetchArgs)
-        read = pull_options(**options)
-        return Messages(OrderedReader(self._state, read), self._state.description, self._state.put_back)
+        return self._messages(pull_options(**options))
+
+    def _messages(self, options: PullOptions = _NO_LIMITS) -> Messages:
+        """``messages`` with checked options. For watches."""
+        return Messages(OrderedReader(self._state, options), self._state.description, self._state.put_back)
 
     @items
     async def until_drained(self) -> AsyncGenerator[JsMessage]:
