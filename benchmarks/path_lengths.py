@@ -43,7 +43,7 @@ CEILING = {
     "fetch(1) and ack": Length(65, 18, 31),
     "a message of messages() and ack": Length(39, 15, 23),  # 4 and 3 less where the handler is fast
     "an update of a watch": Length(31, 18, 22),
-    "opening a watch": Length(239, 52, 140),
+    "opening a watch": Length(232, 48, 133),
     "key/value put": Length(41, 20, 29),
     "key/value get": Length(33, 15, 22),
     "key/value update": Length(50, 23, 33),
