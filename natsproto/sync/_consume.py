@@ -99,7 +99,8 @@ class ConsumeContext(SyncWrapper[consume.ConsumeContext]):
         DrainTimeout when they take longer than ``timeout``, as in ``stop``. In the handler it does not wait.
 
         Args:
-            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            timeout: Seconds for the messages and the running calls, which are cancelled then. Left out: the option
+                ``drain_timeout``; None: no limit.
         """
         self._portal.call(self._inner.drain, timeout)
 

@@ -457,7 +457,8 @@ class ConsumeContext(RunHint):
         once, and the rest happens after the handler.
 
         Args:
-            timeout: Seconds to wait for the server's reply; None: that of the JetStream context.
+            timeout: Seconds for the messages and the running calls, which are cancelled then. Left out: the option
+                ``drain_timeout``; None: no limit.
         """
         wait = self._connection._options.drain_timeout if timeout is DEFAULT else time_limit("timeout", timeout)
         self._check_started()
