@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from natsproto.jetstream import RawMessage, Timestamp
-from natsproto.jetstream._consumer.ack_subject import read_ack_subject, stream_at
+from natsproto.jetstream._consumer.ack_subject import MOST_TOKENS, STREAM_AT, read_ack_subject
 from natsproto.jetstream._consumer.message import ack_subjects, header_blocks
 from natsproto.jetstream._stream.direct_get import stored_header_blocks, stored_times
 from natsproto.jetstream.kv import KeyValueEntry
@@ -148,7 +148,7 @@ def _positions(subjects: list[bytes | str | None]) -> tuple[pa.Array, pa.Array]:
         texts = [subject.encode() if isinstance(subject, str) else subject for subject in subjects]
         parts = pc.split_pattern(_binaries(texts).cast(pa.string()), ".")
         lengths = pc.unique(pc.list_value_length(parts)).to_pylist()
-        places = {0 if length is None else stream_at(length) for length in lengths}
+        places = {STREAM_AT[min(length or 0, MOST_TOKENS)] for length in lengths}
         if len(places) == 1 and (stream := places.pop()):
             nanos = pc.list_element(parts, _SPLIT_INDEX[stream + 5]).cast(pa.int64())
             return pc.list_element(parts, _SPLIT_INDEX[stream + 3]).cast(pa.int64()), _microseconds(nanos)

@@ -122,7 +122,7 @@ PRIVATE_IMPORTS: dict[str, dict[str, set[str]]] = {
         "natsproto.jetstream._values.codec": {"UINT64"},
         "natsproto.jetstream._stream.direct_get": {"stored_header_blocks", "stored_times"},
         "natsproto.jetstream._publish.headers": {"message_blocks"},
-        "natsproto.jetstream._consumer.ack_subject": {"read_ack_subject", "stream_at"},
+        "natsproto.jetstream._consumer.ack_subject": {"MOST_TOKENS", "STREAM_AT", "read_ack_subject"},
         "natsproto.jetstream._consumer.message": {"ack_subjects", "header_blocks"},
         "natsproto.jetstream.kv._keys": {"check_key_name"},
         "natsproto.jetstream.kv._many_values": {"ManyValues"},

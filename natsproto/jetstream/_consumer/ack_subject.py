@@ -15,7 +15,9 @@ from natsproto._value import Value
 from natsproto.jetstream._values.timestamp import Timestamp
 
 ACK_PREFIX: Final = b"$JS.ACK."
-_STREAM_V1, _STREAM_V2 = 2, 4
+STREAM_AT: Final = (0,) * 9 + (2, 0, 4)
+"""Where the name of the stream stands among 0 to 10 tokens, and among 11 and more; 0: this is no ack subject."""
+MOST_TOKENS: Final = len(STREAM_AT) - 1
 _MAX_NANOS = 2**63  # the range of the server's timestamps, from 1970 to 2262
 
 AckSubject: TypeAlias = bytes | str | None
@@ -62,19 +64,12 @@ class Position(NamedTuple):
     """How the ack subjects of first deliveries begin; empty for a redelivery."""
 
 
-def stream_at(tokens: int) -> int:
-    """Return where the name of the stream stands among that many tokens; 0 for a number that no ack subject has."""
-    if tokens == 9:
-        return _STREAM_V1
-    return _STREAM_V2 if tokens >= 11 else 0
-
-
 def read_ack_subject(subject: str) -> Metadata:
     """Parse an ack subject; LocalProtocolError when it is not one."""
     tokens = subject.split(".")
-    if not (at := stream_at(len(tokens))):
+    if not (at := STREAM_AT[min(len(tokens), MOST_TOKENS)]):
         raise errors.LocalProtocolError(f"{subject!r} is not an ack subject: {len(tokens)} tokens")
-    domain = "" if at == _STREAM_V1 or tokens[2] == "_" else tokens[2]
+    domain = "" if len(tokens) < MOST_TOKENS or tokens[2] == "_" else tokens[2]
     stream, consumer, *numbers = tokens[at : at + 7]
     try:
         delivered, stream_seq, consumer_seq, nanos, pending = map(int, numbers)
@@ -101,7 +96,7 @@ def position_of(subject: AckSubject) -> Position | None:
     if isinstance(subject, str):
         subject = subject.encode("utf-8", "surrogateescape")
     tokens = (subject or b"").split(b".")
-    if not (at := stream_at(len(tokens))):
+    if not (at := STREAM_AT[min(len(tokens), MOST_TOKENS)]):
         return None
     at += 3  # where the sequence stands
     if not (tokens[at - 1].isdigit() and tokens[at].isdigit() and tokens[at + 1].isdigit()):

@@ -18,7 +18,7 @@ from natsproto._core.deadline import Backoff, Deadline
 from natsproto._core.instrumentation import Sending
 from natsproto._durations import NO_LIMIT_S, positive_seconds, seconds
 from natsproto.errors._base import is_transient, shown_payload
-from natsproto.jetstream._consumer.ack_subject import ACK_PREFIX, Metadata, read_ack_subject, stream_at
+from natsproto.jetstream._consumer.ack_subject import ACK_PREFIX, MOST_TOKENS, STREAM_AT, Metadata, read_ack_subject
 from natsproto.jetstream._values.codec import Duration, accept_seconds, decode, nanoseconds, parse
 from natsproto.jetstream._values.error_codes import api_error, consumer_gone
 from natsproto.jetstream._values.info import ConsumerInfo
@@ -153,7 +153,7 @@ class JsMessage(Message):
         LocalProtocolError when the message was not delivered by a consumer.
         """
         tokens = self._ack_subject().split(b".")
-        at = stream_at(len(tokens))
+        at = STREAM_AT[min(len(tokens), MOST_TOKENS)]
         try:
             if at:
                 return tokens[at + 1].decode(), int(tokens[at + 4]), int(tokens[at + 3])
