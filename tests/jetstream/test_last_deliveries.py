@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 import random
 import time
 from collections import Counter
@@ -13,13 +14,28 @@ import pytest
 import natsproto
 from natsproto._core.events import Event
 from natsproto.jetstream import AckWaitExceeded, JetStream, JsMessage, LastDeliveriesUnhandled
+from natsproto.jetstream._consumer.pull.pull_state import Action
 from natsproto.middleware import with_middleware
 from natsproto.retry import Retry, RetryPolicy
 from natsproto.testing import FaultProxy, Server
+from tests.core.helpers import scripted_network, turns
+from tests.jetstream.pulling import Pulling
 from tests.jetstream.reading import known, make, store
+from tests.kit.clock import virtual_clock
+from tests.kit.scripted import Behaviour
 from tests.kit.waiting import eventually
 
 ACK_WAIT_S = 0.5
+NOTHING = {"consumer_seq": 0, "stream_seq": 0}
+ONCE = {
+    "stream_name": "S",
+    "name": "d",
+    "created": "2026-01-01T00:00:00Z",
+    "config": {"name": "d", "ack_policy": "explicit", "ack_wait": 30_000_000_000, "max_deliver": 1},
+    "delivered": NOTHING,
+    "ack_floor": NOTHING,
+}
+"""The info of a consumer that delivers each message once."""
 
 
 @pytest.mark.parametrize("max_deliver", [1, 3])
@@ -131,6 +147,52 @@ async def test_deployments_lose_no_last_delivery(jetstream: JetStream, way: str,
     assert set(calls) == set(range(1, count + 1)), "none was lost"
     if max_deliver == 1:
         assert set(calls.values()) == {1}
+
+
+def test_the_end_awaits_what_was_asked_for() -> None:
+    pulling = Pulling(prefetch=4)
+    assert pulling.next_request(0.0) is not None
+    pulling.state.send_no_more()
+    pulling.on_messages(3, 0, 0.1)
+    pulling.on_consumed(3, 0)
+    assert pulling.next_request(0.2) is None
+    assert not pulling.state.is_served
+    assert pulling.on_message(1, 0.3).action is Action.REFILL, "the driver looks"
+    assert pulling.state.is_served
+
+
+@virtual_clock
+@pytest.mark.parametrize("way", ["served", "ended", "silent"])
+@pytest.mark.parametrize("ends", ["stop", "drain"])
+async def test_only_deliveries_come_before_the_end(ends: str, way: str) -> None:
+    """A server drops what crosses the end of a subscription, and answers a PING before a pull that came first."""
+    async with scripted_network(Behaviour(route=False)) as net:
+        server, nc = net.server, await net.connect()
+        consumer = await (await nc.jetstream().stream("S", bind=True)).consumer("d", bind=True)
+        seen: list[int] = []
+        async with consumer.consume(lambda message: seen.append(message.seq)) as work:
+            sid = (await server.expect("SUB")).args[-1]
+            asked = await server.expect("PUB", "$JS.API.CONSUMER.INFO.S.d")
+            pull = await server.expect("PUB", "$JS.API.CONSUMER.MSG.NEXT.S.d")
+            assert json.loads(pull.payload)["expires"] <= 1e9, "its end can be awaited"
+            server.deliver((await server.expect("SUB")).args[-1], asked.args[1], json.dumps(ONCE).encode())
+            await turns(10)
+            asked_before = [op.name for op in server.ops].count("PING")
+            server.current.behaviour = Behaviour(route=False, answer_ping=way != "silent")
+            ending = asyncio.create_task(getattr(work, ends)())
+            await asyncio.sleep(10.0 if way == "silent" else 0.5)
+            assert not [op for op in server.ops if op.name == "UNSUB"], "an open pull has no end before its messages"
+            if way == "ended":
+                server.deliver(sid, pull.args[1], headers=b"NATS/1.0 408 Request Timeout\r\n\r\n")
+            else:
+                server.deliver(sid, "s.a", b"1", reply="$JS.ACK.S.d.1.1.1.1795000000000000000.0")
+            if way == "silent":
+                server.current.behaviour = Behaviour(route=False)
+                for _ in range([op.name for op in server.ops].count("PING") - asked_before):
+                    server.current.pong()
+            await server.expect("UNSUB", sid)
+            await ending
+        assert seen == [1] * (way != "ended")
 
 
 @pytest.mark.parametrize("members", [0, 2])

@@ -62,6 +62,14 @@ def test_bound_follows_the_configuration(terms: DeliveryTerms, bound: int) -> No
     assert made.bound == bound
 
 
+@pytest.mark.parametrize(("max_deliver", "is_known", "is_short"), [(1, True, True), (2, True, False), (0, False, True)])
+def test_pulls_of_only_deliveries_are_short(max_deliver: int, is_known: bool, is_short: bool) -> None:
+    """Their end can be awaited; until the terms are known they are, too."""
+    made = prefetch_of()
+    made.on_terms(TERMS._replace(max_deliver=max_deliver, is_known=is_known))
+    assert (made.expires <= 1.0) is is_short
+
+
 def test_handle_time_is_up_at_once_and_down_slowly() -> None:
     made = prefetch_of()
     made.on_handled(0.8)

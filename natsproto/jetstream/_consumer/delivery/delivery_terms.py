@@ -62,6 +62,11 @@ class DeliveryTerms(NamedTuple):
         return self.is_known and 0 < self.max_deliver <= number
 
     @property
+    def is_once(self) -> bool:
+        """True if each delivery is known to be the last one of its message."""
+        return self.is_known and self.max_deliver == 1
+
+    @property
     def shortest(self) -> float:
         """The shortest of these times."""
         return min(self.backoff, default=self.ack_wait)

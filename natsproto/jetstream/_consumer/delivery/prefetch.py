@@ -6,6 +6,7 @@ from collections.abc import Sequence, Sized
 from operator import attrgetter
 from typing import Final, Protocol
 
+from natsproto._durations import NO_LIMIT_S
 from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
 
 MAX_PREFETCH: Final = 4096
@@ -40,6 +41,11 @@ class Prefetch(Protocol):
         ...
 
     @property
+    def expires(self) -> float:
+        """The longest time of a pull, in seconds."""
+        ...
+
+    @property
     def bound(self) -> int:
         """The number by the last decision."""
         ...
@@ -70,10 +76,11 @@ class AdaptivePrefetch:
     advances within a turn of the event loop, which a reader may keep busy.
     """
 
-    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound", "threshold")
+    __slots__ = ("_busy", "_consumed", "_mean_size", "_pace", "_since", "adapts_bytes", "bound", "expires", "threshold")
 
     def __init__(self) -> None:
         self.adapts_bytes: bool = True
+        self.expires: float = NO_LIMIT_S
         self.bound: int = DEFAULT_MAX_MESSAGES
         """The number by the pace of the last decision."""
         self.threshold: int = -(-self.bound // 2)

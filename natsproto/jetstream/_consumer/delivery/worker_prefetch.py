@@ -2,13 +2,14 @@
 
 A delivery belongs to this client for ``ack_wait`` seconds, so what waits is at most a tenth of that in work, by the
 measured time of a call. The rest stays at the server, for other replicas. With ``max_deliver`` 1 nothing waits: a
-program that ends could not return it.
+program that ends could not return it. Its pulls are short, so that a reader can wait for the end of each.
 """
 
 from __future__ import annotations
 
 from typing import Final
 
+from natsproto._durations import NO_LIMIT_S
 from natsproto.jetstream._consumer.delivery.delivery_terms import MAX_WAITING_PART, WAITING_PART, DeliveryTerms
 from natsproto.jetstream._consumer.pull_options import DEFAULT_MAX_MESSAGES
 
@@ -19,6 +20,8 @@ FAST_CALL_S: Final = 0.001
 SAMPLE_MASK: Final = 15
 MAX_BEHIND: Final = 2
 """Messages for each worker that may wait for others of their keys while another worker is idle."""
+ONCE_EXPIRES_S: Final = 0.5
+"""Seconds of a pull whose messages are delivered once, and until the terms are known; it has no heartbeats."""
 MAX_UNCOUNTED: Final = 64
 """Messages that may be consumed before the buffer counts them; counting each one costs 0.4 µs."""
 UNLIMITED: Final = 2**63
@@ -52,6 +55,11 @@ class WorkerPrefetch:
     def adapts_bytes(self) -> bool:
         """See Prefetch."""
         return False
+
+    @property
+    def expires(self) -> float:
+        """See Prefetch."""
+        return ONCE_EXPIRES_S if self.terms.is_once or not self.terms.is_known else NO_LIMIT_S
 
     def reset(self) -> None:
         """See Prefetch: it does not measure bytes."""
@@ -116,7 +124,7 @@ class WorkerPrefetch:
 
     def _decide(self) -> None:
         workers, prefetch, handle_time = self.workers, self.prefetch, self.handle_time
-        waiting = 0 if self.terms.max_deliver == 1 else min(4 * self.handled, prefetch)
+        waiting = 0 if self.terms.is_once else min(4 * self.handled, prefetch)
         if waiting and handle_time:
             span = min(self.free_seconds, max(MAX_SPAN_S, 2 * self.round_trip))
             waiting = min(waiting, max(int(workers * (span / handle_time - 1)), 0))

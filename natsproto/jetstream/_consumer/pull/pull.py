@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
@@ -26,6 +27,7 @@ from natsproto.jetstream._api.unexpected import wrap_unexpected
 from natsproto.jetstream._consumer.delivery.buffer import NEVER_REFILL, Buffer
 from natsproto.jetstream._consumer.delivery.deliveries import Deliveries
 from natsproto.jetstream._consumer.delivery.reader_stats import stats_of
+from natsproto.jetstream._consumer.delivery.worker_prefetch import ONCE_EXPIRES_S
 from natsproto.jetstream._consumer.message import (
     DeliveryStamp,
     JsMessage,
@@ -53,6 +55,8 @@ from natsproto.jetstream._values.error_codes import consumer_gone
 
 EXTEND_LEFTOVER_S: Final = 0.5
 """Seconds after which a message of an earlier reader gets a new ack_wait when it is fetched."""
+SERVED_GRACE_S: Final = 1.0
+"""Seconds to wait for the status of a pull beyond its time."""
 SILENT_END_S: Final = 0.5
 """Seconds to wait for the confirmation of an end by a server that was silent before."""
 LOOKUP_INTERVAL_S: Final = 1.0
@@ -76,6 +80,7 @@ class Puller:
         self._loop = asyncio.get_running_loop()
         self._replies: PullSubscription | None = None
         self._is_finishing = False
+        self._served: asyncio.Event | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0  # not timer.when(), which uvloop lacks for handles that are due
 
@@ -111,25 +116,46 @@ class Puller:
     async def finish(self) -> None:
         """Stop pulling and receive the messages in flight. When cancelled, the next reader gets those."""
         self._is_finishing = True
-        self.state.stop()
-        self._stop_timer()
         try:
+            if self._delivers_once:
+                await self._await_served()
+            self.state.stop()
+            self._stop_timer()
             is_silent = self._replies is not None and not await self._await_last_pull()
             if self._replies is not None:  # no other call has ended it meanwhile
-                if is_silent:
-                    self._replies.end_timeout = SILENT_END_S
+                self._replies.end_timeout = SILENT_END_S if is_silent else self._end_timeout
                 await self._drain(self._replies)
         finally:
             self.close()
 
+    @property
+    def _delivers_once(self) -> bool:
+        """True if the server does not repeat what is lost at the end."""
+        return self._deliveries is not None and self._deliveries.terms.is_once
+
+    @property
+    def _end_timeout(self) -> float:
+        """Seconds for the server's answer at the end."""
+        return self.connection._options.drain_timeout if self._delivers_once else DRAIN_TIMEOUT_S
+
+    async def _await_served(self) -> None:
+        """Wait until each open pull has ended, or the consumer is silent."""
+        self.state.send_no_more()
+        if self.state.is_served:
+            return
+        self._served = self._served or asyncio.Event()  # another call may wait
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ONCE_EXPIRES_S + SERVED_GRACE_S):
+                await self._served.wait()
+
     async def _await_last_pull(self) -> bool:
         """Give the server a round trip to answer the last pull. A message that it is about to send when the
-        subscription ends counts as delivered, and nobody gets it. That is a round trip to the connected server: the
-        consumer's leader may be on another one, and send until the end reaches it. False if the server did not answer.
+        subscription ends counts as delivered, and nobody gets it. An answer does not show that there is none: a server
+        takes pulls in beside it, and the consumer's leader may be on another one. False if the server did not answer.
         """
         try:
             if self.state.number and self.connection.is_connected:
-                await self.connection.flush(DRAIN_TIMEOUT_S)
+                await self.connection.flush(self._end_timeout)
         except errors.RequestTimeout:
             return False
         except errors.NatsError:
@@ -205,6 +231,8 @@ class Puller:
                 break
         else:
             refill_at, deadline = state.refill_at, state.deadline
+        if self._served is not None and state.is_served:
+            self._served.set()
         if state.phase is PullPhase.DONE:
             if not self._is_finishing:  # else messages in flight are still to be read
                 self.end(None)
@@ -274,6 +302,8 @@ class Puller:
         replies, self._replies = self._replies, None
         if replies is not None and self.state.phase is not PullPhase.DONE:
             self.state.stop()
+        if self._served is not None:
+            self._served.set()
         return replies
 
     def _stop_timer(self) -> None:

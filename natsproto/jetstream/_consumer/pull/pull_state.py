@@ -23,6 +23,8 @@ Rules:
 9. A burst of messages that ends suddenly is probed once, with a pull that every server refuses without effect.
 10. Without a connection nothing is pulled and no heartbeat is due. After a reconnect the old pulls are lost, and
     nothing is looked up.
+11. A server drops a message that crosses the end of the subscription, and has counted its delivery. Where that is the
+    only one, no more pulls are sent, and each open one has ended before the subscription does.
 """
 
 from __future__ import annotations
@@ -33,6 +35,7 @@ from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
 from natsproto import errors
+from natsproto._durations import NO_LIMIT_S
 from natsproto.jetstream._consumer.delivery.prefetch import MAX_PULL_BYTES, Prefetch
 from natsproto.jetstream._consumer.pull.pull_limits import NO_PULL_LIMITS, PullLimits, retry_wait
 from natsproto.jetstream._consumer.pull_options import (
@@ -226,6 +229,11 @@ class PullState:
         return self.phase is PullPhase.DONE
 
     @property
+    def is_served(self) -> bool:
+        """True if no open pull is known."""
+        return not self.pending or self.phase is PullPhase.DISCONNECTED
+
+    @property
     def has_one_pull(self) -> bool:
         """True if the server can serve no pull but the last one."""
         return not self.has_abandoned_pulls and self.pending == self._open_pulls[-1].batch
@@ -345,7 +353,8 @@ class PullState:
     def _time_left(self, now: float) -> float | None:
         """Seconds for the next pull: ``expires``, or the rest of a bounded pull's time; None when none is left."""
         if not self._is_bounded:
-            return min(self._options.expires, self._limits.expires)
+            most = NO_LIMIT_S if self._prefetch is None else self._prefetch.expires
+            return min(self._options.expires, self._limits.expires, most)
         left = self._until - now
         if not self.number:
             left = max(left, MIN_EXPIRES_S)
@@ -375,7 +384,7 @@ class PullState:
             self._reduce_pending(count, size)
         if (self._is_bounded or self._options.stop_after) and self._is_complete():
             return self._finish()
-        if (self._is_single or self._options.max_bytes) and not self.pending:
+        if (self._is_single or self._options.max_bytes or not self._limits.batch) and not self.pending:
             return REFILL
         return ARM if before < MIN_MESSAGES_BETWEEN_PROBES <= self._since_probe else KEEP
 
@@ -540,6 +549,10 @@ class PullState:
         if self._time_left(now) is None:
             return self._finish()
         return REFILL
+
+    def send_no_more(self) -> None:
+        """Send no more pulls; the open ones are awaited."""
+        self._limits = self._limits._replace(batch=0)
 
     def stop(self) -> None:
         """Stop pulling, because the reader has left."""
