@@ -127,10 +127,7 @@ class HandlerTasks:
                         held[0] = None
                         self.in_progress -= 1
                         self.handled += 1
-                        if messages._released + 1 < buffer.count_interval and ready and not buffer.counts_bytes:
-                            messages._released += 1  # as nearly always, without a call
-                        else:
-                            messages._release(message)
+                        messages._release(message)
                     began, now = now, monotonic()
                     if message._note is ACKED:
                         note_ack((message._reply, now))
