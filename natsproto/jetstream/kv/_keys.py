@@ -10,7 +10,7 @@ import re
 from base64 import b64encode, urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Callable, Iterable
 from copy import copy
-from functools import lru_cache, partial
+from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Generic, Protocol, cast
 
@@ -42,14 +42,9 @@ def check_key_name(key: str) -> str:
     """Return a valid key, or raise InvalidSubject."""
     if not isinstance(key, str):
         raise TypeError(f"key must be a str, not {type(key).__name__}")
-    if not _is_key(key):
+    if not _KEY.fullmatch(key):
         raise errors.InvalidSubject("key", key, _RULE)
     return key
-
-
-@lru_cache(maxsize=4096)
-def _is_key(key: str) -> bool:
-    return _KEY.fullmatch(key) is not None
 
 
 def check_key_filter(pattern: str) -> str:
