@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
-from functools import lru_cache
 from itertools import chain, repeat
 from time import monotonic, perf_counter
 from typing import NoReturn, TypeVar
@@ -60,7 +59,6 @@ RETRY_AFTER_S = (1.0, 2.0)
 MIN_RETRY_PAUSE_S = 0.1
 """Seconds before the first repetition of a request that a server without a leader refused."""
 
-_encoded_subject = lru_cache(maxsize=1024)(subscribe_subject)  # reads of a stream repeat theirs
 LEAST_TIMEOUT_S = 0.1
 """Seconds that the last request of a call gets, so that the caller gets its answer and no timeout."""
 
@@ -257,7 +255,7 @@ class Api:
         AFTER_LOSS and READ_AGAIN: then it is sent again after the reconnect.
         """
         subject = f"{self.prefix}.{endpoint}"
-        return self.request_encoded(subject, _encoded_subject(subject), payload, timeout, headers, resending)
+        return self.request_encoded(subject, subscribe_subject(subject), payload, timeout, headers, resending)
 
     def request_encoded(
         self,
