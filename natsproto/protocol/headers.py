@@ -264,7 +264,6 @@ def _values(name: str, value: object) -> Sequence[str]:
     return value
 
 
-@lru_cache(maxsize=1024)
 def _line_mark(name: str) -> str:
     """Return the text before the value in a received block, or "" if that may be elsewhere too."""
     return "" if ":" in name or "\r\n" in name else f"\r\n{name}:"
