@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from functools import lru_cache
 
 from natsproto import errors
 from natsproto._value import Value
@@ -91,11 +90,6 @@ def parse_servers(servers: str | Sequence[str]) -> list[ServerAddress]:
     that never repeats a possible secret; TypeError for other types. A ws or wss URL may have a query, which goes to the
     gateway; in others, options in the query are rejected (ADR-18 is deprecated).
     """
-    if isinstance(servers, str) and _SECRET.isdisjoint(servers) and "," not in servers:
-        try:
-            return [_read_public_url(servers.strip(" "))]
-        except MalformedUrl:
-            pass  # reported below
     given: object = [servers] if isinstance(servers, str) else servers
     if isinstance(given, (bytes, bytearray)) or not isinstance(given, Sequence):
         raise TypeError(f"servers must be a str or a sequence of str, not {type(given).__name__}")
@@ -135,10 +129,6 @@ class MalformedUrl(Exception):
 
 
 def _parse_url(text: str) -> ServerAddress:
-    return _read_public_url(text) if _SECRET.isdisjoint(text) else _read_url(text)
-
-
-def _read_url(text: str) -> ServerAddress:
     if not text:
         raise MalformedUrl("is empty", text)
     if _BLANKS.search(text):
@@ -179,10 +169,6 @@ def _read_url(text: str) -> ServerAddress:
         token=_unescape(token) if token else None,
         query=query,
     )
-
-
-_read_public_url = lru_cache(maxsize=256)(_read_url)
-"""Programs connect to the same few servers again and again. URLs that may contain secrets are not cached."""
 
 
 def parse_host_port(text: str) -> tuple[str, int]:
