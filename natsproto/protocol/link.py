@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from enum import Enum, auto
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 from natsproto import errors
 from natsproto._value import Value
@@ -38,9 +38,6 @@ MAX_PENDING_PONGS = 1024
 class LinkState(Enum):
     """The states of a connection."""
 
-    if not TYPE_CHECKING:
-        __hash__ = object.__hash__  # members are singletons; Enum's own hash is slow
-
     AWAIT_INFO = auto()
     """Connected; the server has not sent its INFO."""
     UPGRADING = auto()
@@ -57,9 +54,6 @@ class LinkState(Enum):
 
 class Trigger(Enum):
     """The triggers of state changes."""
-
-    if not TYPE_CHECKING:
-        __hash__ = object.__hash__
 
     INFO = auto()
     INFO_THEN_TLS = auto()
