@@ -158,18 +158,7 @@ class Connection:
             return
         if outbox.must_wait:
             await outbox.wait_writable()
-        if reply is None and headers is None and type(payload) is bytes:
-            # The path of nearly all messages. publish_nowait repeats these lines, since a call costs 15 %.
-            lines, size = self._control_lines, len(payload)
-            if size > lines.max_payload:
-                lines.check_size(size)  # any size is allowed while the limit is unknown
-            try:
-                start, end = lines.pub_prefixes.get(subject), lines.pub_sizes.get(size)
-            except TypeError:
-                raise _not_a_subject(subject) from None
-            outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
-        else:
-            outbox.put_message(subject, payload, reply, headers)
+        outbox.put_message(subject, payload, reply, headers)
 
     def publish_nowait(
         self,
@@ -191,15 +180,6 @@ class Connection:
         if self._instrumentation is not None:
             with self._instrumentation.sending("send", subject, payload, headers) as sending:
                 self._outbox.put_message(subject, payload, reply, sending.headers)
-        elif reply is None and headers is None and type(payload) is bytes:
-            lines, size = self._control_lines, len(payload)
-            if size > lines.max_payload:
-                lines.check_size(size)  # any size is allowed while the limit is unknown
-            try:
-                start, end = lines.pub_prefixes.get(subject), lines.pub_sizes.get(size)
-            except TypeError:
-                raise _not_a_subject(subject) from None
-            self._outbox.put(start + end if start and end else lines.pub_line(subject, size), payload)
         else:
             self._outbox.put_message(subject, payload, reply, headers)
 
@@ -621,10 +601,6 @@ if TYPE_CHECKING:
 
     def _seam_of(connection: Connection) -> Seam:
         return connection
-
-
-def _not_a_subject(subject: object) -> TypeError:
-    return TypeError(f"subject must be a str, not {type(subject).__name__}")
 
 
 def _limit(name: str, value: int | None, default: int) -> int:

@@ -192,9 +192,12 @@ class Outbox:
         """Add any message; the caller reports it to the instrumentation. Raises the errors of ``publish_nowait``."""
         if type(payload) is not bytes:
             payload = as_bytes(payload)
+        lines = self.lines
+        if reply is None and headers is None:
+            self.put(lines.pub_line(subject, len(payload)), payload)
+            return
         wire_reply = None if reply is None else publish_subject(reply, "reply subject")
         block = None if headers is None else block_of(headers)
-        lines = self.lines
         self.put(lines.message_line(lines.encode_subject(subject), wire_reply, block, len(payload)), payload)
 
     def cork(self) -> None:

@@ -79,7 +79,7 @@ class ControlLines:
         self.pub_prefixes: dict[str, bytes] = {}
         """``PUB subject `` by the subject; cleared when full. No control line of one and a size is too long."""
         self.pub_sizes: dict[int, bytes] = {}
-        """The end of a control line by payload size. The publish path reads both dictionaries directly."""
+        """The end of a control line by payload size."""
 
     def set_max_payload(self, max_payload: int) -> None:
         """Set the max_payload of the connected server."""
@@ -108,10 +108,14 @@ class ControlLines:
         return self.pub_prefix(subject)[4:-1]
 
     def pub_line(self, subject: str, size: int) -> bytes:
-        """Return the line of a message without reply and headers whose subject or size is not cached yet."""
+        """Return the line of a message without reply and headers."""
         if size > self.max_payload:
             self.check_size(size)
-        start, end = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject), self.pub_sizes.get(size)
+        try:
+            start = self.pub_prefixes.get(subject) or self._new_pub_prefix(subject)
+        except TypeError:  # it cannot be hashed
+            start = self._new_pub_prefix(subject)
+        end = self.pub_sizes.get(size)
         if end is None:
             end = b"%d\r\n" % size
             if size < _MAX_CACHED_SIZE:
