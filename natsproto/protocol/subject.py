@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 
 from natsproto import errors
 
@@ -69,7 +68,6 @@ def have_no_wildcards(subjects: Iterable[str]) -> bool:
     return not (">" in text or "*" in text or ".." in text or ".\n" in text or "\n." in text)
 
 
-@lru_cache(maxsize=1024)
 def queue_group(name: str) -> bytes:
     """The wire form of a queue group name, or InvalidSubject."""
     if not isinstance(name, str):

@@ -124,7 +124,7 @@ def test_invalid_queue_group_is_rejected(name: str) -> None:
 
 def test_a_queue_group_is_text() -> None:
     with pytest.raises(TypeError, match="queue group must be a str, not int"):
-        queue_group(5)
+        queue_group(5)  # type: ignore[arg-type]
     with pytest.raises(InvalidSubject, match="cannot be encoded"):
         queue_group("\ud800")
 
