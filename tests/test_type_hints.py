@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import inspect
+import pickle
 import typing
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -10,6 +12,7 @@ from typing import Any
 import pytest
 
 from natsproto import sync
+from natsproto.jetstream import JetStream, PullConsumer
 from tests.tools import public_api
 
 
@@ -65,3 +68,10 @@ def test_blocking_signatures_say_what_is_returned() -> None:
         "collections.abc.Iterator[natsproto.jetstream._stream.direct_get.RawMessage"
     )
     assert typing.get_type_hints(sync.KeyValue.keys)["return"] == list[str]
+
+
+@pytest.mark.parametrize("method", [JetStream.publish, PullConsumer.consume, sync.Client.publish, sync.KeyValue.get])
+def test_signatures_can_be_copied(method: Callable[..., object]) -> None:
+    made = inspect.signature(method)
+    for other in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert (other, hash(other), str(other)) == (made, hash(made), str(made))

@@ -99,7 +99,7 @@ GUESSES: Mapping[str, Mapping[str, Guesses]] = {
             keywords={
                 "consume": words.CONSUME,
                 "consume_batches": words.CONSUME_BATCHES,
-                "fetch": words.FETCH,
+                **dict.fromkeys(("fetch", "fetch_available"), words.FETCH),
                 "messages": words.MESSAGES,
                 "next": words.FETCH,
             }

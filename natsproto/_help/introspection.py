@@ -161,6 +161,10 @@ class LateSignature(Signature):
         """See Signature."""
         return self.full.return_annotation
 
+    def __reduce__(self) -> Any:
+        """Copied and pickled as a plain one."""
+        return self.full.__reduce__()
+
     def replace(self, **changes: Any) -> Signature:  # type: ignore[override]
         """See Signature."""
         return self.full.replace(**changes)

@@ -21,7 +21,7 @@ from natsproto.jetstream._consumer.ack_subject import Metadata
 from natsproto.jetstream._consumer.delivery.buffer import take_all
 from natsproto.jetstream._consumer.handler_options import OnError, OnSuccess
 from natsproto.jetstream._consumer.ordered import ordered
-from natsproto.jetstream._consumer.pull_options import PriorityArgs, ReadArgs
+from natsproto.jetstream._consumer.pull_options import PriorityArgs, ReadArgs, check_names
 from natsproto.jetstream._consumer.push import push
 from natsproto.jetstream._values.codec import Duration
 from natsproto.jetstream._values.info import ConsumerInfo
@@ -382,6 +382,7 @@ class PullConsumer(Consumer[handle.PullConsumer]):
                 Its thread goes on, and its message is left alone until it ends. None: no limit.
             **options: The arguments of ``messages``, by keyword.
         """
+        check_names(options, ReadArgs)
         check_threads(threads)
         portal = self._portal
         call = thread_handler(handler, "message", of_messages(portal))

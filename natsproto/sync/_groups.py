@@ -11,6 +11,7 @@ from typing import Any, Self, TypedDict
 from natsproto.jetstream import groups
 from natsproto.jetstream._consumer import message
 from natsproto.jetstream._consumer.handler_options import OnError, OnSuccess
+from natsproto.jetstream._consumer.pull_options import check_names
 from natsproto.jetstream._stream import stream
 from natsproto.jetstream._values.codec import Duration
 from natsproto.sync._consumers import JsMessage, of_messages
@@ -28,6 +29,7 @@ class JoinArgs(TypedDict, total=False):
     on_error: OnError
     nak_delay: Duration | None
     keep_alive: bool | Duration
+    timeout: Duration | None
     ack_wait: Duration
     max_deliver: int
     backoff: Iterable[Duration]
@@ -117,6 +119,8 @@ def join_group(
     options: dict[str, Any],
 ) -> JoinedMember:
     """Join, and return when the group knows the member."""
+    own = {"partitions", "name", "ttl"}
+    check_names({name: value for name, value in options.items() if name not in own}, JoinArgs)
     check_threads(threads)
     call = thread_handler(handler, "message", of_messages(portal))
     key = options.pop("key", None)

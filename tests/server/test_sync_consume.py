@@ -338,3 +338,15 @@ def test_ordered_consumer_until_it_is_drained(nats_server: Server) -> None:
         with stream.ordered_consumer() as ordered:
             assert [message.data for message in ordered.until_drained()] == [b"0", b"1", b"2"]
             assert list(ordered.until_drained()) == []
+
+
+@pytest.mark.parametrize("option", ["concurrency", "executor", "error_cb", "concurency", "durable_name"])
+def test_options_that_are_not_its_own_are_refused(client: sync.Client, option: str) -> None:
+    """Those of the async client would be overwritten in silence, or run on the thread of the loop."""
+    stream = client.jetstream().create_stream(name="REFUSED", subjects=["refused"])
+    consumer = stream.create_consumer("c")
+    wrong: Any = {option: 2}
+    with pytest.raises(TypeError, match=f"no argument '{option}'"):
+        consumer.consume(print, **wrong)
+    with pytest.raises(TypeError, match=f"no argument '{option}'"):
+        stream.join_group("g", print, **wrong)

@@ -13,6 +13,7 @@ from natsproto import errors
 from natsproto._help.async_hints import items
 from natsproto._options.rules import whole
 from natsproto.jetstream._consumer.handler_options import Handler
+from natsproto.jetstream._consumer.pull_options import check_names
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.asset_names import check_consumer_name
@@ -96,6 +97,7 @@ class Group(Generic[C]):
         check_consumer_name(member)
         if isinstance(self.config, StaticGroupConfig) and not self.config.partitions(member):
             raise errors.ConfigError("member", member, f"has no partition of the static group {self.name!r}")
+        check_names(options, GroupArgs)
         work, template = work_of(handler, options)
         follower = ConfigFollower(self._bucket, self._stream, self._key, member, self.config, template, work)
         return Member(member, self._js.connection._event_bus.log, follower, self._stall_watch())

@@ -18,6 +18,7 @@ from natsproto._core.deadline import Deadline
 from natsproto._core.events import Disconnected, Event
 from natsproto._durations import seconds
 from natsproto.jetstream._consumer.handler_options import Handler, HandlerArgs, HandlerOptions, split
+from natsproto.jetstream._consumer.pull_options import check_names
 from natsproto.jetstream._context import JetStream
 from natsproto.jetstream._stream.stream import Stream
 from natsproto.jetstream._values.arguments import ConsumerArgs
@@ -118,6 +119,7 @@ class JoinedMember(Member):
         ttl: Duration,
         args: JoinArgs,
     ) -> None:
+        check_names(args, JoinArgs)
         self._work, self._template = work_of(handler, args)
         self._ttl = seconds("ttl", ttl)
         if self._ttl < MIN_TTL_S:
