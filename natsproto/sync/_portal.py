@@ -15,6 +15,7 @@ from contextvars import copy_context
 from queue import SimpleQueue
 from time import monotonic
 from typing import Any, Final, Generic, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from natsproto import errors
 from natsproto.sync._signals import check_until
@@ -35,7 +36,7 @@ QUICK_S: Final = 0.001
 """Seconds between two calls of a thread that does nothing long in between."""
 
 MAX_PIPES: Final = 4
-"""Calls that wait at a pipe at a time; others wait at a lock, so that a client needs at most eight files for it."""
+"""Calls that wait at a pipe at a time; others wait at a lock, so that a client needs about eight files for it."""
 
 
 class _Pipe:
@@ -45,7 +46,7 @@ class _Pipe:
     it gets that. A pipe is written without it: a trip to the event loop and back takes 19 instead of 31 µs.
     """
 
-    __slots__ = ("_process", "_reader", "_writer")
+    __slots__ = ("__weakref__", "_process", "_reader", "_writer")
 
     def __init__(self, reader: int, writer: int) -> None:
         self._reader, self._writer, self._process = reader, writer, os.getpid()
@@ -106,7 +107,6 @@ class _Call(Generic[R]):
         self._task: asyncio.Task[R] | None = None
         self._abandoned = False
         self._calls = calls
-        calls.add(self)
 
     def start(self) -> None:
         """Start the task, unless the loop is ending: it has cancelled its tasks and would not finish a new one."""
@@ -172,7 +172,8 @@ class Portal:
         self._closed = False
         self._asked_at = float("-inf")
         self._calls: set[_Call[Any]] = set()
-        self._pipes: list[_Pipe | None] = [None] * MAX_PIPES  # those that no call uses; None: not made yet
+        self._pipes: WeakSet[_Pipe] = WeakSet()  # all; one whose call was interrupted ends with that call
+        self._free_pipes: list[_Pipe] = []
         self._iterators: set[AsyncIterator[Any]] = set()  # those of ``iterate`` that have not ended
         started: SimpleQueue[asyncio.AbstractEventLoop] = SimpleQueue()
         # A daemon thread lets a program exit that does not close its client.
@@ -267,7 +268,9 @@ class Portal:
 
     def spawn(self, work: Coroutine[object, object, object]) -> None:
         """Start a coroutine without waiting for it. To be called on the loop."""
-        _Call(work, None, self._ended, self._calls, _held_lock()).start()
+        call = _Call(work, None, self._ended, self._calls, _held_lock())
+        self._calls.add(call)
+        call.start()
 
     def run_detached(self, method: Callable[[], Coroutine[object, object, object]], *, wait: bool) -> None:
         """Run the method on the loop from any thread, even while the loop is ending. Never raises.
@@ -278,6 +281,7 @@ class Portal:
             return
         done = _held_lock()
         call = _Call(method(), None, self._ended, self._calls, done)
+        self._calls.add(call)
         try:
             self.post(call.start)
         except errors.ConnectionClosed:
@@ -291,30 +295,29 @@ class Portal:
         undo: Callable[[R], object] | None = None,
         stop: tuple[threading.Event, asyncio.Event] | None = None,
     ) -> R:
-        try:
-            self.check()
-        except BaseException:
-            work.close()
-            raise
-        done = self._take_pipe()
-        call = _Call(work, undo, self._ended, self._calls, done)
+        call: _Call[R] | None = None
         error: BaseException | None = None
-        try:
+        try:  # an interrupt may come between any two steps
+            self.check()
+            done = self._take_pipe()
+            call = _Call(work, undo, self._ended, self._calls, done)
+            self._calls.add(call)
             self.post(call.start)
             if stop is not None:
                 self._set_after(call, *stop)
             done.acquire()
             if isinstance(done, _Pipe):
-                self._pipes.append(done)
+                self._free_pipes.append(done)  # else its release may be still to come
             task = call.outcome
             if task is not None and not task.cancelled():
                 error = task.exception()
                 if error is None:
                     return task.result()
         except BaseException:
-            self._abandon(call)
-            if isinstance(done, _Pipe):
-                self._pipes.append(None)  # not this one: its release is still to come
+            if call is None:
+                work.close()
+            else:
+                self._abandon(call)
             raise
         try:
             raise errors.ConnectionClosed() if error is None else error
@@ -323,9 +326,19 @@ class Portal:
 
     def _take_pipe(self) -> threading.Lock | _Pipe:
         try:
-            return self._pipes.pop() or _Pipe(*os.pipe())
-        except (IndexError, OSError):  # many calls at a time, or many open files
+            return self._free_pipes.pop()
+        except IndexError:
+            if len(self._pipes) < MAX_PIPES:
+                self.post(self._make_pipe)
             return _held_lock()
+
+    def _make_pipe(self) -> None:
+        """On the thread of the loop, which no signal interrupts: numbers of open files would be lost."""
+        if len(self._pipes) < MAX_PIPES:
+            with suppress(OSError):  # many open files
+                pipe = _Pipe(*os.pipe())
+                self._pipes.add(pipe)
+                self._free_pipes.append(pipe)
 
     def _set_after(self, call: _Call[Any], until: threading.Event, stop: asyncio.Event) -> None:
         # Not a wait for the call with a timeout: in CPython it never ends if a signal's handler runs past the deadline.

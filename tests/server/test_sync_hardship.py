@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import os
+import random
 import signal
 import sys
 import threading
@@ -174,9 +175,70 @@ def test_interrupted_calls_leave_no_descriptors(interruptible: Callable[[], None
             portal.call(interrupted)
         assert portal.call(echo, number) == number
     assert descriptors() <= before + 2 * MAX_PIPES
+    assert portal._free_pipes, "calls still wait at a pipe"
     portal.stop()
     del portal
     assert descriptors() <= before
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in a weak reference's callback
+@pytest.mark.filterwarnings("ignore:coroutine:RuntimeWarning")  # made, and not handed over yet
+def test_alarms_at_any_moment_confuse_no_call(seed: int) -> None:
+    """Job queues limit times by an alarm that raises: no call gets the outcome of another, and nothing is left."""
+    rng, portal, interrupted = random.Random(seed), Portal(), 0
+
+    class Expired(Exception):
+        pass
+
+    def expire(*_: object) -> None:
+        raise Expired
+
+    async def echo(number: int) -> int:
+        return number
+
+    before = signal.signal(signal.SIGALRM, expire)
+    files = descriptors()
+    try:
+        for number in range(3000):
+            try:
+                signal.setitimer(signal.ITIMER_REAL, rng.uniform(1e-6, 1e-4))
+                assert portal.call(echo, number) == number
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Expired:
+                interrupted += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interrupted
+    assert [portal.call(echo, number) for number in range(100)] == list(range(100))
+    assert descriptors() <= files + 2 * MAX_PIPES
+    assert portal._free_pipes, "calls still wait at a pipe"
+    portal.stop()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such limits")
+def test_calls_without_free_descriptors() -> None:
+    import resource
+
+    portal = Portal()
+
+    async def echo(number: int) -> int:
+        return number
+
+    portal.run(lambda: None)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    while portal._free_pipes:
+        portal._free_pipes.pop()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
+    try:
+        assert [portal.call(echo, one) for one in range(10)] == list(range(10))
+        assert not portal._free_pipes
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert portal.call(echo, 1) == portal.call(echo, 1)
+    assert portal._free_pipes, "calls wait at a pipe again"
+    portal.stop()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no signals")
