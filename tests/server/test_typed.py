@@ -90,7 +90,7 @@ async def test_bad_payload_raises_only_when_read(nats_server: Server) -> None:
             await orders.publish("orders", FlowerOrder("rose", 1))
             broken = await sub.next(timeout=5)
             for _ in range(2):
-                with pytest.raises(InvalidPayload, match="cannot decode Order"):
+                with pytest.raises(InvalidPayload, match="cannot decode FlowerOrder"):
                     broken.value  # noqa: B018
             assert broken.data == b"nonsense"
             assert (await sub.next(timeout=5)).value == FlowerOrder("rose", 1)
@@ -127,7 +127,7 @@ async def test_endpoints_take_and_give_values(nats_server: Server) -> None:
             with pytest.raises(ServiceError, match="we have no tulip") as raised:
                 await prices.request("price", FlowerOrder("tulip", 2), timeout=5)
             assert raised.value.code == 404
-            with pytest.raises(ServiceError, match="cannot decode Order") as raised:
+            with pytest.raises(ServiceError, match="cannot decode FlowerOrder") as raised:
                 await nc.call("price", b"{}", timeout=5)
             assert raised.value.code == 400
             assert service.stats().endpoints[0].num_errors == 2
